@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceops.memory.estimate import Asked, Worker, worker
+from traceops.memory.estimate import EstimateRequest, Worker, worker
 from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
@@ -29,7 +29,7 @@ def config_of(run: dict[str, Any]) -> TrainConfig:
 
 def estimates(run: dict[str, Any], helper: Worker) -> dict[int, RankMemory]:
     """What each rank of a measured run is estimated to need; rank 0 stands for all where they are alike."""
-    answer = helper.ask(config_of(run), Asked(config_of(run), run["world_size"], gpu="H200"))
+    answer = helper.ask(config_of(run), EstimateRequest(config_of(run), run["world_size"], gpu="H200"))
     if answer.problem:
         raise RuntimeError(f"{run['name']}: {answer.problem}")
     found = {rank.rank: rank for rank in answer.ranks}

@@ -14,12 +14,12 @@ import pytest
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.memory.changes import proposals
-from traceops.memory.estimate import Asked, Worker, error_of, estimate, from_formula, judge, worker
-from traceops.memory.events import Allocation, Category, Event, Phase
+from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, worker
+from traceops.memory.events import Allocation, Category, Event, TrainingPhase
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, size_of, workspaces_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.memory.summary import summarize
-from traceops.memory.worker import Answer
+from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate
 from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
@@ -96,9 +96,9 @@ def test_an_optimizer_goes_through_all_parameters_at_once(helper: Worker) -> Non
 
 @pytest.mark.torch
 def test_what_does_not_fit_is_told_what_would_help(helper: Worker) -> None:
-    fits = estimate(Asked(SMALL, 2, capacity=4 * GIB), helper)
+    fits = estimate(EstimateRequest(SMALL, 2, capacity=4 * GIB), helper)
     assert (fits.verdict, fits.changes) == ("fits", [])
-    tight = estimate(Asked(SMALL, 2, capacity=fits.device_bytes - (16 << 20)), helper)
+    tight = estimate(EstimateRequest(SMALL, 2, capacity=fits.device_bytes - (16 << 20)), helper)
     assert tight.verdict in ("does_not_fit", "too_close")
     saved = {change.name: change.saves_bytes for change in tight.changes}
     assert all(size > 0 for size in saved.values())
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_told_what_would_help(helper: Worker) -> None:
 @pytest.mark.torch
 def test_options_change_what_they_should(helper: Worker) -> None:
     def held(**options: object) -> dict[str, int]:
-        answer = helper.ask(replace(SMALL, **options), Asked(SMALL, 2))  # type: ignore[arg-type]
+        answer = helper.ask(replace(SMALL, **options), EstimateRequest(SMALL, 2))  # type: ignore[arg-type]
         assert not answer.problem
         return {row.name: row.held_bytes for row in answer.ranks[0].categories}
 
@@ -125,18 +125,21 @@ def test_options_change_what_they_should(helper: Worker) -> None:
 @pytest.mark.torch
 def test_tied_weights_are_held_once_in_bf16_too(helper: Worker) -> None:
     half = replace(SMALL, precision="bf16-params")
-    assert helper.ask(half, Asked(half, 1)).parameters == helper.ask(SMALL, Asked(SMALL, 1)).parameters
+    assert (
+        helper.ask(half, EstimateRequest(half, 1)).parameters
+        == helper.ask(SMALL, EstimateRequest(SMALL, 1)).parameters
+    )
 
 
 @pytest.mark.torch
 def test_a_model_that_raises_is_named(helper: Worker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="transformers cannot load it"):
-        estimate(Asked(replace(SMALL, model=f"hf:{tmp_path}"), 2), helper)
+        estimate(EstimateRequest(replace(SMALL, model=f"hf:{tmp_path}"), 2), helper)
 
 
 def test_a_pipeline_is_refused_with_the_reason(helper: Worker) -> None:
     with pytest.raises(UsageError, match="shapes over the network"):
-        estimate(Asked(replace(SMALL, strategy="pytorch_pp"), 2), helper)
+        estimate(EstimateRequest(replace(SMALL, strategy="pytorch_pp"), 2), helper)
 
 
 def rank_with(least: int, reserved: int) -> RankMemory:
@@ -164,7 +167,7 @@ def test_what_was_not_measured_has_a_wider_margin() -> None:
 
 def test_the_peak_and_what_held_it() -> None:
     def block(size: int, category: Category, module: str = "", *, lingers: bool = False) -> Allocation:
-        return Allocation(size, category, module, Phase.FORWARD, 1, "op", lingers=lingers)
+        return Allocation(size, category, module, TrainingPhase.FORWARD, 1, "op", lingers=lingers)
 
     weight = block(4 << 20, Category.PARAMETERS)
     first, second = block(2 << 20, Category.ACTIVATIONS, "a"), block(3 << 20, Category.ACTIVATIONS, "b")
@@ -181,10 +184,10 @@ def test_the_peak_and_what_held_it() -> None:
 def test_the_case_of_8_36_billion_parameters() -> None:
     """bf16 weights and gradients and 8-bit Adam leave 47.4 GiB less than nothing for activations."""
     config = replace(SMALL, strategy="simple_ddp", precision="bf16-params", optimizer="adamw8bit")
-    found = from_formula(8.36e9, Asked(config, 1, capacity_of("RTX A6000")))
+    found = from_formula(8.36e9, EstimateRequest(config, 1, capacity_of("RTX A6000")))
     assert found.verdict == "does_not_fit"
     assert 46.9 * GIB < found.peak_allocated_bytes < 47.1 * GIB
-    assert from_formula(1e9, Asked(config, 1, capacity_of("A6000"))).verdict == "unknown"
+    assert from_formula(1e9, EstimateRequest(config, 1, capacity_of("A6000"))).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,7 @@ def test_a_size_without_a_unit_is_no_gpus() -> None:
 def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> None:
     """A rank of tensor parallelism holds an eighth of these, and was said not to fit with all of them."""
     with pytest.raises(UsageError, match=f"--params is not enough for {strategy}"):
-        from_formula(70e9, Asked(replace(SMALL, strategy=strategy), 8, capacity_of("H200")))
+        from_formula(70e9, EstimateRequest(replace(SMALL, strategy=strategy), 8, capacity_of("H200")))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_estimate_is_described() -> None:
-    found = from_formula(1e9, Asked(SMALL, 2, 80 * GIB))
+    found = from_formula(1e9, EstimateRequest(SMALL, 2, 80 * GIB))
     found.method, found.error_share = "fake_tensors", 0.1
     for verdict, said in (
         ("too_close", "too close to tell"),
@@ -292,7 +295,7 @@ def test_an_estimate_is_described() -> None:
 
 def test_a_small_training_is_described_in_mib() -> None:
     """Each category was 0.00 GiB, and the range went from 0.51 to 0.51 GiB."""
-    found = from_formula(1e6, Asked(SMALL, 1))
+    found = from_formula(1e6, EstimateRequest(SMALL, 1))
     found.method, found.error_share = "fake_tensors", 0.1
     found.changes = [MemoryChange("less", ["--dim", "8"], 1 << 30, 2 << 30, 1 << 28, "time", "fits")]
     said = str(describe_estimate(found))
@@ -307,10 +310,12 @@ def test_no_change_is_tried_after_the_time_that_was_given() -> None:
         def __init__(self) -> None:
             """No process."""
 
-        def ask(self, config: TrainConfig, asked: Asked) -> Answer:
+        def ask(self, config: TrainConfig, asked: EstimateRequest) -> DryRunAnswer:
             tried.append(config)
-            return Answer(ranks=[RankMemory(0, 9 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, [], [], 0, "", "", "", 0)])
+            return DryRunAnswer(
+                ranks=[RankMemory(0, 9 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, [], [], 0, "", "", "", 0)]
+            )
 
-    asked = Asked(TrainConfig(strategy="pytorch_ddp", batch_size=4), 2, 8 * GIB)
+    asked = EstimateRequest(TrainConfig(strategy="pytorch_ddp", batch_size=4), 2, 8 * GIB)
     found = estimate(asked, Helper(), within_s=-1.0)
     assert found.verdict == "does_not_fit" and found.changes == [] and len(tried) == 1

@@ -11,7 +11,7 @@ from traceops.cli import main
 from traceops.cli import memory as command
 from traceops.cli.memory import is_script
 from traceops.core.errors import UsageError
-from traceops.memory.estimate import Asked
+from traceops.memory.estimate import EstimateRequest
 from traceops.memory.events import Category
 from traceops.memory.script import _NOTES, _TROUBLES, AskedScript, _said, estimate_script
 from traceops.memory.script_model import ScriptProblem, ScriptRequest, environment
@@ -194,9 +194,9 @@ def test_options_that_are_not_a_scripts_are_refused(
 def test_a_global_batch_is_divided(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[Asked] = []
+    seen: list[EstimateRequest] = []
 
-    def caught(asked: Asked, *_: object, **__: object) -> None:
+    def caught(asked: EstimateRequest, *_: object, **__: object) -> None:
         seen.append(asked)
         raise UsageError("enough")
 

@@ -153,12 +153,12 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
         host={one.rank: host_times(one, _own(one, like, first), typical) for one in ranks},
         loaders={one.rank: work for one in ranks if (work := loader_work(one)) is not None},
     )
-    parts = _Parts(ranks, run, garbage, compiled)
+    parts = _OwnTimes(ranks, run, garbage, compiled)
     return _with_occasions(run, parts, timed & ~like & ~start)
 
 
 @dataclass(frozen=True)
-class _Part:
+class _OwnTime:
     """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
 
     ms: float
@@ -167,7 +167,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CauseTime:
     """ms of the step at an index, by one cause."""
 
     at: int
@@ -176,7 +176,7 @@ class _Seen:
     ranks: tuple[int, ...] = ()
 
 
-class _Parts:
+class _OwnTimes:
     """What the ranks did in a step that they do not do in a typical one, ms."""
 
     def __init__(self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats) -> None:
@@ -191,7 +191,7 @@ class _Parts:
         ]
         self._by_step = [_samples_by_step(one) for one in ranks]
 
-    def of(self, at: int, more_ms: float) -> dict[str, _Part]:
+    def of(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
         """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
         of_ranks = [self._of_rank(row, at, more_ms) for row in range(len(self._ranks))]
         best = max(of_ranks, key=lambda parts: sum(part.ms for part in parts.values()))
@@ -207,12 +207,12 @@ class _Parts:
             for cause, part in best.items()
         }
 
-    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _Part]:
-        found: dict[str, _Part] = {}
+    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _OwnTime]:
+        found: dict[str, _OwnTime] = {}
         if self._compiled[row, at] > 0:
-            found["recompilation"] = _Part(float(self._compiled[row, at]))
+            found["recompilation"] = _OwnTime(float(self._compiled[row, at]))
         if self._garbage[row, at] >= _PART * more_ms:
-            found["garbage_collection"] = _Part(float(self._garbage[row, at]))
+            found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
         seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
         places: dict[tuple[str, tuple[str, str]], dict[CodePlace, float]] = defaultdict(
             lambda: defaultdict(float)
@@ -230,10 +230,10 @@ class _Parts:
             beyond = ms - self._usual[row].get((what, function), 0.0)
             if beyond > 0:
                 own = places[what, function]
-                before = found.get(what, _Part(0.0))
+                before = found.get(what, _OwnTime(0.0))
                 most = max(own, key=lambda place: own[place])
                 place = most if beyond > before.ms or before.place is None else before.place
-                found[what] = _Part(before.ms + beyond, place)
+                found[what] = _OwnTime(before.ms + beyond, place)
         return found
 
     def _usual_ms(self, row: int, function: tuple[str, str]) -> float:
@@ -258,9 +258,9 @@ def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def _with_occasions(run: WholeRun, parts: _Parts, unlike: Mask) -> WholeRun:
+def _with_occasions(run: WholeRun, parts: _OwnTimes, unlike: Mask) -> WholeRun:
     step = run.step_ms
-    by_cause: dict[str, list[_Seen]] = defaultdict(list)
+    by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
     for at in np.flatnonzero(unlike).tolist():
         more = float(step[at] - run.typical_ms)
         did = parts.of(at, more)
@@ -268,17 +268,17 @@ def _with_occasions(run: WholeRun, parts: _Parts, unlike: Mask) -> WholeRun:
         for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
             ms = min(did[cause].ms, left)
             if ms >= _PART * more:
-                by_cause[cause].append(_Seen(at, ms, did[cause].place, did[cause].ranks))
+                by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
                 left -= ms
         if left > (1 - _PART) * more:
-            by_cause["unknown"].append(_Seen(at, left))
+            by_cause["unknown"].append(_CauseTime(at, left))
     _by_rhythm(by_cause)
     made = [_occasion(run, cause, found) for cause, found in by_cause.items() if found]
     ordered = tuple(sorted(made, key=lambda one: (-one.more_ms, one.cause)))
     return replace(run, occasions=ordered)
 
 
-def _by_rhythm(by_cause: dict[str, list[_Seen]]) -> None:
+def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
     """Steps that nothing was seen in are of the cause in whose rhythm they come."""
     for cause, found in by_cause.items():
         numbers = sorted({one.at for one in found})
@@ -298,7 +298,7 @@ def _by_rhythm(by_cause: dict[str, list[_Seen]]) -> None:
             by_cause["unknown"] = kept
 
 
-def _occasion(run: WholeRun, cause: str, found: Sequence[_Seen]) -> Occasion:
+def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
     steps = sorted({one.at for one in found})
     places: dict[CodePlace, float] = defaultdict(float)
     for one in found:

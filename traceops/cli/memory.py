@@ -12,7 +12,7 @@ from traceops.core.errors import UsageError
 from traceops.core.whole_file import write_whole
 from traceops.launch.checks import check_script
 from traceops.launch.launchers import python_program
-from traceops.memory.estimate import Asked, estimate, from_formula, worker
+from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
 from traceops.memory.gpus import capacity_of, size_of
 from traceops.memory.model import MemoryEstimate
 from traceops.memory.run_memory import read_run
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if args.global_batch_size is not None:
         config = with_global_batch(config, args.global_batch_size, args.nproc)
     check(config, args.nproc, "cuda", "nccl")
-    asked = Asked(config, args.nproc, capacity, args.gpu)
+    asked = EstimateRequest(config, args.nproc, capacity, args.gpu)
     if args.params is not None:
         if not 0 < args.params < 1e15:
             raise UsageError(f"--params {args.params}: the number of parameters, such as 8.36e9")

@@ -240,7 +240,7 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoggedProgress:
     """A log's steps, where they became slow. usual_s: seconds a step up to `step`.
 
     pace_s, until: seconds a step from there to the step `until`. shown: seconds a step that a progress bar shows at
@@ -283,7 +283,7 @@ class HangEvidence:
     problems: tuple[tuple[str, str], ...] = ()
     failed_rank: int | None = None
     fabric: Fabric | None = None
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[LoggedProgress, ...] = ()
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from traceops.hangs.evidence import Progress
+from traceops.hangs.evidence import LoggedProgress
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: LoggedProgress) -> str:
     """'3708 steps in 53 min are 0.86 s each: the 800 s a step that the bar shows are an average after a stall.'"""
     who_says = "" if progress.rank is None else f"rank {progress.rank}, "
     where = f"({who_says}{progress.path.rpartition('/')[2]})"

@@ -12,7 +12,7 @@ from traceops.core.errors import FileError
 from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import (
     LogEvent,
-    Progress,
+    LoggedProgress,
     RankProcess,
     RankRecord,
     RankStacks,
@@ -39,7 +39,7 @@ class Found:
     files: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     one_node: bool = False
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[LoggedProgress] = field(default_factory=list)
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
 

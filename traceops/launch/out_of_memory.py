@@ -17,7 +17,7 @@ from traceops.hangs.phases import phase_of
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.plan import Plan
-from traceops.memory.estimate import NOT_FAKED, Asked, estimate, worker
+from traceops.memory.estimate import NOT_FAKED, EstimateRequest, estimate, worker
 from traceops.memory.model import MemoryEstimate
 from traceops.render.document import Block, text
 from traceops.render.memory import describe_changes, headline
@@ -83,7 +83,7 @@ def _config(plan: Plan) -> TrainConfig | None:
 def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
     """The estimate of the training, and what would make it fit; each change is estimated, as far as the time goes."""
     try:
-        found = _estimated(Asked(config, world_size, capacity), _LIMIT_S)
+        found = _estimated(EstimateRequest(config, world_size, capacity), _LIMIT_S)
     except TraceopsError as error:
         return [text(f"What would fit is not known: {error}", look="soft", indent=(2, 2))]
     blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found)]
@@ -95,7 +95,7 @@ def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
     return blocks
 
 
-def _estimated(asked: Asked, limit_s: float) -> MemoryEstimate:
+def _estimated(asked: EstimateRequest, limit_s: float) -> MemoryEstimate:
     with worker() as helper:
         timer = threading.Timer(limit_s, helper.end)
         timer.daemon = True

@@ -43,7 +43,7 @@ class DetailRow:
     bars: Bars
 
 
-class _Packed(msgspec.Struct, array_like=True):
+class _PackedBars(msgspec.Struct, array_like=True):
     of: str
     lane: int
     level: int
@@ -53,7 +53,7 @@ class _Packed(msgspec.Struct, array_like=True):
 
 class _Detail(msgspec.Struct, array_like=True):
     names: list[str]
-    rows: list[_Packed]
+    rows: list[_PackedBars]
     columns: bytes  # start, duration, name, count, busy: int64, differences down each row
 
 
@@ -63,7 +63,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
         return b""
     rows = dict(_rows(events, activity))
     most = min(max(MOST_BARS // len(steps), _LEAST_A_STEP), _MOST_A_STEP)
-    packed: list[_Packed] = []
+    packed: list[_PackedBars] = []
     columns: list[NDArray[np.integer]] = []
     cuts = {where: _cuts(where, bars, steps) for where, bars in rows.items()}
     for step in range(len(steps)):
@@ -73,7 +73,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
             within.items(), shares([over - first for first, over in within.values()], most), strict=True
         ):
             bars = fewer(rows[where].take(slice(first, over)), share)
-            packed.append(_Packed(*where, step, len(bars)))
+            packed.append(_PackedBars(*where, step, len(bars)))
             columns += (
                 _steps_of(bars.start),
                 bars.end - bars.start,

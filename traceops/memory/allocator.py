@@ -33,15 +33,15 @@ def rounded(size: int) -> int:
 
 
 @dataclass(eq=False)
-class Block:
+class MemoryBlock:
     """A part of a segment; `before` and `after` are its neighbours there. A pool: stream, whether of small blocks."""
 
     size: int
     pool: tuple[int, bool]
     number: int
     free: bool = False
-    before: Block | None = field(default=None, repr=False)
-    after: Block | None = field(default=None, repr=False)
+    before: MemoryBlock | None = field(default=None, repr=False)
+    after: MemoryBlock | None = field(default=None, repr=False)
 
 
 class CachingAllocator:
@@ -52,13 +52,15 @@ class CachingAllocator:
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
-        self._ends: dict[tuple[int, bool], Block] = {}  # of expandable segments: the last block of each pool
+        self._ends: dict[
+            tuple[int, bool], MemoryBlock
+        ] = {}  # of expandable segments: the last block of each pool
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
-        self._free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = {}
+        self._free: dict[tuple[int, bool], list[tuple[int, int, MemoryBlock]]] = {}
         self._numbers = 0
 
-    def allocate(self, size: int, stream: int = 0) -> Block:
+    def allocate(self, size: int, stream: int = 0) -> MemoryBlock:
         """A block of at least `size` bytes: the smallest free one that fits, or of a new segment."""
         want = rounded(size)
         small = want <= _SMALL
@@ -89,7 +91,7 @@ class CachingAllocator:
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: MemoryBlock) -> None:
         """Give a block back to the cache."""
         self.allocated -= block.size
         for neighbour in (block.before, block.after):
@@ -116,7 +118,7 @@ class CachingAllocator:
             rows[:] = [row for row in rows if row not in whole]
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
 
-    def _grown(self, want: int, pool: tuple[int, bool]) -> Block:
+    def _grown(self, want: int, pool: tuple[int, bool]) -> MemoryBlock:
         """A block of at least `want` bytes at the end of the pool's segment, joined with what is free there."""
         end = self._ends.get(pool)
         free = end.size if end is not None and end.free else 0
@@ -136,15 +138,15 @@ class CachingAllocator:
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
-    def _new(self, size: int, pool: tuple[int, bool]) -> Block:
+    def _new(self, size: int, pool: tuple[int, bool]) -> MemoryBlock:
         self._numbers += 1
-        return Block(size, pool, self._numbers)
+        return MemoryBlock(size, pool, self._numbers)
 
-    def _add_free(self, block: Block) -> None:
+    def _add_free(self, block: MemoryBlock) -> None:
         block.free = True
         insort(self._free[block.pool], (block.size, block.number, block))
 
-    def _take_free(self, block: Block) -> None:
+    def _take_free(self, block: MemoryBlock) -> None:
         free = self._free[block.pool]
         del free[bisect_left(free, (block.size, block.number))]
 

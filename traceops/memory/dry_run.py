@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from traceops.memory.adam8bit import AdamW8bitSizes
-from traceops.memory.events import Category, Event, Phase
+from traceops.memory.events import Category, Event, TrainingPhase
 from traceops.memory.fakes import faked, parameters_of
 from traceops.memory.gpu_kernels import dropout_on, rms_norm_on
 from traceops.memory.tracker import Tracker
@@ -80,7 +80,9 @@ def on_device(config: TrainConfig, events: list[Event]) -> list[Event]:
     if config.offload == "none":
         return events
     return [
-        event for event in events if event[0].category not in _OWN and event[0].phase is not Phase.OPTIMIZER
+        event
+        for event in events
+        if event[0].category not in _OWN and event[0].phase is not TrainingPhase.OPTIMIZER
     ]
 
 

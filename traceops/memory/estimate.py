@@ -20,7 +20,7 @@ from traceops.memory.changes import Proposal, proposals
 from traceops.memory.formula import rank_of
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
-from traceops.memory.worker import Answer, Request
+from traceops.memory.worker import DryRunAnswer, DryRunRequest
 from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
 from traceops.train.strategies import MESHES
@@ -52,7 +52,7 @@ _MOST_RANKS = 8  # that are run one by one where they differ
 
 
 @dataclass(frozen=True)
-class Asked:
+class EstimateRequest:
     """A training of `world_size` ranks on GPUs of `capacity` bytes (None: not told) called `gpu`."""
 
     config: TrainConfig
@@ -67,11 +67,11 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
         self._process, self._log = process, log
 
-    def ask(self, config: TrainConfig, asked: Asked) -> Answer:
+    def ask(self, config: TrainConfig, asked: EstimateRequest) -> DryRunAnswer:
         """What the ranks of `config` need. Raises InputError where the process ends without an answer."""
         differ = config.strategy == "pytorch_zero1"
         ranks = list(range(min(asked.world_size, _MOST_RANKS))) if differ else [0]
-        request = Request(config, ranks, asked.world_size, workspaces_of(asked.gpu))
+        request = DryRunRequest(config, ranks, asked.world_size, workspaces_of(asked.gpu))
         assert self._process.stdin is not None and self._process.stdout is not None
         line = b""
         with contextlib.suppress(BrokenPipeError):
@@ -82,7 +82,7 @@ class Worker:
             raise InputError(
                 f"the process that runs the training on fake tensors ended: {self._last_words()}"
             )
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=DryRunAnswer)
 
     def end(self) -> None:
         """End it where it stands: whoever waits for an answer is told that there is none."""
@@ -110,7 +110,7 @@ def worker() -> Iterator[Worker]:
 
 
 def estimate(
-    asked: Asked, helper: Worker, *, changes: bool = True, within_s: float = float("inf")
+    asked: EstimateRequest, helper: Worker, *, changes: bool = True, within_s: float = float("inf")
 ) -> MemoryEstimate:
     """What the training needs, and where it does not fit what would help. Raises UsageError for what cannot be run.
 
@@ -189,7 +189,7 @@ def estimate_of(
     )
 
 
-def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
+def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
     """What `parameters` parameters need at least: without activations nobody can say that they fit.
 
     Raises UsageError where the number alone does not tell what a rank holds of them.
@@ -214,7 +214,7 @@ def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
     )
 
 
-def _command(asked: Asked) -> list[str]:
+def _command(asked: EstimateRequest) -> list[str]:
     return ["traceops", "run", "--nproc", str(asked.world_size), *to_argv(asked.config)]
 
 
@@ -242,7 +242,9 @@ def error_of(config: TrainConfig) -> float:
     return MEASURED_ERROR if measured and config.grad_accum == 1 else OTHER_ERROR
 
 
-def _search(asked: Asked, helper: Worker, needed: int, outside: int, until: float) -> list[MemoryChange]:
+def _search(
+    asked: EstimateRequest, helper: Worker, needed: int, outside: int, until: float
+) -> list[MemoryChange]:
     """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other.
 
     until: of the monotonic clock; what was found by then is returned.
@@ -273,7 +275,7 @@ def _search(asked: Asked, helper: Worker, needed: int, outside: int, until: floa
 
 
 def _tried(
-    proposal: Proposal, asked: Asked, helper: Worker, needed: int, outside: int
+    proposal: Proposal, asked: EstimateRequest, helper: Worker, needed: int, outside: int
 ) -> MemoryChange | None:
     answer = helper.ask(proposal.config, asked)
     if answer.problem:
@@ -295,7 +297,7 @@ def _most(ranks: Sequence[RankMemory]) -> RankMemory:
     return max(ranks, key=lambda rank: rank.peak_reserved_bytes)
 
 
-def _assumptions(asked: Asked) -> list[str]:
+def _assumptions(asked: EstimateRequest) -> list[str]:
     sizes = sizes_for(asked.config, "cuda")
     said = [f"{sizes.batch_size} samples of {sizes.seq_len} tokens a rank and micro-batch"]
     if asked.gpu is None:

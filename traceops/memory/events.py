@@ -23,7 +23,7 @@ class Category(str, Enum):
     WORKSPACE = "library_workspaces"
 
 
-class Phase(str, Enum):
+class TrainingPhase(str, Enum):
     """Where in a step something happens."""
 
     SETUP = "setup"
@@ -43,7 +43,7 @@ class Allocation:
     size: int
     category: Category
     module: str
-    phase: Phase
+    phase: TrainingPhase
     step: int
     op: str
     stream: int = 0

@@ -28,7 +28,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from traceops.memory.events import Category, Phase
+from traceops.memory.events import Category, TrainingPhase
 from traceops.memory.fake_tensors import GpuMode, is_fake, with_values
 from traceops.memory.tracker import Tracker
 
@@ -183,7 +183,7 @@ def _inside(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any
 
 def _in_backward(backward: Callable[..., None], tracker: Tracker, gpu: GpuMode | None) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:
-        before, tracker.phase = tracker.phase, Phase.BACKWARD
+        before, tracker.phase = tracker.phase, TrainingPhase.BACKWARD
         try:
             with gpu.everything_on_gpu() if gpu is not None else nullcontext():
                 backward(*args, **kwargs)
@@ -196,7 +196,7 @@ def _in_backward(backward: Callable[..., None], tracker: Tracker, gpu: GpuMode |
 def _before_step(tracker: Tracker) -> Callable[..., None]:
     def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         tracker.optimizers += 1  # ZeroRedundancyOptimizer has another inside
-        tracker.phase = Phase.OPTIMIZER
+        tracker.phase = TrainingPhase.OPTIMIZER
         tracker.label(parameters_of(optimizer), Category.PARAMETERS)
         tracker.label([p.grad for p in parameters_of(optimizer)], Category.GRADIENTS)
 

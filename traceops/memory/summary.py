@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from traceops.memory.allocator import Block, CachingAllocator, rounded
+from traceops.memory.allocator import CachingAllocator, MemoryBlock, rounded
 from traceops.memory.events import Allocation, Category, Event
 from traceops.memory.model import CategoryMemory, ModuleMemory, RankMemory
 
@@ -50,7 +50,7 @@ class _Replay:
         self.at: Allocation | None = None
         self.alive: list[Allocation] = []
         events = list(events)
-        blocks: dict[int, Block] = {}
+        blocks: dict[int, MemoryBlock] = {}
         peak_index = -1
         for index, (allocation, made) in enumerate(events):
             if not made:

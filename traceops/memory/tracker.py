@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from traceops.memory.events import Allocation, Category, Event, Phase
+from traceops.memory.events import Allocation, Category, Event, TrainingPhase
 
 _BY_PHASE = {
-    Phase.FORWARD: Category.ACTIVATIONS,
-    Phase.BACKWARD: Category.BACKWARD,
-    Phase.OPTIMIZER: Category.OPTIMIZER,
+    TrainingPhase.FORWARD: Category.ACTIVATIONS,
+    TrainingPhase.BACKWARD: Category.BACKWARD,
+    TrainingPhase.OPTIMIZER: Category.OPTIMIZER,
 }
 _CASTS = (torch.ops.aten._to_copy.default,)
 _ATEN = torch.ops.aten
@@ -58,7 +58,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.workspaces = workspaces
         self.device = device
         self.events: list[Event] = []
-        self.phase = Phase.SETUP
+        self.phase = TrainingPhase.SETUP
         self.before_steps = before_steps
         self.step = 0
         self.optimizers = 0  # that are in their step
@@ -70,7 +70,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parameters: set[int] = set()
         self._resize: Any = None
         self._entered = 0  # once a thread
-        self._libraries: set[tuple[Phase, str]] = set()
+        self._libraries: set[tuple[TrainingPhase, str]] = set()
         self.stream = 0
         self._buckets: list[Allocation] = []
         self._doubts: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -129,8 +129,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the kernels of `func` allocate on a GPU beside their results."""
         if func in _PRODUCTS:
             for key, size in self.workspaces.items():
-                at = (self.phase if key == "cublas" else Phase.SETUP, key)
-                if at not in self._libraries and self.phase in (Phase.FORWARD, Phase.BACKWARD):
+                at = (self.phase if key == "cublas" else TrainingPhase.SETUP, key)
+                if at not in self._libraries and self.phase in (
+                    TrainingPhase.FORWARD,
+                    TrainingPhase.BACKWARD,
+                ):
                     self._libraries.add(at)  # cuBLAS has one for each host thread, and backward has its own
                     self.take(size, Category.WORKSPACE, key)
         elif func in _FLASH_BACKWARD and args[1].dtype in (torch.bfloat16, torch.float16):
@@ -191,11 +194,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def begin_steps(self) -> None:
         """What follows is the first forward."""
-        self.phase, self.step = Phase.FORWARD, 1
+        self.phase, self.step = TrainingPhase.FORWARD, 1
 
     def end_step(self) -> None:
         """What follows is the next step's forward."""
-        self.phase, self.step = Phase.FORWARD, self.step + 1
+        self.phase, self.step = TrainingPhase.FORWARD, self.step + 1
 
     def label(self, tensors: Iterable[Tensor | None], category: Category) -> None:
         """Say what the storages of `tensors` are for."""

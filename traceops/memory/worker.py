@@ -16,7 +16,7 @@ from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
 
-class Request(msgspec.Struct):
+class DryRunRequest(msgspec.Struct):
     """Train `config` as each of `ranks`, of `world_size`."""
 
     config: TrainConfig
@@ -25,7 +25,7 @@ class Request(msgspec.Struct):
     workspaces: dict[str, int]
 
 
-class Answer(msgspec.Struct):
+class DryRunAnswer(msgspec.Struct):
     """What the ranks would need; `problem` where the training cannot be run so."""
 
     ranks: list[RankMemory] = []
@@ -34,23 +34,23 @@ class Answer(msgspec.Struct):
     problem: str = ""
 
 
-def answer(request: Request) -> Answer:
+def answer(request: DryRunRequest) -> DryRunAnswer:
     """Run what is asked for. What the training raises is the answer's problem."""
     from traceops.memory.allocator import expandable_segments
     from traceops.memory.dry_run import dry_run  # after standard output is out of reach of what torch imports
     from traceops.memory.summary import summarize
 
-    found = Answer()
+    found = DryRunAnswer()
     try:
         for rank in request.ranks:
             run = dry_run(request.config, rank, request.world_size, request.workspaces)
             found.ranks.append(summarize(rank, run.events, expandable_segments()))
             found.parameters, found.values_read = run.parameters, max(found.values_read, run.values_read)
     except TraceopsError as error:
-        return Answer(problem=str(error))
+        return DryRunAnswer(problem=str(error))
     except Exception as error:  # of torch or of a model, which may raise anything
         said = str(error).strip().split("\n")[0]
-        return Answer(problem=f"on fake tensors it raised {type(error).__name__}: {said}")
+        return DryRunAnswer(problem=f"on fake tensors it raised {type(error).__name__}: {said}")
     return found
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
         for line in sys.stdin.buffer:
-            out.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
+            out.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=DryRunRequest))) + b"\n")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def _joined(parts: Sequence[tuple[DetailRow, ...]], numbers: Int) -> tuple[Detai
 
 
 @dataclass(frozen=True)
-class _Told:
+class _CollectiveFacts:
     """What is told of a matched collective, the same on all its members."""
 
     op: str
@@ -132,7 +132,7 @@ class _Told:
     last_rank: int | None
 
 
-_Moved = dict[int, dict[int, tuple[_Told, int]]]
+_Moved = dict[int, dict[int, tuple[_CollectiveFacts, int]]]
 
 
 def _transfers(run: CrossRank, chosen: Collection[int]) -> _Moved:
@@ -147,8 +147,8 @@ def _transfers(run: CrossRank, chosen: Collection[int]) -> _Moved:
     return found
 
 
-def _told(collective: Collective) -> _Told:
-    return _Told(
+def _told(collective: Collective) -> _CollectiveFacts:
+    return _CollectiveFacts(
         collective.op,
         collective.description or f"{len(collective.group)} ranks",
         collective_bytes(collective),
@@ -200,7 +200,7 @@ def _of_rank(
     times: RankTimes,
     place: int,
     number: int,
-    moved: Mapping[int, tuple[_Told, int]],
+    moved: Mapping[int, tuple[_CollectiveFacts, int]],
     zero: int,
     most: int,
 ) -> tuple[list[DetailTransfer], int]:

@@ -26,7 +26,7 @@ def host_rows(run: CrossRank, ranks: Sequence[RankRow]) -> tuple[HostSummary, ..
     return tuple(_row(host, rows, run, parts[host]) for host, rows in of_host.items())
 
 
-class _Part:
+class _HostCollectives:
     """Collectives that a host takes part in, inside it or not: ns of its ranks together, and all of them."""
 
     def __init__(self) -> None:
@@ -34,11 +34,13 @@ class _Part:
         self.collectives: dict[int, Collective] = {}
 
 
-def _parts(run: CrossRank, host_of: dict[int, str]) -> dict[str, tuple[_Part, _Part]]:
+def _parts(run: CrossRank, host_of: dict[int, str]) -> dict[str, tuple[_HostCollectives, _HostCollectives]]:
     """Of each host what lies inside, and what reaches another one; of recorded steps."""
     edges = {times.summary.rank: times.summary.step_edges for times in run.ranks}
     comm = {times.summary.rank: times.summary.comm for times in run.ranks}
-    parts: dict[str, tuple[_Part, _Part]] = defaultdict(lambda: (_Part(), _Part()))
+    parts: dict[str, tuple[_HostCollectives, _HostCollectives]] = defaultdict(
+        lambda: (_HostCollectives(), _HostCollectives())
+    )
     for number, collective in enumerate(run.matching.collectives):
         away = len({host_of.get(rank) for rank in collective.group}) > 1
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
@@ -52,7 +54,9 @@ def _parts(run: CrossRank, host_of: dict[int, str]) -> dict[str, tuple[_Part, _P
     return parts
 
 
-def _row(host: str, rows: Sequence[RankRow], run: CrossRank, parts: tuple[_Part, _Part]) -> HostSummary:
+def _row(
+    host: str, rows: Sequence[RankRow], run: CrossRank, parts: tuple[_HostCollectives, _HostCollectives]
+) -> HostSummary:
     steps = sum(row.steps for row in rows)  # of all its ranks: ns over it is the average rank's, a step
     per = {
         f"{name}_{kind}_ms": round(getattr(part, f"{kind}_ns") / steps / 1e6, 6)

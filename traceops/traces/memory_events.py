@@ -40,7 +40,7 @@ _Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 _Size = Annotated[int, msgspec.Meta(ge=-(2**50), le=2**50)]
 
 
-class _Args(msgspec.Struct):
+class _MemoryArgs(msgspec.Struct):
     address: _Number = msgspec.field(name="Addr")
     size: _Size = msgspec.field(name="Bytes")
     held: _Size = msgspec.field(name="Total Allocated")
@@ -51,7 +51,7 @@ class _Args(msgspec.Struct):
 class _Event(msgspec.Struct):
     ts: msgspec.Raw
     tid: _Number
-    args: _Args
+    args: _MemoryArgs
 
 
 def read_memory_events(path: str) -> MemoryEvents | None:

@@ -83,7 +83,7 @@ _NEEDLES: tuple[bytes, ...] = (
 
 
 @dataclass
-class _Process:
+class _NcclProcess:
     """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
 
     absent, off and broken: networks without a device, switched off, and with devices that cannot be used.
@@ -103,7 +103,7 @@ class Networks:
     """Takes the lines of all processes and gives networks and events at the end."""
 
     def __init__(self) -> None:
-        self._processes: defaultdict[tuple[str, int], _Process] = defaultdict(_Process)
+        self._processes: defaultdict[tuple[str, int], _NcclProcess] = defaultdict(_NcclProcess)
         self._events: dict[tuple[NetworkEventKind, bytes], NetworkEvent] = {}
 
     def take(self, line: NcclLine, path: str) -> bool:
@@ -181,7 +181,7 @@ def _driver(plugin: str) -> str:
     return "IB" if plugin.startswith(("IB", "SPCX")) else plugin
 
 
-def _event(message: bytes, process: _Process) -> tuple[NetworkEventKind, str | None] | None:
+def _event(message: bytes, process: _NcclProcess) -> tuple[NetworkEventKind, str | None] | None:
     for needle, kind, plugin in _EVENTS:
         if needle in message:
             if plugin is not None and kind == "device_failed":

@@ -66,7 +66,7 @@ class _BrokenRow:
 
 
 @dataclass
-class _Open:
+class _TestRun:
     """A run of a test while it is read."""
 
     op: str | None = None
@@ -100,7 +100,7 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
 
     Of a row that another process wrote into, its whole columns count. Raises InputError where the file cannot be read.
     """
-    reader = _Reader(path)
+    reader = _TestsReader(path)
     for first, block in blocks(path):
         for number, line in lines(block, first):
             if len(line) < 2_000:
@@ -116,11 +116,11 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
     return found
 
 
-class _Reader:
+class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._done: list[Benchmark] = []
-        self._open = _Open()
+        self._open = _TestRun()
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
         self.failure: str | None = None  # the first thing that it says went wrong
@@ -195,7 +195,7 @@ class _Reader:
         self._close()
         if not says_program and self._done[-1:] and self._done[-1].op == self._program:
             self._program = None  # the next table is of another command, which nothing may name
-        self._open = _Open(op=self._program)
+        self._open = _TestRun(op=self._program)
 
     def _rank(self, match: re.Match[str]) -> None:
         if self._open.sizes:

@@ -23,7 +23,7 @@ _QUOTED = 300
 
 
 @dataclass
-class _Told:
+class _RocmTables:
     """labels: of the columns; bus ids in amd-smi's tables. paths: by two GPUs' places."""
 
     labels: list[str] = field(default_factory=list)
@@ -60,12 +60,12 @@ def looks_like_rocm_topo(head: str) -> bool:
     return _tells(_told("", text_of(head.encode(errors="surrogateescape"), 1)))
 
 
-def _tells(told: _Told) -> bool:
+def _tells(told: _RocmTables) -> bool:
     return bool(told.paths) or len(told.labels) == 1  # one GPU has no links
 
 
-def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _Told:
-    told = _Told()
+def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _RocmTables:
+    told = _RocmTables()
     in_table = False
     for number, line in numbered:
         if title := _TITLE.fullmatch(line.strip()):
@@ -77,7 +77,7 @@ def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _Told:
     return told
 
 
-def _add(told: _Told, line: str, path: str, number: int) -> None:
+def _add(told: _RocmTables, line: str, path: str, number: int) -> None:
     words = line.split()
     if not told.labels:
         indices = {

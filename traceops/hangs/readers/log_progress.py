@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from traceops.hangs.evidence import Progress
+from traceops.hangs.evidence import LoggedProgress
 from traceops.traces.text_lines import blocks
 
 _TQDM = re.compile(
@@ -25,7 +25,7 @@ _SLOWER = 5.0  # times
 _LONG = 60.0  # seconds: less is a checkpoint
 
 
-def read_progress(path: str, rank: int | None = None) -> Progress | None:
+def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     """How a log's steps went; None where it tells of fewer than three, or where nothing was slow.
 
     Raises InputError where the file cannot be read.
@@ -50,16 +50,16 @@ def read_progress(path: str, rank: int | None = None) -> Progress | None:
 
 def _judged(
     path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None
-) -> Progress | None:
+) -> LoggedProgress | None:
     paces = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(points)]
     step, elapsed = points[-1] if points else (0, 0.0)
     if shown is not None and step and elapsed and shown > 2 * _SLOWER * elapsed / step:
-        return Progress(path, rank, step, elapsed / step, shown=shown, elapsed_s=elapsed)
+        return LoggedProgress(path, rank, step, elapsed / step, shown=shown, elapsed_s=elapsed)
     if len(points) < _FEWEST or points[-1][1] - points[-2][1] < _LONG:
         return None
     if (usual := median(paces[:-1])) <= 0 or paces[-1] < _SLOWER * usual:
         return None
-    return Progress(path, rank, points[-2][0], usual, pace_s=paces[-1], until=points[-1][0])
+    return LoggedProgress(path, rank, points[-2][0], usual, pace_s=paces[-1], until=points[-1][0])
 
 
 def _add(points: list[tuple[int, float]], step: int, seconds: float) -> None:

@@ -47,7 +47,7 @@ class Raised:
 
 
 @dataclass
-class _Open:
+class _OpenTraceback:
     line: int
     offset: int  # of text before each line, such as a time
     base: int  # spaces before the lines that are not indented
@@ -63,7 +63,7 @@ class Tracebacks:
     """The traceback of one speaker."""
 
     def __init__(self) -> None:
-        self._open: _Open | None = None
+        self._open: _OpenTraceback | None = None
         self._chained = False
         self._survived = False
         self.dropped = False  # the last line did not end a traceback: what had looked like one was none
@@ -80,7 +80,7 @@ class Tracebacks:
             self._begin(number, body, found)
             return None
         if self._open is None and is_frame(body) and not self._survived:
-            self._open = _Open(number, 0, 0, "", False, headless=True)
+            self._open = _OpenTraceback(number, 0, 0, "", False, headless=True)
         if self._open is None:
             if body.strip():
                 self._chained = any(words in body for words in _CHAINED) or (
@@ -97,10 +97,10 @@ class Tracebacks:
             link, found = "origin", found - len("Original ")
         survived = self._survived or "Exception Group" in before
         in_report = before.strip() == "traceback :"
-        self._open = _Open(number, 0 if in_report else found, 2 if in_report else 0, link, survived)
+        self._open = _OpenTraceback(number, 0 if in_report else found, 2 if in_report else 0, link, survived)
         self._chained = self._survived = False
 
-    def _continue(self, open_: _Open, body: str) -> Raised | None:
+    def _continue(self, open_: _OpenTraceback, body: str) -> Raised | None:
         open_.length += 1
         if open_.length > _LONGEST:
             self._open = None

@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 @dataclass
-class _Seen:
+class _NodeFiles:
     """What came of the other nodes, by what they call themselves. heard_s: when the last of anything came."""
 
     heard_s: float
@@ -66,7 +66,7 @@ class Collector:
         self.folder, self.run = folder, run
         self.marker = f".gather.{secrets.token_hex(8)}"  # who finds it in its own folder shares this one
         self._lock = threading.Lock()
-        self._seen = _Seen(time.monotonic())
+        self._seen = _NodeFiles(time.monotonic())
         self._server = _listen(address, port, self, anywhere)
         (folder / self.marker).touch()
         threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()

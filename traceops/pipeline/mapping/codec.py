@@ -21,7 +21,7 @@ _LEAVES = frozenset(
 _NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
-class _Packed(msgspec.Struct, array_like=True):
+class _PackedArray(msgspec.Struct, array_like=True):
     """An array: `data` in C order in `dtype`, differences to the row before if there is a `first` row."""
 
     shape: tuple[int, ...]
@@ -72,27 +72,27 @@ def _pack(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written to a summary")
 
 
-def _pack_array(array: NDArray[Any]) -> _Packed:
+def _pack_array(array: NDArray[Any]) -> _PackedArray:
     """In the narrowest integers that hold it, or else its differences along the first axis: times only grow."""
     if array.dtype == np.int64 and array.ndim and array.size:
         low, high = int(array.min()), int(array.max())
         for dtype in _NARROWER:
             if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-                return _Packed(array.shape, dtype.str, None, array.astype(dtype).tobytes())
+                return _PackedArray(array.shape, dtype.str, None, array.astype(dtype).tobytes())
         steps = np.diff(array, axis=0)  # wraps around where it overflows, and so does the sum
         low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
         for dtype in _NARROWER:
             if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
                 first = tuple(array[0].ravel().tolist())
-                return _Packed(array.shape, dtype.str, first, steps.astype(dtype).tobytes())
-    return _Packed(array.shape, array.dtype.str, None, array.tobytes())
+                return _PackedArray(array.shape, dtype.str, first, steps.astype(dtype).tobytes())
+    return _PackedArray(array.shape, array.dtype.str, None, array.tobytes())
 
 
 def _unpack(kind: type, packed: Any) -> Any:
     if get_origin(kind) is not np.ndarray:
         raise NotImplementedError(f"{kind} in a summary")
     dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
-    array = msgspec.convert(packed, _Packed)
+    array = msgspec.convert(packed, _PackedArray)
     if array.dtype not in _stored_as(dtype) or (array.first is not None and not array.shape):
         raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
     stored = np.dtype(array.dtype)
