@@ -141,7 +141,7 @@ class _LogReader:
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body)
-        if told is None:
+        if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
         if told is None and is_exception(body) and not body.startswith(_NOT_THE_CAUSE):
             if len(self._bare) < _MOST_BARE:

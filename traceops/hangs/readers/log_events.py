@@ -60,6 +60,11 @@ class EventList:
             self._last.setdefault((kind, rank), deque(maxlen=_LAST)).append(open_event)
         return open_event
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether none was ever added."""
+        return not self._count
+
     def drop(self, open_event: OpenEvent) -> None:
         """Take an event back that turned out to be another's beginning."""
         key = (open_event.event.kind, open_event.event.rank)
