@@ -218,3 +218,16 @@ def test_compilations_are_read_where_torch_keeps_them(monkeypatch):
     utils.compilation_time_metrics.clear()  # torch._dynamo.reset()
     assert compilations.take(9) == (0, 0)
     assert json.dumps(compilations.notes)
+
+
+def test_looks_at_slow_steps_have_a_budget(tmp_path):
+    observer = Observer(tmp_path, 0)
+    observer.close()
+    clock = observer._clock
+    clock.usual_ns, now = 1e6, clock.begun_ns + int(1e9)
+    assert observer._slow(now)
+    observer._slow_looks = 100
+    assert observer._slow(now), "the first ones are free"
+    observer._slow_looks = 100 + int(0.003 * 1e9 / observer._cost_ns) + 1
+    assert not observer._slow(now)
+    assert observer._slow(now + int(1e9)), "time brings more"

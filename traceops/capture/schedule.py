@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cached_property
 
 from traceops.core.errors import UsageError
 
@@ -46,12 +47,12 @@ class Schedule:
                 flag = "--" + field.name.replace("_", "-")
                 raise UsageError(f"{flag} {value!r}: must be a whole number, {least} or more")
 
-    @property
+    @cached_property  # asked for in every step of a training
     def window_steps(self) -> int:
         """Steps of one window, recorded or not."""
         return self.unprofiled + self.warmup + self.active
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Steps after which the last window is complete."""
         return self.skip_first + self.repeat * self.window_steps

@@ -295,7 +295,7 @@ class Capture:
     def _end(self, step: int) -> None:
         phase = self._schedule.phase(step)
         self._doing(CaptureOperation.TIME)
-        if phase in self._timers:
+        if self._timers and phase in self._timers:
             self._timers[phase].mark()
         if self._adoption is not None:
             self._adoption.step_ended(step)
@@ -313,7 +313,7 @@ class Capture:
 
     def _begin(self, step: int) -> None:
         assert self._recorder is not None and self._record is not None
-        phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
+        phase = self._schedule.phase(step)
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
         if opens and self._record.manifest.status == "running":
             if self._light is not None:
@@ -326,15 +326,21 @@ class Capture:
         if self._first is not None and self._record.manifest.status == "running":
             self._first.step_begins(step, self._foreign_profiler)
         self._doing(CaptureOperation.TIME)
-        starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
-        starts = starts or (self._first is not None and phase not in self._timers)
-        if self._first is not None and self._first.is_open:
-            starts = False  # its steps are no measure of those that nothing records
-        if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
+        if (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)) and self._starts(
+            phase, step
+        ):
             self._timers[phase] = StepTimer()
         if phase is Phase.DONE and self._light is not None and self._record.manifest.status == "running":
             self._light.step_begins(step)
         self._tell("starting" if self.automatic and step == 0 else phase.value, step)
+
+    def _starts(self, phase: Phase, step: int) -> bool:
+        """Whether the steps of this phase are timed from this one on."""
+        if self._first is not None and self._first.is_open:
+            return False  # its steps are no measure of those that nothing records
+        if step == 0 or phase is not self._schedule.phase(step - 1) or self._schedule.ends_window(step - 1):
+            return True
+        return self._first is not None and phase not in self._timers
 
     def _tell(self, phase: str, step: int) -> None:
         if self._progress is not None:

@@ -28,6 +28,10 @@ _RARER_AFTER = 2_000  # of them: then half as often
 _JOIN_S = 2.0
 _SLOW = 1.3  # times the usual step: from then on a step is looked at more closely
 _SLOW_STEP_NS, _SLOW_LOOKS = 5e6, 50.0  # between two looks in it: so long, or so many looks in all
+_SLOW_COST, _SLOW_FREE = (
+    0.003,
+    100,
+)  # of the time, beyond so many: a busy machine makes every second step a slow one
 _LONG_NS = 50e6
 _MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand for
 
@@ -49,7 +53,9 @@ class Observer:
         self._device: int | None = None
         self._looking = False  # until the first step is over: what comes before it is the program's start
         self._cost_ns = 30_000.0  # of a look; the first ones are slower
+        self._slow_looks = 0
         self._clock = StepClock()
+        self._begun_ns = self._clock.begun_ns
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
         self._after_window = False
@@ -146,6 +152,7 @@ class Observer:
                 since = max(last, self._clock.begun_ns) if slow else last
                 weight = min(begin - since, int(_MOST_WEIGHT * wait_ns))
                 self._stacks.sample(self._step, max(weight, 0) // 1000)
+                self._slow_looks += slow and begin < due
                 self._cost_ns += 0.05 * (time.perf_counter_ns() - begin - self._cost_ns)
                 last = begin
             elif not self._looking:
@@ -163,9 +170,12 @@ class Observer:
         return 1e9 * seconds * (1 << min(self._stacks.count // _SLOWER_AFTER, 6))
 
     def _slow(self, now: int) -> bool:
-        """Whether the step that goes on takes longer than it should."""
+        """Whether the step that goes on takes longer than it should, and there is time left to look at such steps."""
         usual = self._clock.usual_ns
-        return usual > 0 and now - self._clock.begun_ns > _SLOW * usual
+        if usual <= 0 or now - self._clock.begun_ns <= _SLOW * usual:
+            return False
+        spare = _SLOW_COST * (now - self._begun_ns)
+        return (self._slow_looks - _SLOW_FREE) * self._cost_ns < spare
 
     def _wake_ns(self, now: int, due: float) -> float:
         """When to look next: in a step that takes longer than usual soon, for there are few of them."""
