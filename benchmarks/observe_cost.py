@@ -1,11 +1,15 @@
 """What observing a run costs outside of recorded windows: with and without in turn, within one process.
 
-python benchmarks/observe_cost.py [--pairs 200] [--steps 200] [--settle 30] [--dim 96] [--batch 8] [--light]
+python benchmarks/observe_cost.py [--pairs 200] [--steps 200] [--settle 30] [--dim 96] [--batch 8] [--layers 6]
+    [--whole | --light]
 
 Blocks of steps alternate (with, without, without, with, …), so that what else the machine does meets both alike.
-Compared is the process's CPU time a block, which counts the observer's thread and not other programs; on a GPU the
-time that passes as well. The interval is that of the median over pairs, by resampling them. --light: what recording
-the device alone costs, as in a light window; needs a GPU. --dim 4096 --batch 8192: a step bound by its GPU.
+Compared is the process's CPU time a block, which counts the observer's thread and not other programs; and the time that
+passes, which on a shared machine says little. The interval is that of the median over pairs, by resampling them.
+
+--whole: all that a rank does at the end of a step under `traceops run`, with its heartbeat for the launcher, not the
+observer alone. --light: what recording the device alone costs, as in a light window; needs a GPU.
+--dim 4096 --batch 8192: a step bound by its GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +27,17 @@ from numpy.typing import NDArray
 
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.observing.observer import Observer
+from traceops.capture.schedule import Schedule
+from traceops.capture.session import Capture
+from traceops.capture.settings import CaptureSettings
+
+NEVER = Schedule(skip_first=1 << 30)  # no window: what is left is what every other step of a training meets
 
 
-def step_of(dim: int, rows: int, device: torch.device) -> Callable[[], None]:
+def step_of(dim: int, rows: int, device: torch.device, layers: int = 6) -> Callable[[], None]:
     """A training step of many operators: bound by its host where they are small."""
     kind = torch.float32 if rows < 1024 else torch.bfloat16
-    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(6))).to(device, kind)
+    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(layers))).to(device, kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = torch.randn(rows, dim, device=device, dtype=kind)
 
@@ -39,16 +49,42 @@ def step_of(dim: int, rows: int, device: torch.device) -> Callable[[], None]:
     return step
 
 
+class Observing:
+    """The observer alone, told of each step as a capture tells it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._observer = Observer(folder, 0)
+
+    def step(self) -> None:
+        self._observer.step_ended(recorded=False)
+        self._observer.step_begins(recorded=False)
+
+    def close(self) -> None:
+        self._observer.close()
+        if self._observer.trouble is not None:  # it would cost nothing any more
+            raise SystemExit(f"the observer ended early: {self._observer.trouble}")
+
+
+def whole_capture(folder: Path) -> Capture:
+    """What a rank of `traceops run` has open, but for the hooks of the optimizers that call `step`."""
+    settings = CaptureSettings(
+        out=str(folder / "run"), schedule=NEVER, overwrite=True, progress=str(folder), launched=True
+    )
+    return Capture(settings, automatic=True).__enter__()
+
+
 def block(
-    step: Callable[[], None], steps: int, settle: int, folder: Path | None, light: Cupti | None = None
+    step: Callable[[], None],
+    steps: int,
+    settle: int,
+    watch: Callable[[], Observing | Capture] | None,
+    light: Cupti | None = None,
 ) -> tuple[float, float]:
-    """Seconds of CPU and seconds that passed for `steps` steps; observed where there is a folder for that.
+    """Seconds of CPU and seconds that passed for `steps` steps; watched by what `watch` makes.
 
     settle: steps before they are timed: the observer's first looks, and its idea of the usual step. light: records.
     """
-    observer = None if folder is None else Observer(folder, 0)
-    if observer is not None:
-        observer.step_begins(recorded=False)
+    watched = None if watch is None else watch()
     if light is not None and (refused := light.start()) is not None:
         raise SystemExit(f"no light window here: {refused}")
     began = (0.0, 0.0)
@@ -58,14 +94,13 @@ def block(
                 torch.cuda.synchronize()
             began = time.process_time(), time.perf_counter()
         step()
-        if observer is not None:
-            observer.step_ended(recorded=False)
-            observer.step_begins(recorded=False)
+        if watched is not None:
+            watched.step()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     ended = time.process_time(), time.perf_counter()
-    if observer is not None:
-        observer.close()
+    if watched is not None:
+        watched.close()
     if light is not None:
         light.stop()
     return ended[0] - began[0], ended[1] - began[1]
@@ -79,17 +114,17 @@ def told(name: str, ratios: NDArray[np.float64]) -> str:
 
 
 def paired(
-    step: Callable[[], None], pairs: int, steps: int, settle: int, *, light: bool
+    step: Callable[[], None], pairs: int, steps: int, settle: int, *, light: bool, whole: bool
 ) -> NDArray[np.float64]:
     """A row a pair of blocks: seconds of CPU and seconds with, and the same without."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         for number in range(pairs):
             order = (True, False) if number % 2 else (False, True)
-            folder, times = Path(name), {}
+            watch, times = partial(whole_capture if whole else Observing, Path(name)), {}
             for on in order:
-                observed, recorder = folder if on and not light else None, Cupti() if on and light else None
-                times[on] = block(step, steps, settle, observed, recorder)
+                watched, recorder = watch if on and not light else None, Cupti() if on and light else None
+                times[on] = block(step, steps, settle, watched, recorder)
             found.append((*times[True], *times[False]))
     return np.array(found)
 
@@ -103,13 +138,19 @@ def main() -> None:
     parser.add_argument("--settle", type=int, default=30)
     parser.add_argument("--dim", type=int, default=96)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--light", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    step = step_of(args.dim, args.batch, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    step = step_of(
+        args.dim, args.batch, torch.device("cuda" if torch.cuda.is_available() else "cpu"), args.layers
+    )
     for _ in range(max(200, args.settle)):
         step()
-    cpu, passed, plain_cpu, plain = paired(step, args.pairs, args.steps, args.settle, light=args.light).T
+    cpu, passed, plain_cpu, plain = paired(
+        step, args.pairs, args.steps, args.settle, light=args.light, whole=args.whole
+    ).T
     print(
         f"step {1e3 * np.median(plain) / args.steps:.2f} ms, {1e3 * np.median(plain_cpu) / args.steps:.2f} of CPU"
     )
