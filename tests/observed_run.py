@@ -46,6 +46,7 @@ class Step:
     compile_ms: float = 0.0
     device_ms: float = 0.0
     recorded: bool = False
+    core_wait_ms: float = 0.0
     stacks: dict = field(default_factory=dict)
 
 
@@ -64,7 +65,8 @@ def write_rank(root: Path, rank: int, steps, extra=()) -> None:
     header = json.dumps({"rank": rank, "started_ns": BEGAN_NS, "first": 0}).encode() + b"\n"
     records = b"".join(
         RECORD.pack(
-            round(s.ms * 1e3), round(s.device_ms * 1e3), round(s.gc_ms * 1e3), round(s.compile_ms * 1e3), 0, 0,
+            round(s.ms * 1e3), round(s.device_ms * 1e3), round(s.gc_ms * 1e3), round(s.compile_ms * 1e3), 0,
+            round(s.core_wait_ms * 10),
             int(s.compile_ms > 0), RECORDED if s.recorded else 0,
         )
         for s in steps

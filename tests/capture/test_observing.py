@@ -200,6 +200,18 @@ def test_short_steps_get_no_events(cuda, monkeypatch):
     assert len(clock.records) >= 7 and device_us(clock)[-1] == 0
 
 
+def test_the_want_of_a_core_is_looked_at_in_recorded_steps_only(monkeypatch):
+    waited = iter([10_000_000, 12_550_000, None, 5_000_000, 3_600_000_000_000])
+    monkeypatch.setattr(step_clock, "_waited_for_cores_ns", lambda: next(waited))
+    clock = step_clock.StepClock()
+    for next_is_recorded in (True, False, True, True, False):
+        clock.ended(0, 0, 0, 0)
+        clock.resumed(recorded=next_is_recorded)
+    clock.finish()
+    told = [step_clock.RECORD.unpack(record)[5] for record in clock.records]
+    assert told == [0, 25, 0, 0, 65_535], "2.55 ms; not recorded; not told by the system; more than fits"
+
+
 def test_compilations_are_read_where_torch_keeps_them(monkeypatch):
     utils = SimpleNamespace(compilation_time_metrics={}, _compilation_metrics=[])
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)

@@ -261,6 +261,30 @@ def test_a_rank_that_waits_for_its_cores_is_not_blamed_for_its_line(tmp_path):
     assert not found(report, "TO-W003") and found(report, "TO-W002")
 
 
+def late_for_cores(tmp_path, late_ms, others_ms):
+    """straggler_gloo2, whose rank 1 is 67 ms late in each recorded step, with so much waiting for a core in it."""
+    ranks = [
+        [usual(100.0, recorded=8 <= n < 14, core_wait_ms=ms if 8 <= n < 14 else 0.0) for n in range(60)]
+        for ms in (others_ms, late_ms)
+    ]
+    return observed(run_of(tmp_path, "straggler_gloo2"), *ranks)
+
+
+@pytest.mark.parametrize("late_ms, others_ms", [(65.0, 0.0), (95.0, 30.0)])
+def test_a_rank_that_waits_for_a_core_is_not_late(tmp_path, late_ms, others_ms):
+    """Healthy ranks on crowded cores were called late, with an error of 25 to 52 % of the step."""
+    report = late_for_cores(tmp_path, late_ms, others_ms)
+    assert not found(report, "TO-S001") and not found(report, "TO-S002")
+    check = next(check for check in report.checks if check.rule == "TO-S001")
+    assert check.status == "not_evaluated" and "rank 1" in check.reason and "for a core" in check.reason
+
+
+@pytest.mark.parametrize("late_ms, others_ms", [(0.0, 0.0), (20.0, 0.0), (60.0, 60.0)])
+def test_a_rank_that_is_late_beside_a_want_of_cores_stays_named(tmp_path, late_ms, others_ms):
+    [late] = found(late_for_cores(tmp_path, late_ms, others_ms), "TO-S001")
+    assert (late.ranks, late.severity, late.cause) == ((1,), "error", "host")
+
+
 def test_observing_that_ended_early_is_told(tmp_path):
     run = run_of(tmp_path)
     manifest = json.loads((run / "run.json").read_text())

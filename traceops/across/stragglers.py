@@ -56,9 +56,10 @@ class Straggler:
 class Stragglers:
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
 
-    `joint_ns` are the step times with all of `found` cured. `host_share` is the part of those that would go if no
-    host were ever late: where hosts bound the job anyway, one of them is always the slowest. `alone` is the rank
-    that caused most of the waiting if no other runs its program, so that nothing can be compared.
+    `joint_ns` are the step times with all of `found` cured, `fed_ns` those without loading too. `host_share` is the
+    part of `joint_ns` that would go if no host were ever late: where hosts bound the job anyway, one of them is always
+    the slowest. `alone` is the rank that caused most of the waiting if no other runs its program, so that nothing can
+    be compared.
     """
 
     found: tuple[Straggler, ...]
@@ -67,6 +68,7 @@ class Stragglers:
     joint_ns: Steps | None
     host_share: float
     alone: int | None
+    fed_ns: Steps | None = None
 
 
 def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
@@ -92,12 +94,13 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     first = next((s for s in found if s.rank == leader), None)
     if leader is not None and first is None:
         first = straggler(replays, lateness, leader, [leader])
-    host_share = 0.0
+    host_share, fed = 0.0, None
     cured = replays.cure(chosen)
     if with_all is not None and cured is not None:
         in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
         host_share = float((with_all - in_time).mean() / with_all.mean())
-    return Stragglers(tuple(found), first, base, with_all, host_share, alone)
+        fed = simulate(graph, replace(cured, without=LOADING)).step_ns()
+    return Stragglers(tuple(found), first, base, with_all, host_share, alone, fed)
 
 
 def least_share(ranks: int) -> float:

@@ -17,10 +17,12 @@ from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.step_words import StepWords
 from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_loading import loading_evidence, workers_needed
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.inputs import Inputs
+from traceops.rules.stragglers import PERSISTENTLY_LATE
 
 HOST_BOUND = Rule(
     id="TO-I001",
@@ -47,7 +49,9 @@ INPUT_BOUND = Rule(
     fires=(
         "Idle time in which the launching thread was inside data loading, on the worst rank: info from 5 % of "
         "the step, warning from 10 %, error from 30 %. "
-        "Ranks with less than half of the worst one's share are not named."
+        "Ranks with less than half of the worst one's share are not named. Beside ranks that are late for their input "
+        "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
+        "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
@@ -133,7 +137,10 @@ class _Idle:
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle."""
-    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms, inputs.manifest, inputs.undisturbed)
+    behind = behind_late(inputs.run, inputs.found_before(PERSISTENTLY_LATE))
+    return judge_idle(
+        inputs.run, inputs.slowdown, inputs.unprofiled_ms, inputs.manifest, inputs.undisturbed, behind
+    )
 
 
 def judge_idle(
@@ -142,13 +149,18 @@ def judge_idle(
     unprofiled_ms: float | None = None,
     manifest: Mapping[str, Any] | None = None,
     calm: Undisturbed | None = None,
+    behind: BehindLate | None = None,
 ) -> list[Verdict]:
     """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes.
 
     `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json. `calm`:
-    the undisturbed step, where a light window tells of it; no more idle time is claimed than it has.
+    the undisturbed step, where a light window tells of it; no more idle time is claimed than it has. behind: what
+    ranks would wait for input if no rank were late.
     """
-    return [_judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}, calm) for kind in _JUDGEMENTS]
+    return [
+        _judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}, calm, behind)
+        for kind in _JUDGEMENTS
+    ]
 
 
 def _judge(
@@ -158,6 +170,7 @@ def _judge(
     unprofiled_ms: float | None,
     manifest: Mapping[str, Any],
     calm: Undisturbed | None,
+    behind: BehindLate | None,
 ) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
@@ -173,9 +186,17 @@ def _judge(
     idle = [_idle(times, kind.bucket, unprofiled_ms, calm, share) for times in judged if times.step_ms > 0]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
+    late = behind.late_by_input if behind is not None and kind.rule is INPUT_BOUND else ()
+    beside = [one for one in idle if late and one.times.summary.rank not in late]
+    if any(one.pct >= kind.bounds[0] for one in beside):
+        idle = beside  # what one rank loads longer is TO-S001's
     worst = max(idle, key=lambda one: one.pct)
     hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
     severity = severity_of(worst.pct, *kind.bounds)
+    if severity is None and behind is not None and kind.rule is INPUT_BOUND:
+        hidden = hidden_loading(kind.rule, kind.bounds, run, behind, manifest)
+        if hidden is not None:
+            return kind.rule.verdict(hidden)
     if severity is None and (unknown := _unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(
             f"{unknown:.0f} % of {run.step_words.the} is idle time of unknown cause: the traces do not hold the "
@@ -190,6 +211,8 @@ def _judge(
     if untold and severity == "error":
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
     saved = _saved_ms(run, kind)
+    if idle is beside and behind is not None:
+        saved = behind.waits_ms
     ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
     shares = [one.pct for one in idle]
     evidence = (

@@ -27,7 +27,8 @@ EXPOSED = Rule(
     title="Communication is exposed",
     fires=(
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
-        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %."
+        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. Info where the step would be less "
+        "than 3 % shorter without any transfer."
     ),
     advice=(
         "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
@@ -66,6 +67,7 @@ LATE_START = Rule(
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
+_LEAST_GAIN_PCT = 3.0  # of the step, without any transfer: of less, exposed transfer is a remark
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
@@ -113,6 +115,8 @@ def judge_exposed(run: CrossRank) -> Verdict:
     impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
     gain = impact if saved is None else min(impact, max(saved, 0.0) / 1e6)
+    if gain < _LEAST_GAIN_PCT / 100 * run.step_ms:
+        severity = "info"  # the step would hardly be shorter: other things bound it
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [
         t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 SURE = 0.05  # chance up to which a finding has high confidence
 VISIBLE = 0.25  # of the saving: what the others must be seen to wait

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.what_if import Steps
-from traceops.across.stragglers import Straggler
+from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
-from traceops.rules.straggler_bounds import FELT, IMPACT_BOUNDS, VISIBLE
+from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
 
 _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
 _ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
@@ -98,6 +99,30 @@ def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
     assert run.lateness is not None
     on_cpu = not any(times.summary.on_gpu for times in run.ranks)
     return on_cpu and straggler.cause == "unknown" and (run.lateness.share(straggler.rank) or 0.0) <= _MOST
+
+
+def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> Steps:
+    """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
+    assert run.lateness is not None
+    if any(times.summary.on_gpu for times in run.ranks):
+        return np.zeros(len(run.lateness.steps))
+    peers = [times.summary.rank for times in run.ranks if times.summary.rank != straggler.rank]
+    return beyond_peers(waits, straggler.rank, peers, run.lateness.steps)
+
+
+def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bool) -> bool:
+    """Whether a rank would be late with cores enough. own: what its cure saves in each step without waits for cores.
+
+    most: whether it is late in most steps.
+    """
+    assert run.stragglers is not None and run.lateness is not None
+    step = run.stragglers.step_ns
+    if not most:
+        return float((own / step).max()) >= BURST_PCT[0] / 100
+    late = [number in straggler.late_steps for number in run.lateness.steps]
+    still = own[late] >= LATE_STEP * float(np.median(step))
+    bound = IMPACT_BOUNDS[0] / 100 * float(step.mean())
+    return bool(still.mean() > 0.5) and float(own.mean()) >= bound
 
 
 def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from traceops.across.core_waits import CoreWaits, core_waits
 from traceops.across.cross_rank import CrossRank
 from traceops.across.slow_group import SlowGroups, far_ranks
 from traceops.across.stragglers import Straggler, least_share
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding, Severity, severity_of
+from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.typical import spells
 from traceops.rules import slow_group
 from traceops.rules.inputs import Inputs
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS
+from traceops.rules.straggler_bounds import BURST_PCT, CHANCE, IMPACT_BOUNDS
 from traceops.rules.straggler_conditions import (
     beyond_doubt,
     comparable,
     cured_beside,
     for_no_cause,
+    in_want_of_a_core,
+    late_by_itself,
     late_by_turns,
     late_in_most,
     nothing_to_compare,
@@ -27,7 +32,7 @@ from traceops.rules.straggler_conditions import (
     seen_waiting,
     uncertain,
 )
-from traceops.rules.straggler_evidence import mean_over
+from traceops.rules.straggler_evidence import mean_over, waiting_ms
 from traceops.rules.straggler_findings import clear_text, finding_of, only_waited_for, steps_text
 
 PERSISTENTLY_LATE = Rule(
@@ -40,7 +45,7 @@ PERSISTENTLY_LATE = Rule(
         "for one rank but would hardly be faster without it. Info also where the cause is the host or no single "
         "one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway. Without a GPU, a rank that takes longer for no single cause is named only if it "
-        "causes half of all waiting."
+        "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
@@ -110,20 +115,24 @@ SOMETIMES_LATE = Rule(
 )
 RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE, SLOW_GROUP)
 IDS = tuple(rule.id for rule in RULES)
-_BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
+_BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core explains it
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Ranks that make the others wait, and groups of them."""
-    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed)
+    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed, core_waits(inputs.observed))
 
 
 def judge_stragglers(
-    run: CrossRank, profiler_slowdown: float | None, undisturbed: Undisturbed | None = None
+    run: CrossRank,
+    profiler_slowdown: float | None,
+    undisturbed: Undisturbed | None = None,
+    waits: CoreWaits | None = None,
 ) -> list[Verdict]:
     """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait].
 
-    undisturbed: the step without the profiler, where it is known.
+    undisturbed: the step without the profiler, where it is known. waits: what the ranks waited for a core in the
+    recorded steps.
     """
     if not comparable(run):
         why = nothing_to_compare(run)
@@ -144,6 +153,7 @@ def judge_stragglers(
             straggler = replace(straggler, saved=straggler.alone)
         saved = mean(straggler.saved)
         most = late_in_most(straggler, run)
+        own = straggler.saved - in_want_of_a_core(run, straggler, waits or {})
         if rough and not beyond_doubt(run, straggler, saved / step):
             continue
         if not seen or straggler.share < least_share(len(run.ranks)):
@@ -161,7 +171,12 @@ def judge_stragglers(
             count = len(run.lateness.steps)
             few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
             too_few = f"rank {straggler.rank} looks late, but {few} cannot rule out chance"
-        elif most and (severity := _persistent_severity(100 * saved / step)):
+        elif (own < straggler.saved).any() and not late_by_itself(run, straggler, own, most=most):
+            too_few = (
+                f"rank {straggler.rank} takes longer in the recorded steps, but it waits for a core there, which is "
+                "the machine's doing"
+            )
+        elif most and (severity := _persistent_severity(100 * mean(own) / step)):
             persistent.append(
                 finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed)
             )
@@ -177,21 +192,40 @@ def judge_stragglers(
             sometimes.append(
                 finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True)
             )
+    in_some = _see(SOMETIMES_LATE, "some steps only", sometimes)
+    in_most = _see(PERSISTENTLY_LATE, "most steps", persistent)
     leader = run.stragglers.leader
     if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
-        persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
+        wanted_ms = mean(in_want_of_a_core(run, leader, waits or {})) / 1e6
+        if wanted_ms < _BY_CORES * waiting_ms(run, leader):
+            persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
     clear = clear_text(run) + "".join(f"; {reason}" for reason in left_out)
     return [
-        PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
-        SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=clear),
+        PERSISTENTLY_LATE.verdict(
+            *persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear
+        ),
+        SOMETIMES_LATE.verdict(
+            *sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear
+        ),
     ]
 
 
+def _see(rule: Rule, when: str, found: Sequence[Finding]) -> str:
+    """Why the other of the two rules is clear where this one fired, which clears nobody; '' where it did not."""
+    ranks = sorted({rank for one in found for rank in one.ranks})
+    if not ranks:
+        return ""
+    return f"{who_first(ranks)} {'is' if len(ranks) == 1 else 'are'} late in {when}, see {rule.id}"
+
+
 def judge_late(
-    run: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None
+    run: CrossRank,
+    slowdown: float | None,
+    undisturbed: Undisturbed | None = None,
+    waits: CoreWaits | None = None,
 ) -> list[Verdict]:
     """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. Arguments as there."""
-    single = judge_stragglers(run, slowdown, undisturbed)
+    single = judge_stragglers(run, slowdown, undisturbed, waits)
     if not comparable(run):
         return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(run))]
     group = slow_group.judge(run, slowdown, uncertain(run))
@@ -255,7 +289,7 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
     assert run.stragglers is not None
     worst = 100 * float((straggler.saved / run.stragglers.step_ns).max())
     mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
-    severity = severity_of(worst, *_BURST_PCT)
+    severity = severity_of(worst, *BURST_PCT)
     assert run.lateness is not None
     times = spells([step in straggler.late_steps for step in run.lateness.steps])
     if severity is not None and mean >= IMPACT_BOUNDS[1] and times > 1:

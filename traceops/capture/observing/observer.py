@@ -93,7 +93,7 @@ class Observer:
         """The next one begins, after what the capture itself had to do. recorded: the profiler is on."""
         if self.trouble is None:
             try:
-                self._clock.resumed()
+                self._clock.resumed(recorded=recorded)
                 self._looking = not recorded
                 if self._device is None and uses_gpu():
                     self._device = sys.modules["torch"].cuda.current_device()

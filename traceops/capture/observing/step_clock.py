@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from traceops.capture.timing import uses_gpu
-from traceops.core.step_log import MOST_US, RECORD
+from traceops.core.step_log import CORE_WAIT_NS, MOST_CORE_WAIT, MOST_US, RECORD
 
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
 _SHORT_NS = 8e6
 _FIRST = 4  # steps that tell nothing of those after them
 _OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
+_SCHEDSTAT = Path(
+    "/proc/thread-self/schedstat"
+)  # ns in which the thread ran, and in which it waited for a core
 
 
 class StepClock:
@@ -29,27 +33,41 @@ class StepClock:
         self._count = 0
         self._ended = self.begun_ns
         self._mark: Any = None  # the event at the end of the step before
+        self._waited_ns: int | None = None  # for cores, where a recorded step began
 
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
         """A step ended, in which so much went to the garbage collector and the compiler."""
         now = time.perf_counter_ns()
         before, self._mark = self._mark, self._event()
         self._open.append(
-            [_us(now - self.begun_ns), 0, _us(gc_ns), _us(compile_ns), 0, 0, min(compiles, 255), flags]
-        )
+            [
+                _us(now - self.begun_ns), 0, _us(gc_ns), _us(compile_ns), 0, self._core_wait(),
+                min(compiles, 255), flags,
+            ]
+        )  # fmt: skip
         self._events.append(None if before is None or self._mark is None else (before, self._mark))
         self._learn(now - self.begun_ns)
         self._ended = self.begun_ns = now
 
-    def resumed(self) -> None:
-        """The next step begins: what the capture did since `ended` is none of it where it took long."""
+    def resumed(self, *, recorded: bool = False) -> None:
+        """The next step begins: what the capture did since `ended` is none of it where it took long.
+
+        recorded: the profiler is at work in it. Only there is it looked at how long the thread wants for a core.
+        """
         now = time.perf_counter_ns()
         self._open[-1][4] = _us(now - self._ended)
         if now - self._ended > _OWN_WORK_NS:
             self.begun_ns = now
             if self._mark is not None:
                 self._mark = self._event()
+        self._waited_ns = _waited_for_cores_ns() if recorded else None
         self._take()
+
+    def _core_wait(self) -> int:
+        """What the step spent in want of a core, in tenths of a ms; 0 where that was not looked at."""
+        if self._waited_ns is None or (now := _waited_for_cores_ns()) is None:
+            return 0
+        return min(max((now - self._waited_ns) // CORE_WAIT_NS, 0), MOST_CORE_WAIT)
 
     def _learn(self, ns: int) -> None:
         """Follow the median without keeping the steps; the first ones do not count."""
@@ -99,3 +117,12 @@ class StepClock:
 
 def _us(ns: int) -> int:
     return min(max(ns // 1000, 0), MOST_US)
+
+
+def _waited_for_cores_ns() -> int | None:
+    """How long this thread has waited for a core; None where Linux does not tell."""
+    try:  # opened anew: a script may close every file that it has not opened itself
+        with _SCHEDSTAT.open("rb", buffering=0) as file:
+            return int(file.read(64).split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -171,12 +171,14 @@ def _mostly_for_one(report: Report) -> str:
     ):
         return ""
     saved = max((row.step_time_ms or 0.0) - (row.predicted_step_time_ms or 0.0), 0.0)
-    shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
     words = report.summary.step_words
-    return (
-        f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}, but "
-        f"at its peers' pace {words.a} would be {shorter}."
+    waits = (
+        f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}"
     )
+    if saved >= waiting.ms:  # its cure saves what they wait, and more
+        return f"{waits}; at its peers' pace {words.a} would be {ms_text(saved)} ms shorter."
+    shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
+    return f"{waits}, but at its peers' pace {words.a} would be {shorter}."
 
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:

@@ -1,0 +1,96 @@
+"""TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who
+from traceops.core.rule import Rule
+from traceops.rules.idle_loading import loading_evidence, workers_needed
+
+_ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
+
+
+@dataclass(frozen=True)
+class BehindLate:
+    """A step with the late ranks cured, and what of it is waiting for input, ms. serious: whether one is an error."""
+
+    late: tuple[int, ...]
+    late_by_input: tuple[int, ...]
+    step_ms: float
+    waits_ms: float
+    serious: bool
+
+
+def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
+    """late: what TO-S001 found. None where nothing is late, or the replay cured others than those."""
+    serious = [found for found in late if found.severity != "info"]
+    ranks = {rank for found in serious for rank in found.ranks}
+    known, what_if = run.stragglers, run.what_if
+    if not serious or known is None or what_if is None or not what_if.holds:
+        return None
+    if (
+        {straggler.rank for straggler in known.found} != ranks
+        or known.joint_ns is None
+        or known.fed_ns is None
+    ):
+        return None
+    step, fed = (what_if.mean_ns(steps) / 1e6 for steps in (known.joint_ns, known.fed_ns))
+    return BehindLate(
+        late=tuple(sorted(ranks)),
+        late_by_input=tuple(sorted(r for f in serious if f.cause == "input" for r in f.ranks)),
+        step_ms=step,
+        waits_ms=max(step - fed, 0.0),
+        serious=any(found.severity == "error" for found in serious),
+    )
+
+
+def hidden_loading(
+    rule: Rule,
+    bounds: tuple[float, float, float],
+    run: CrossRank,
+    behind: BehindLate,
+    manifest: Mapping[str, Any],
+) -> Finding | None:
+    """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
+
+    It comes after the late rank: it is a remark, or a warning where that is an error.
+    """
+    reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
+    if reached is None:
+        return None
+    severity: Severity = "warning" if behind.serious and reached != "info" else "info"
+    loads = {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
+    ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
+    worst = _of(run, max(loads, key=lambda rank: loads[rank]))
+    words = run.step_words
+    said, told = workers_needed(worst, worst.step_ms - (behind.step_ms - behind.waits_ms), manifest, words)
+    on = "all ranks" if len(ranks) == len(run.ranks) else who(ranks)
+    message = (
+        f"While the others wait for {who(behind.late)}, loading is hidden. With "
+        f"{'it' if len(behind.late) == 1 else 'them'} cured, {on} would wait for the next batch for "
+        f"{behind.waits_ms:.2f} ms of a {words.noun} of {behind.step_ms:.2f} ms "
+        f"({100 * behind.waits_ms / behind.step_ms:.0f} %).{said}"
+    )
+    return rule.finding(
+        severity,
+        "medium",
+        message,
+        (
+            Evidence("waits for input behind late ranks", round(behind.waits_ms, 3), words.unit("ms")),
+            Evidence("step", round(behind.step_ms, 3), "ms"),
+            *loading_evidence(worst, words),
+            *told,
+        ),
+        ranks=ranks,
+        impact_ms=round(behind.waits_ms, 3),
+        cause="input",
+    )
+
+
+def _of(run: CrossRank, rank: int) -> RankTimes:
+    return next(times for times in run.ranks if times.summary.rank == rank)
