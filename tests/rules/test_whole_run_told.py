@@ -336,3 +336,45 @@ def test_what_torch_compiled_again_is_a_sentence_of_its_own(reason, said):
     own = SimpleNamespace(compilations=[Compilation(10, 5_000, "inner", "/x/train.py", 7, reason)])
     told = what_was_compiled(SimpleNamespace(observed=[own]), SimpleNamespace(steps=(10,)))
     assert told == f" It compiles inner (train.py:7){said}"
+
+
+def compiled(step, ms, reason="0/0: k == 1      # return x * k  # model.py:9 in forward"):
+    return ["c", step, round(1e3 * ms), "forward", "/home/me/model.py", 8, reason]
+
+
+def recompiling(tmp_path, *notes, compile_ms=()):
+    """One rank whose steps take 50 ms, recorded from 8 to 13, and what torch says that it compiled."""
+    spent = dict(compile_ms)
+    steps = [
+        usual(50.0 + spent.get(n, 0.0), compile_ms=spent.get(n, 0.0), recorded=8 <= n < 14) for n in range(60)
+    ]
+    run = run_of(tmp_path)
+    for rank in range(4):
+        write_rank(run, rank, steps, notes if rank == 0 else ())
+    return analyze(run)
+
+
+def test_recompilations_that_end_at_the_recompile_limit_are_told(tmp_path):
+    """A program compiled again in each of its first seven steps, until torch gave up: TO-W001 was clear."""
+    again = dict.fromkeys(range(1, 8), 560.0)
+    [told] = found(
+        recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001"
+    )
+    assert (told.cause, told.severity, told.ranks) == ("recompilation", "info", (0,))
+    assert told.steps == tuple(range(1, 8)) and "7 of 59 steps" in told.message
+    assert told.message.endswith("It compiles forward (model.py:8); torch says why: k == 1.")
+
+
+def test_a_recompilation_in_a_recorded_step_counts(tmp_path):
+    """One fell into the window, one did not: 'nothing that comes again takes 1 % of the run', which lost 80 %."""
+    again = {10: 4000.0, 40: 2000.0}
+    [told] = found(
+        recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001"
+    )
+    assert (told.cause, told.severity, told.steps) == ("recompilation", "error", (10, 40))
+
+
+def test_what_is_compiled_once_is_no_recompilation(tmp_path):
+    first = [compiled(n, 500.0, None) for n in range(5)]
+    assert not found(recompiling(tmp_path / "first", *first), "TO-W001")
+    assert not found(recompiling(tmp_path / "once", compiled(5, 500.0)), "TO-W001")

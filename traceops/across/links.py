@@ -13,6 +13,7 @@ import numpy as np
 
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
+from traceops.core.units import stored
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host, short_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth
@@ -249,4 +250,4 @@ def overall_busbw(collectives: Sequence[Collective]) -> float | None:
     known = [(c, size) for c in collectives if c.transfer_ns > 0 and (size := collective_bytes(c))]
     spent = sum(c.transfer_ns for c, _ in known)
     moved = sum(size * bus_factor(c.op, len(c.group)) for c, size in known)
-    return round(moved / spent, 3) if spent else None
+    return stored(moved / spent) if spent else None

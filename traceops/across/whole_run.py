@@ -35,7 +35,7 @@ _PART = 0.2  # of what a step takes longer: less is no reason
 _LEAST_STEPS = 8
 _MANY = 0.25  # of the steps: odd by what the collector and the compiler tell themselves
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
-_START = 20  # steps: a run has begun by then
+START = 20  # steps: a run has begun by then
 _RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
 _RHYTHM = 3  # steps of one cause that show a rhythm
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
@@ -334,7 +334,7 @@ def _on_device(one: Observed) -> bool:
 def _start(timed: Mask, like: Mask) -> Mask:
     """Steps from the beginning on until the first that is like the others."""
     start = np.zeros(len(timed), dtype=bool)
-    for at in np.flatnonzero(timed)[:_START].tolist():
+    for at in np.flatnonzero(timed)[:START].tolist():
         if like[at]:
             break
         start[at] = True

@@ -16,6 +16,7 @@ from traceops.answers.model import (
     StepLine,
 )
 from traceops.core.findings import Check, Finding
+from traceops.core.units import stored
 from traceops.core.words import BUCKETS as WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.report.inventory import KernelUse
@@ -67,7 +68,7 @@ def ledger_lines(report: Report, ranks: Sequence[int] = ()) -> tuple[LedgerLine,
                     bucket=bucket,
                     rank=row.rank,
                     ms_per_step=ms,
-                    pct_of_step=None if ms is None or not step else round(100.0 * ms / step, 2),
+                    pct_of_step=None if ms is None or not step else stored(100.0 * ms / step),
                     meaning=WORDS[bucket].definition,
                 )
                 for bucket, ms in own.items()

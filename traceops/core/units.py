@@ -14,6 +14,16 @@ _SIZES = ("B", "kB", "MB", "GB", "TB")
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
+def stored(value: float) -> float:
+    """A figure as reports and findings hold it, to a millionth: it is rounded once, where it is shown."""
+    return round(value, 6)
+
+
+def as_measured(value: float) -> float:
+    """A figure of a finding's evidence as it is shown: to three decimals, small ones to four."""
+    return round(value, 3 if abs(value) >= 0.1 else 4)
+
+
 def events_text(count: int) -> str:
     """'1 event is', '3 events are'."""
     return "1 event is" if count == 1 else f"{count} events are"

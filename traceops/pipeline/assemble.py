@@ -15,6 +15,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
+from traceops.core.units import stored
 from traceops.measure.hta_agreement import agreement_of_ranks
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
@@ -141,7 +142,7 @@ def _rank_row(
         caused_wait_ms=_per_step(times.caused_wait_ns, steps),
         late_share=None
         if times.caused_wait_ns is None or not caused
-        else _round(times.caused_wait_ns / caused, 4),
+        else _round(times.caused_wait_ns / caused),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
         input_ms=_round(summary.host.input_ms / steps),
         peak_memory_bytes=peak[0],
@@ -199,20 +200,20 @@ def _summary(
         ledger_ms=Ledger(**ledger),
         ledger_pct=Ledger(
             **{
-                bucket: None if ms is None or not step else _round(100.0 * ms / step, 2)
+                bucket: None if ms is None or not step else _round(100.0 * ms / step)
                 for bucket, ms in ledger.items()
             }
         ),
         ledger_worst_rank=worst,
         bubble_ms=bubble_of(run),
-        overlap_pct=_median([row.overlap_pct for row in rank_rows], 2),
+        overlap_pct=_median([row.overlap_pct for row in rank_rows]),
         exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
-        idle_pct=_median([row.idle_pct for row in rank_rows], 2),
-        compute_pct=_median([row.compute_pct for row in rank_rows], 2),
-        non_compute_pct=_median([row.non_compute_pct for row in rank_rows], 2),
+        idle_pct=_median([row.idle_pct for row in rank_rows]),
+        compute_pct=_median([row.compute_pct for row in rank_rows]),
+        non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
-        profiler_slowdown=_round(profiler_slowdown(found.manifest), 4),
-        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct, 2),
+        profiler_slowdown=_round(profiler_slowdown(found.manifest)),
+        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
         matching=Matching(
             events=run.matching.events,
@@ -262,15 +263,15 @@ def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
                 name=name,
                 kind=kind,
                 count=count,
-                share_pct=round(100.0 * spent / total, 3),
-                ms_per_step=round(spent / 1000.0 / steps, 6),
-                mean_us=round(spent / count, 6),
+                share_pct=stored(100.0 * spent / total),
+                ms_per_step=stored(spent / 1000.0 / steps),
+                mean_us=stored(spent / count),
                 min_us=min(kernel.min_us for _, kernel in same),
                 max_us=max(kernel.max_us for _, kernel in same),
                 ranks=len(same),
                 worst_rank=worst_rank,
-                worst_rank_total_ms=round(worst.total_us / 1000.0, 6),
-                least_rank_total_ms=round(min(k.total_us for _, k in same) / 1000.0, 6)
+                worst_rank_total_ms=stored(worst.total_us / 1000.0),
+                least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0)
                 if len(same) == ranks
                 else 0.0,
                 grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
@@ -332,10 +333,10 @@ def _per_step(ns: int | None, steps: int) -> float | None:
     return None if ns is None else _round(ns / 1e6 / steps)
 
 
-def _median(values: list[float | None] | list[float], digits: int = 6) -> float | None:
+def _median(values: list[float | None] | list[float]) -> float | None:
     known = [value for value in values if value is not None]
-    return _round(float(np.median(known)), digits) if known else None
+    return _round(float(np.median(known))) if known else None
 
 
-def _round(value: float | None, digits: int = 6) -> float | None:
-    return None if value is None else round(value, digits)
+def _round(value: float | None) -> float | None:
+    return None if value is None else stored(value)

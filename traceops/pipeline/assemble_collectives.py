@@ -17,6 +17,7 @@ from traceops.across.links import (
     reference_transfer_ns,
 )
 from traceops.across.match import Collective
+from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.report.cross_rows import CollectiveRow, ReferenceRow
 
@@ -46,7 +47,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
         waits = [max(c.wait_ns) for c in same]
         busbw = None
         if nbytes and transfer > 0:
-            busbw = round(nbytes / transfer * bus_factor(op, len(group)), 3)  # bytes per ns are GB/s
+            busbw = stored(nbytes / transfer * bus_factor(op, len(group)))  # bytes per ns are GB/s
         rows.append(
             CollectiveRow(
                 group=description or f"{len(group)} ranks",
@@ -54,9 +55,9 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
                 op=op,
                 bytes=nbytes,
                 count=len(same),
-                median_ms=round(transfer / 1e6, 6),
-                total_ms=round(sum(c.transfer_ns for c in same) / 1e6, 6),
-                median_wait_ms=round(float(np.median(waits)) / 1e6, 6),
+                median_ms=stored(transfer / 1e6),
+                total_ms=stored(sum(c.transfer_ns for c in same) / 1e6),
+                median_wait_ms=stored(float(np.median(waits)) / 1e6),
                 busbw_gbs=busbw,
                 role=role,
                 places=tuple(sorted({places[id(c)][0] for c in same if id(c) in places}))[:_MOST_PLACES],
@@ -124,14 +125,14 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
                 bytes_p50=int(np.median(sizes)),
                 bytes_max=max(sizes),
                 count=len(same),
-                busbw_gbs=round(medians[kind], 4),
-                reference_gbs=None if known is None else round(known.busbw_gbs, 4),
+                busbw_gbs=stored(medians[kind]),
+                reference_gbs=None if known is None else stored(known.busbw_gbs),
                 reference_source=None if known is None else known.source,
                 reference_link=None if known is None else known.link,
                 reference_pct=None
                 if known is None or not large
-                else round(100.0 * medians[kind] / known.busbw_gbs, 2),
-                lost_ms=None if known is None else round(sum(lost_ns) / 1e6 / steps, 6),
+                else stored(100.0 * medians[kind] / known.busbw_gbs),
+                lost_ms=None if known is None else stored(sum(lost_ns) / 1e6 / steps),
                 role=roles[kind],
             )
         )

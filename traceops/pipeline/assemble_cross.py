@@ -14,6 +14,7 @@ from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.core.intervals import subtract, union
+from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
 from traceops.pipeline.assemble_collectives import reference_rows
@@ -41,10 +42,10 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
             WhatIfRow(
                 change=prediction.change,
                 ranks=tuple(prediction.ranks),
-                step_time_ms=round(step / 1e6, 6),
-                predicted_step_time_ms=round(predicted / 1e6, 6),
-                saved_pct=round(100.0 * (step - predicted) / step, 3) if step else None,
-                predicted_least_ms=None if ends is None else round(ends[0] / 1e6, 6),
+                step_time_ms=stored(step / 1e6),
+                predicted_step_time_ms=stored(predicted / 1e6),
+                saved_pct=stored(100.0 * (step - predicted) / step) if step else None,
+                predicted_least_ms=None if ends is None else stored(ends[0] / 1e6),
             )
         )
     return tuple(rows)
@@ -56,8 +57,8 @@ def replay_of(run: CrossRank) -> Replay | None:
         return None
     slowdown = run.what_if.slowdown
     return Replay(
-        error_pct=round(run.what_if.error_pct, 4),
-        straggler_slowdown=None if slowdown is None else round(slowdown, 4),
+        error_pct=stored(run.what_if.error_pct),
+        straggler_slowdown=None if slowdown is None else stored(slowdown),
         steps=tuple(run.graph.steps) if run.graph is not None else (),
     )
 
@@ -70,7 +71,7 @@ def clocks_of(run: CrossRank) -> Clocks:
         residual_p50_us=_us(clocks.residual_p50_ns),
         residual_p95_us=_us(clocks.residual_p95_ns),
         offset_us={str(rank): _us(fit.offset_ns) for rank, fit in clocks.fits.items()},
-        drift_ppm={str(rank): round(1e6 * fit.drift, 3) for rank, fit in clocks.fits.items()},
+        drift_ppm={str(rank): stored(1e6 * fit.drift) for rank, fit in clocks.fits.items()},
         unaligned=tuple(clocks.unaligned),
     )
 
@@ -131,7 +132,7 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 spread_p95_ms=_ms(np.percentile(spread, 95)),
                 spread_max_ms=_ms(max(spread)),
                 last_rank=most,
-                last_rank_pct=round(100.0 * last.count(most) / len(last), 2),
+                last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.spread_p50_ms * row.count))
@@ -148,7 +149,7 @@ def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
             op=c.op,
             bytes=collective_bytes(c),
             transfer_ms=_ms(c.transfer_ns),
-            busbw_gbs=round(busbw_gbs(c) or 0.0, 4),
+            busbw_gbs=stored(busbw_gbs(c) or 0.0),
         )
         for c in known[::step]
     )
@@ -246,8 +247,8 @@ def _step(number: int) -> int | None:
 
 
 def _ms(ns: Any) -> float:
-    return round(float(ns) / 1e6, 6)
+    return stored(float(ns) / 1e6)
 
 
 def _us(ns: float | None) -> float | None:
-    return None if ns is None else round(ns / 1e3, 3)
+    return None if ns is None else stored(ns / 1e3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import Experts
 from traceops.across.replay.what_if import WORK_SHARED
+from traceops.core.units import stored
 from traceops.report.cross_rows import ExpertsRow, ExpertTimesRow, StepImbalance
 
 
@@ -19,20 +20,20 @@ def _row(run: CrossRank, own: Experts) -> ExpertsRow:
     return ExpertsRow(
         ranks=own.ranks,
         layers=own.layers,
-        imbalance=round(own.mean_imbalance, 4),
-        imbalance_by_step=tuple(StepImbalance(step=step, share=round(n, 4)) for step, n in own.imbalance),
-        dispatch_ms=round(own.dispatch_ns / 1e6, 6),
-        combine_ms=round(own.combine_ns / 1e6, 6),
-        dispatch_gbs=None if own.dispatch_gbs is None else round(own.dispatch_gbs, 3),
-        combine_gbs=None if own.combine_gbs is None else round(own.combine_gbs, 3),
-        reference_gbs=None if reference is None else round(reference.busbw_gbs, 3),
-        even_saves_ms=None if saved is None else round(max(saved, 0.0) / 1e6, 6),
+        imbalance=stored(own.mean_imbalance),
+        imbalance_by_step=tuple(StepImbalance(step=step, share=stored(n)) for step, n in own.imbalance),
+        dispatch_ms=stored(own.dispatch_ns / 1e6),
+        combine_ms=stored(own.combine_ns / 1e6),
+        dispatch_gbs=None if own.dispatch_gbs is None else stored(own.dispatch_gbs),
+        combine_gbs=None if own.combine_gbs is None else stored(own.combine_gbs),
+        reference_gbs=None if reference is None else stored(reference.busbw_gbs),
+        even_saves_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
         times=tuple(
             ExpertTimesRow(
                 rank=times.rank,
                 layer=times.layer,
                 received_bytes=round(times.received),
-                compute_ms=round(times.compute / 1e6, 6),
+                compute_ms=stored(times.compute / 1e6),
             )
             for times in own.times
         ),

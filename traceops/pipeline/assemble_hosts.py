@@ -9,6 +9,7 @@ from statistics import fmean
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
 from traceops.across.match import Collective
+from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.report.rows import HostSummary, RankRow
 
@@ -59,7 +60,7 @@ def _row(
 ) -> HostSummary:
     steps = sum(row.steps for row in rows)  # of all its ranks: ns over it is the average rank's, a step
     per = {
-        f"{name}_{kind}_ms": round(getattr(part, f"{kind}_ns") / steps / 1e6, 6)
+        f"{name}_{kind}_ms": stored(getattr(part, f"{kind}_ns") / steps / 1e6)
         if run.split and steps
         else None
         for name, part in zip(("inside", "between"), parts, strict=True)
@@ -82,9 +83,9 @@ def _row(
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(fmean(known), 6) if known and len(known) == len(values) else None
+    return stored(fmean(known)) if known and len(known) == len(values) else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(sum(known), 6) if known and len(known) == len(values) else None
+    return stored(sum(known)) if known and len(known) == len(values) else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeVar
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.core.units import stored
 from traceops.report.inventory import (
     CallUse,
     CollectiveUse,
@@ -121,7 +122,7 @@ def _mean_step(
             before = spent.get(kind) or [0.0] * len(own)
             spent[kind] = [ns + float(more) for ns, more in zip(before, own, strict=True)]
     rows = [
-        (kind, round(count / steps, 4), [round(ns / 1e6 / steps, 6) for ns in spent[kind]])
+        (kind, stored(count / steps), [stored(ns / 1e6 / steps) for ns in spent[kind]])
         for kind, count in counts.items()
     ]
     return sorted(rows, key=lambda row: -sum(row[2]))[:MOST_ROWS]
@@ -134,7 +135,7 @@ def _places(run: CrossRank) -> dict[Hashable, float]:
         for use in times.summary.inventory.kernels:
             place, count = sums.get((use.name, use.kind, use.operator), (0.0, 0))
             sums[use.name, use.kind, use.operator] = (place + use.place * use.count, count + use.count)
-    return {same: round(place / max(count, 1), 3) for same, (place, count) in sums.items()}
+    return {same: stored(place / max(count, 1)) for same, (place, count) in sums.items()}
 
 
 def step_counts(times: RankTimes) -> list[dict[str, int | None]]:

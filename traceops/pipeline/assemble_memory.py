@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from traceops.across.memory_use import HELD, RESERVED, STEP, MemoryUse
+from traceops.core.units import stored
 from traceops.measure.step_memory import KINDS, StepMemory
 from traceops.report.memory import (
     MemoryByKind,
@@ -80,7 +81,7 @@ def _by_kind(held: Sequence[int]) -> MemoryByKind:
 
 
 def _ms(ns: int, begin: int) -> float:
-    return round(max(ns - begin, 0) / 1e6, 3)
+    return stored(max(ns - begin, 0) / 1e6)
 
 
 def _rank(use: MemoryUse, snapshot: DeviceSnapshot | None) -> MemoryRank:
@@ -94,7 +95,7 @@ def _rank(use: MemoryUse, snapshot: DeviceSnapshot | None) -> MemoryRank:
         parameters_bytes=use.held.get("parameters"),
         gradients_bytes=use.held.get("gradients"),
         optimizer_state_bytes=use.held.get("optimizer_state"),
-        grows_bytes=None if use.growth is None else round(use.growth.per_step, 1),
+        grows_bytes=None if use.growth is None else stored(use.growth.per_step),
         lines=tuple(MemoryLine(line=own.place, held_bytes=own.bytes, blocks=own.blocks) for own in lines),
     )
 

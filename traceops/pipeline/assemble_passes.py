@@ -10,6 +10,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank
 from traceops.across.inference import Passes
 from traceops.core.arrays import Int
+from traceops.core.units import stored
 from traceops.report.rows import PassRow
 
 
@@ -29,7 +30,7 @@ def _row(passes: Passes, split: bool) -> PassRow:
         tokens=_median(one.tokens for one in passes.passes),
         device_ms=_ms(np.median(device)),
         device_p95_ms=_ms(np.percentile(device, 95)),
-        busy_pct=round(float(np.median(busy)), 2),
+        busy_pct=stored(float(np.median(busy))),
         host_ms=_ms(np.median([one.host_end - one.host_start for one in passes.passes])),
         graphs=graphs,
         between_ms=_of_known(passes.between),
@@ -47,8 +48,8 @@ def _of_known(ns: Int) -> float | None:
 
 def _median(values: Iterable[int | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(float(np.median(known)), 2) if known else None
+    return stored(float(np.median(known))) if known else None
 
 
 def _ms(ns: float | np.floating) -> float:
-    return round(float(ns) / 1e6, 6)
+    return stored(float(ns) / 1e6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank
+from traceops.core.units import stored
 from traceops.report.cross_rows import PipelineRow, StageRow
 from traceops.report.run import BubbleTimes
 
@@ -17,8 +18,8 @@ def pipeline_rows(run: CrossRank) -> tuple[PipelineRow, ...]:
             schedule=bubble.pipeline.schedule,
             stages_per_rank=bubble.pipeline.chunks,
             micro_batches=bubble.pipeline.micro_batches,
-            bubble_pct=round(100.0 * bubble.share, 3),
-            schedule_bubble_pct=None if bubble.ideal_share is None else round(100.0 * bubble.ideal_share, 3),
+            bubble_pct=stored(100.0 * bubble.share),
+            schedule_bubble_pct=None if bubble.ideal_share is None else stored(100.0 * bubble.ideal_share),
             stages=tuple(
                 StageRow(
                     rank=stage.rank,
@@ -56,4 +57,4 @@ def bubble_of(run: CrossRank) -> BubbleTimes | None:
 
 
 def _ms(ns: float) -> float:
-    return round(max(ns, 0.0) / 1e6, 6)
+    return stored(max(ns, 0.0) / 1e6)

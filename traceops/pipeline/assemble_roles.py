@@ -16,6 +16,7 @@ from traceops.across.replay.roles_free import role_change
 from traceops.across.role_times import RoleTimes
 from traceops.across.roles import ROLE_ORDER, GroupRole
 from traceops.core.arrays import Int
+from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.report.cross_rows import RoleRow
 
@@ -63,14 +64,14 @@ def _row(
         transfer_ms=_part(times, "transfer") if run.split else None,
         unmatched_ms=_part(times, "unmatched"),
         worst_rank=worst if worst is not None and exposed[worst] > 0 else None,
-        worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else round(exposed[worst], 6),
+        worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else stored(exposed[worst]),
         reach=_reach(run, members or {collective.group for collective in collectives}),
         host=_host(run, exposed),
         busbw_gbs=overall_busbw(collectives),
         waits_for_rank=late,
         waits_for_pct=share,
         fused=role == "tensor" and run.roles.fused,
-        saved_ms=None if saved is None else round(max(saved, 0.0) / 1e6, 6),
+        saved_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
     )
 
 
@@ -85,7 +86,7 @@ def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | No
 
 def _median(values: Iterable[float]) -> float | None:
     known = list(values)
-    return round(float(np.median(known)), 6) if known else None
+    return stored(float(np.median(known))) if known else None
 
 
 def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
@@ -118,4 +119,4 @@ def _waited_for(collectives: Sequence[Collective]) -> tuple[int | None, float | 
     if not total:
         return None, None
     rank, most = max(waited.items(), key=lambda item: (item[1], -item[0]))
-    return rank, round(100.0 * most / total, 2)
+    return rank, stored(100.0 * most / total)

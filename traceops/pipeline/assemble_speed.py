@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
+from traceops.core.units import stored
 from traceops.measure.flops import RankFlops, WhyNoFlops
 from traceops.measure.peak_flops import Precision, peak_of
 from traceops.report.run import Flops, Run, Summary
@@ -58,12 +59,12 @@ def flops_of(run: Run, counted: Sequence[RankFlops], device: str | None, step_ms
         per_step=model,
         recomputed_per_step=sum(again for _, again in known) / len(known) * world if whole else None,
         counted_from="shapes" if whole else "training",
-        tflops_per_s=round(each / 1e12, 4),
+        tflops_per_s=stored(each / 1e12),
         precision=precision,
         device=device,
         peak_tflops=None if peak is None else peak[0],
         peak_source=None if peak is None else peak[1],
-        mfu_pct=None if peak is None else round(100.0 * each / 1e12 / peak[0], 2),
+        mfu_pct=None if peak is None else stored(100.0 * each / 1e12 / peak[0]),
     )
 
 
@@ -79,4 +80,4 @@ def _precision(run: Run, counted: Sequence[RankFlops]) -> Precision | None:
 
 
 def _rate(a_step: float | None, step_ms: float) -> float | None:
-    return None if a_step is None else round(1e3 * a_step / step_ms, 3)
+    return None if a_step is None else stored(1e3 * a_step / step_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.short_text import short_name
+from traceops.core.units import as_measured
 
 _MOST_NAME = 40
 _MOST_VALUE = 100
@@ -16,6 +17,12 @@ def place_text(evidence: Evidence) -> str:
     if evidence.file is None:
         return ""
     return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+
+
+def value_text(evidence: Evidence) -> str:
+    """The value without its unit."""
+    value = evidence.value
+    return str(as_measured(value) if isinstance(value, float) else value)
 
 
 def quote_text(evidence: Evidence) -> str:
@@ -39,10 +46,10 @@ def evidence_lines(finding: Finding) -> list[str]:
 def _evidence(evidence: Evidence) -> str:
     """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
     if isinstance(evidence.grown, str):
-        usual = "" if evidence.peers is None else f", peers {evidence.peers:g}"
-        return f"grew: {_short(evidence.grown)} {evidence.value} {evidence.unit}{usual}"
-    value = evidence.value
-    if isinstance(value, str) and len(value) > _MOST_VALUE:
+        usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
+        return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"
+    value = value_text(evidence)
+    if len(value) > _MOST_VALUE and isinstance(evidence.value, str):
         value = f"{value[:_MOST_VALUE]}…"
     return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
 

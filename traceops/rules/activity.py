@@ -8,6 +8,7 @@ from traceops.core.findings import Evidence
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 from traceops.measure.summary import RankSummary
 
 KERNELS_MISSING = Rule(
@@ -77,7 +78,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
             [
                 Evidence(
                     f"kernel: {kernel.name}",
-                    round(kernel.total_us / 1e3 / steps, 3),
+                    stored(kernel.total_us / 1e3 / steps),
                     words.unit("ms"),
                     rank=first.rank,
                 )

@@ -20,6 +20,7 @@ from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import in_role, role_evidence, role_of
@@ -139,21 +140,21 @@ def judge_low(run: CrossRank) -> Verdict:
                 Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
                 Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
                 Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
-                Evidence("their transfer", round(total_ms, 3), run.step_words.unit("ms")),
+                Evidence("their transfer", stored(total_ms), run.step_words.unit("ms")),
                 *(role_evidence(by_role, run.step_words) if len(by_role) > 1 else []),
                 *(
                     []
                     if saved is None
-                    else [Evidence(SAVED_AT_REFERENCE, round(saved, 3), run.step_words.unit("ms"))]
+                    else [Evidence(SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]
                 ),
                 *(
                     []
                     if at_best is None
-                    else [Evidence(SAVED_AT_BEST, round(at_best, 3), run.step_words.unit("ms"))]
+                    else [Evidence(SAVED_AT_BEST, stored(at_best), run.step_words.unit("ms"))]
                 ),
             ],
             ranks=ranks,
-            impact_ms=round(cost_ms, 3),
+            impact_ms=stored(cost_ms),
             role=role,
         ),
     )
@@ -215,12 +216,12 @@ def judge_siblings(run: CrossRank) -> Verdict:
                 f"{median / usual:.1f} times as long as the same ones in sibling "
                 f"groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
                 [
-                    Evidence("transfer", round(median / 1e6, 4), "ms", round(_SIBLING * usual / 1e6, 4)),
-                    Evidence("transfer of siblings", round(usual / 1e6, 4), "ms"),
+                    Evidence("transfer", stored(median / 1e6), "ms", stored(_SIBLING * usual / 1e6)),
+                    Evidence("transfer of siblings", stored(usual / 1e6), "ms"),
                     Evidence("collectives", count),
                 ],
                 ranks=group,
-                impact_ms=round(lost_ms, 3),
+                impact_ms=stored(lost_ms),
                 role=role,
             )
         )

@@ -9,6 +9,7 @@ from typing import Literal
 from traceops.across.cross_rank import CrossRank
 from traceops.core.findings import Check
 from traceops.core.rule import Rule
+from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED
@@ -65,9 +66,9 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBuck
 def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
     rules = JUDGED_BY[name]
     if name == "comm_unmatched":
-        return UnjudgedBucket(name, rank, round(pct, 2), "unmatched", None)
+        return UnjudgedBucket(name, rank, stored(pct), "unmatched", None)
     if name == "idle_unknown":
-        return UnjudgedBucket(name, rank, round(pct, 2), "no_launch", None)
+        return UnjudgedBucket(name, rank, stored(pct), "no_launch", None)
     if not rules:
-        return UnjudgedBucket(name, rank, round(pct, 2), "no_rule", None)
-    return UnjudgedBucket(name, rank, round(pct, 2), "not_evaluated", rules[0].id)
+        return UnjudgedBucket(name, rank, stored(pct), "no_rule", None)
+    return UnjudgedBucket(name, rank, stored(pct), "not_evaluated", rules[0].id)

@@ -10,7 +10,7 @@ from traceops.across.cross_rank import RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import ms_text
+from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
 from traceops.rules.whole_run import NOT_OBSERVED
@@ -113,7 +113,7 @@ def _finding(one: Longer, step_ms: float) -> Finding:
         f"{sentence(one)}, while they wait for it.",
         evidence(one),
         ranks=[one.rank],
-        impact_ms=round(costs, 3),
+        impact_ms=stored(costs),
         cause="input" if one.does == "input" else "host",
     )
 
@@ -129,10 +129,10 @@ def evidence(one: Longer) -> list[Evidence]:
     told = [
         Evidence(
             f"host in {one.place.said}",
-            round(one.ms, 3),
+            stored(one.ms),
             "ms/step",
             rank=one.rank,
-            peers=round(one.peers_ms, 3),
+            peers=stored(one.peers_ms),
         ),
         Evidence("looks that saw it there", one.looks, "looks", rank=one.rank),
     ]

@@ -16,6 +16,7 @@ from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_loading import loading_evidence, workers_needed
@@ -216,15 +217,15 @@ def _judge(
     ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
     shares = [one.pct for one in idle]
     evidence = (
-        Evidence(kind.bucket, round(worst.ms, 3), words.unit("ms"), rank=rank),
+        Evidence(kind.bucket, stored(worst.ms), words.unit("ms"), rank=rank),
         Evidence(f"{kind.bucket}_pct", round(worst.pct, 1), "%", kind.bounds[0], rank=rank),
         Evidence(
             f"{kind.bucket}_pct (least, median, most over ranks)",
             f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
             "%",
         ),
-        Evidence("step", round(worst.step_ms if worst.bounded else run.step_ms, 3), "ms"),
-        *(() if saved is None else (Evidence("saved without it", round(saved, 3), words.unit("ms")),)),
+        Evidence("step", stored(worst.step_ms if worst.bounded else run.step_ms), "ms"),
+        *(() if saved is None else (Evidence("saved without it", stored(saved), words.unit("ms")),)),
         *_recorded(worst, words),
         *kind.detail(worst.times, words),
     )
@@ -254,7 +255,7 @@ def _judge(
         name, took = optimizer
         when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
         message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
-        evidence += (Evidence("the optimizer's step", round(took, 3), words.unit("ms"), rank=rank),)
+        evidence += (Evidence("the optimizer's step", stored(took), words.unit("ms"), rank=rank),)
     if kind.rule is INPUT_BOUND and not worst.bounded:
         said, told = workers_needed(worst.times, saved, manifest, words)
         message, evidence = message + said, evidence + told
@@ -264,7 +265,7 @@ def _judge(
         message,
         evidence,
         ranks=ranks,
-        impact_ms=round(_impact_ms(kind, worst, saved), 3),
+        impact_ms=stored(_impact_ms(kind, worst, saved)),
         cause=kind.cause,
     )
     return kind.rule.verdict(
@@ -318,7 +319,7 @@ def _recorded(worst: _Idle, words: StepWords) -> tuple[Evidence, ...]:
     if not worst.bounded:
         return ()
     rank = worst.times.summary.rank
-    return (Evidence("recorded with the profiler", round(worst.recorded_ms, 3), words.unit("ms"), rank=rank),)
+    return (Evidence("recorded with the profiler", stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
 def _stretched(idle: Sequence[_Idle]) -> str:

@@ -10,6 +10,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule
+from traceops.core.units import stored
 from traceops.rules.idle_loading import loading_evidence, workers_needed
 
 _ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
@@ -81,13 +82,13 @@ def hidden_loading(
         "medium",
         message,
         (
-            Evidence("waits for input behind late ranks", round(behind.waits_ms, 3), words.unit("ms")),
-            Evidence("step", round(behind.step_ms, 3), "ms"),
+            Evidence("waits for input behind late ranks", stored(behind.waits_ms), words.unit("ms")),
+            Evidence("step", stored(behind.step_ms), "ms"),
             *loading_evidence(worst, words),
             *told,
         ),
         ranks=ranks,
-        impact_ms=round(behind.waits_ms, 3),
+        impact_ms=stored(behind.waits_ms),
         cause="input",
     )
 

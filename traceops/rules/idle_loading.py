@@ -9,6 +9,7 @@ from traceops.across.cross_rank import RankTimes
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
@@ -17,7 +18,7 @@ def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]
     steps = max(len(times.duration), 1)
     return (
         Evidence(
-            "time in data loading", round(host.input_ms / steps, 3), words.unit("ms"), rank=times.summary.rank
+            "time in data loading", stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank
         ),
         Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
     )
@@ -31,7 +32,7 @@ def workers_needed(
     need = loading_need(times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
     if need is None:
         return "", ()
-    rest = Evidence(f"{words.noun} without waiting for input", round(need.rest_ms, 3), "ms", rank=rank)
+    rest = Evidence(f"{words.noun} without waiting for input", stored(need.rest_ms), "ms", rank=rank)
     if need.workers is None or need.load_ms is None:
         said = f" Its DataLoader has workers: {need.times:.1f} times as many would keep up."
         return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
@@ -47,9 +48,7 @@ def workers_needed(
             "waits for files."
         )
     cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
-    loaded = Evidence(
-        f"loading of {words.a}'s batches by one process", round(need.load_ms, 3), "ms", rank=rank
-    )
+    loaded = Evidence(f"loading of {words.a}'s batches by one process", stored(need.load_ms), "ms", rank=rank)
     return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
 
 

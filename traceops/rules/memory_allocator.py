@@ -8,7 +8,7 @@ from traceops.across.memory_use import MemoryUse
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import gib_text, ms_text, percent_text
+from traceops.core.units import gib_text, ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
@@ -167,7 +167,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
             Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank)
         )
     if costs:
-        evidence.append(Evidence("time of such calls", round(costs, 3), words.unit("ms"), rank=most.rank))
+        evidence.append(Evidence("time of such calls", stored(costs), words.unit("ms"), rank=most.rank))
     much = observed and (retries >= _RETRIES or rate >= 1 or (step_ms > 0 and costs >= _OF_STEP * step_ms))
     return ASKS_DRIVER.finding(
         "warning" if much else "info",
@@ -175,7 +175,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         f"{said}{_emptied(most.rank, inputs)}",
         evidence,
         ranks=ranks,
-        impact_ms=round(costs, 3) if costs >= 0.05 else None,
+        impact_ms=stored(costs) if costs >= 0.05 else None,
         cause="retries" if retries >= _RETRIES else None,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict
-from traceops.core.units import ms_text
+from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
@@ -60,7 +60,7 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
         f"Outside of the recorded steps, rank {rank}'s host spends {ms_text(place.ms)} ms of each step in "
         f"{place.place.said}.",
         [
-            Evidence(f"host in {place.place.said}", round(place.ms, 3), "ms/step", rank=rank),
+            Evidence(f"host in {place.place.said}", stored(place.ms), "ms/step", rank=rank),
             *_line(place.place, rank),
         ],
     )

@@ -14,6 +14,7 @@ from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
 from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
@@ -122,7 +123,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
     ]
     evidence = [
-        Evidence("comm_transfer", round(impact, 3), run.step_words.unit("ms")),
+        Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
         Evidence("comm_transfer_pct", round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
     ]
@@ -144,7 +145,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=ranks,
-            impact_ms=round(gain, 3),
+            impact_ms=stored(gain),
             role=main_role(by_role),
         ),
     )
@@ -197,7 +198,7 @@ def judge_small(run: CrossRank) -> Verdict:
     )
     evidence = [
         Evidence("small collectives", round(count, 1), words.per, _MANY),
-        Evidence("their transfer", round(total_ms, 3), words.unit("ms")),
+        Evidence("their transfer", stored(total_ms), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence("exposed", round(share, 1), "%", _SMALL_BOUNDS[0]),
     ]
@@ -208,7 +209,7 @@ def judge_small(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=sorted(members),
-            impact_ms=round(cost, 3),
+            impact_ms=stored(cost),
         ),
     )
 
@@ -272,7 +273,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=[times.summary.rank for times in run.ranks],
-            impact_ms=round(gain, 3),
+            impact_ms=stored(gain),
         ),
     )
 

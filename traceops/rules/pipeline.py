@@ -10,6 +10,7 @@ from traceops.across.send_receive import NO_END
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
 from traceops.rules.inputs import Inputs
 
@@ -288,4 +289,4 @@ def _share(bubble: Bubble, what: str) -> float:
 
 
 def _ms(ns: float) -> float:
-    return round(ns / 1e6, 3)
+    return stored(ns / 1e6)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy, Rule
+from traceops.core.units import stored
 
 REGRESSED = Rule(
     id="TO-R001",
@@ -56,7 +57,7 @@ def regression(row: ComparedMetric, values: str, because: str) -> Finding:
     """TO-R001 for one metric. values: both sides' in words; because: what explains it best, empty if nothing does."""
     pct = row.change_pct
     sure = row.p is None or (row.p < _SURE and row.low_pct is not None)
-    value = None if pct is None or not math.isfinite(pct) else round(pct, 3)
+    value = None if pct is None or not math.isfinite(pct) else stored(pct)
     return REGRESSED.finding(
         "error",
         "high" if sure else "medium",

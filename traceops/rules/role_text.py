@@ -11,6 +11,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.waiting_role import role_of_groups, waiting_role
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 from traceops.core.words import ROLES, Role
 
 _LEAST_MS = 0.01
@@ -53,7 +54,7 @@ def transfer_by_role(run: CrossRank) -> dict[Role, float]:
 
 def role_evidence(by_role: dict[Role, float], words: StepWords) -> list[Evidence]:
     """A number a role."""
-    return [Evidence(f"of it {ROLES[role]}", round(ms, 3), words.unit("ms")) for role, ms in by_role.items()]
+    return [Evidence(f"of it {ROLES[role]}", stored(ms), words.unit("ms")) for role, ms in by_role.items()]
 
 
 def main_role(by_role: dict[Role, float]) -> Role | UnsetType:

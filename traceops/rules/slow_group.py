@@ -14,6 +14,7 @@ from traceops.core.rank_text import who as who_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
 from traceops.rules.straggler_evidence import grown_evidence
 
@@ -178,17 +179,11 @@ def _finding(
     metric = "saved with the work shared evenly" if shared else "saved at their peers' pace"
     metric = SAVED_BESIDE if group.beside else metric
     evidence = [
-        Evidence(
-            metric, round(saved / 1e6, 3), words.unit("ms"), round(step / 1e6 * IMPACT_BOUNDS[0] / 100, 3)
-        ),
+        Evidence(metric, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
         Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
-        Evidence("longer than the others", round(longer / 1e6, 3), words.unit("ms"), rank=group.middle),
-        *(
-            []
-            if worst is None
-            else [Evidence(WORST, round(max(each) / 1e6, 3), words.unit("ms"), rank=worst)]
-        ),
-        Evidence("the others wait", round(slow.waited / 1e6, 3), words.unit("ms") + " and rank"),
+        Evidence("longer than the others", stored(longer / 1e6), words.unit("ms"), rank=group.middle),
+        *([] if worst is None else [Evidence(WORST, stored(max(each) / 1e6), words.unit("ms"), rank=worst)]),
+        Evidence("the others wait", stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
         Evidence("share of all waiting", round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),
         Evidence("chance", round(group.chance, 4), "probability", CHANCE),
@@ -202,7 +197,7 @@ def _finding(
         evidence,
         ranks=group.ranks,
         steps=group.late,
-        impact_ms=round(saved / 1e6, 3),
+        impact_ms=stored(saved / 1e6),
         cause=group.cause,
         computes_longer=kind,
     )

@@ -11,6 +11,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.measure.typical import spells, typical_steps
@@ -127,8 +128,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
         "cannot be said."
     )
     evidence = [
-        Evidence("longest step", round(max(took), 3), "ms", round(run.step_ms * 1.5, 3)),
-        Evidence("typical step", round(run.step_ms, 3), "ms"),
+        Evidence("longest step", stored(max(took)), "ms", stored(run.step_ms * 1.5)),
+        Evidence("typical step", stored(run.step_ms), "ms"),
         Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
         Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
     ]
@@ -137,9 +138,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
         )
     evidence += [
-        Evidence(
-            f"host longer in: {one.name}", round(one.ms, 3), "ms", rank=worst.summary.rank, step=one.step
-        )
+        Evidence(f"host longer in: {one.name}", stored(one.ms), "ms", rank=worst.summary.rank, step=one.step)
         for one in worst.summary.host.extra
         if one.step in run.unlike
     ][:_MOST_NAMED]
@@ -152,7 +151,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
                 evidence,
                 ranks=[times.summary.rank for times in run.ranks],
                 steps=run.unlike,
-                impact_ms=round(timed.share_pct / 100 * timed.typical_ms, 3) if seen_often else None,
+                impact_ms=stored(timed.share_pct / 100 * timed.typical_ms) if seen_often else None,
                 cause=cause,
             )
         )

@@ -14,6 +14,7 @@ from traceops.across.stragglers import Straggler, least_share
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
+from traceops.core.units import stored
 from traceops.rules.straggler_bounds import CHANCE, FELT, IMPACT_BOUNDS
 
 
@@ -51,15 +52,15 @@ def evidence_of(
     return [
         Evidence(
             "saved at its peers' pace",
-            round(saved / 1e6, 3),
+            stored(saved / 1e6),
             words.unit("ms"),
-            round(step / 1e6 * 0.1, 3),
+            stored(step / 1e6 * 0.1),
             rank,
         ),
         Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
         Evidence(
             "waiting for it",
-            round(waiting_ms(run, straggler, sometimes=sometimes), 3),
+            stored(waiting_ms(run, straggler, sometimes=sometimes)),
             words.unit("ms") + " and rank",
             rank=rank,
         ),
@@ -83,7 +84,7 @@ def work_evidence(
         found.append(Evidence("work of its peers", round(compared.work, 2), "times", MORE, rank))
     if compared.kind == "extra_kernels":
         found.append(
-            Evidence("kernels that no peer runs", round(compared.alone_ms, 3), words.unit("ms"), rank=rank)
+            Evidence("kernels that no peer runs", stored(compared.alone_ms), words.unit("ms"), rank=rank)
         )
     if compared.kind == "slower" and compared.speed is not None:
         found.append(
@@ -91,7 +92,7 @@ def work_evidence(
         )
     if shared is not None:
         found.append(
-            Evidence("saved with the work shared evenly", round(shared / 1e6, 3), words.unit("ms"), rank=rank)
+            Evidence("saved with the work shared evenly", stored(shared / 1e6), words.unit("ms"), rank=rank)
         )
         found.append(
             Evidence(f"of {words.the}, shared evenly", round(100 * shared / step, 1), "%", rank=rank)
@@ -107,8 +108,8 @@ def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
         return []
     late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.stragglers.step_ns, straggler.saved))
     return [
-        Evidence("late step", round(late, 3), "ms", rank=straggler.rank),
-        Evidence("saved in a late step", round(saved, 3), "ms", rank=straggler.rank),
+        Evidence("late step", stored(late), "ms", rank=straggler.rank),
+        Evidence("saved in a late step", stored(saved), "ms", rank=straggler.rank),
     ]
 
 
@@ -117,10 +118,10 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     return [
         Evidence(
             f"grew: {one.name}",
-            round(one.ms, 3),
+            stored(one.ms),
             run.step_words.unit("ms"),
             rank=rank,
-            peers=round(one.peers_ms, 3),
+            peers=stored(one.peers_ms),
             grown=one.name,
         )
         for one in grown(run, rank, cause, peers)

@@ -14,6 +14,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
+from traceops.core.units import stored
 from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
 from traceops.rules.role_text import in_role, late_in
@@ -96,7 +97,7 @@ def finding_of(
         + work_evidence(compared, straggler.rank, step, shared, said),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
-        impact_ms=round((saved if shared is None else shared) / 1e6, 3),
+        impact_ms=stored((saved if shared is None else shared) / 1e6),
         cause=straggler.cause,
         computes_longer=longer,
         role=late_in(run, straggler.rank),
@@ -167,7 +168,7 @@ def only_waited_for(
             evidence_of(run, leader, step, saved),
             ranks=[leader.rank],
             steps=leader.late_steps,
-            impact_ms=round(saved / 1e6, 3),
+            impact_ms=stored(saved / 1e6),
             cause=leader.cause,
             role=late_in(run, leader.rank),
         )

@@ -9,6 +9,7 @@ from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause,
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
@@ -280,9 +281,9 @@ def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
             f"Steps took {profiled:.2f} ms with the profiler and {plain:.2f} ms without, {ratio:.2f} times as "
             f"long: host time in this report is overstated.{rest}",
             [
-                Evidence("profiled ÷ unprofiled step", round(ratio, 3), "×", _SLOWDOWN_BOUNDS[0]),
-                Evidence("unprofiled step", round(plain, 3), "ms"),
-                Evidence("profiled step", round(profiled, 3), "ms"),
+                Evidence("profiled ÷ unprofiled step", stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
+                Evidence("unprofiled step", stored(plain), "ms"),
+                Evidence("profiled step", stored(profiled), "ms"),
             ],
             impact_ms=None,
         ),

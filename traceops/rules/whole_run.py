@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from traceops.across.whole_run import Occasion, Share, WholeRun
+import numpy as np
+
+from traceops.across.whole_run import START, Occasion, Share, WholeRun
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import ms_text, percent_text
+from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.traces.observed import Compilation
 
 UNLIKE_OVER_RUN = Rule(
     id="TO-W001",
@@ -19,7 +22,8 @@ UNLIKE_OVER_RUN = Rule(
         "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical "
         "one, by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection "
         "and the allocator error from 30 %. Silent about causes that came once, and about steps in which nothing "
-        "was seen."
+        "was seen. A recompilation also counts in recorded steps and in the first 20 steps, as info if it ended "
+        "with these."
     ),
     advice="Do the work of these steps less often, or make it cheaper.",
     by_cause=(
@@ -82,8 +86,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
     found = [_finding(run, one, inputs) for one in run.occasions if _is_told(run, one)]
     causes = {one.cause for one in found}
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
-        if cause not in causes and (spread := _spread(run, cause, shares)) is not None:
+        if cause not in causes and (spread := _spread(run, cause, shares, inputs)) is not None:
             found.append(spread)
+    if not any(one.cause == "recompilation" for one in found):
+        found += _recompiled(run, inputs)
     timed = int(run.timed.sum())
     beyond = timed - run.typical_steps - len(run.start)
     return [
@@ -120,8 +126,8 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     evidence = [
         Evidence("of the run", round(one.share_pct, 2), "%", _BOUNDS[0]),
         Evidence("came", one.times, f"times in {int(run.timed.sum())} steps"),
-        Evidence("longer", round(each, 3), "ms each time"),
-        Evidence("typical step", round(run.typical_ms, 3), "ms"),
+        Evidence("longer", stored(each), "ms each time"),
+        Evidence("typical step", stored(run.typical_ms), "ms"),
     ]
     if one.place is not None and one.place.text:
         evidence.append(Evidence("line", one.place.text, file=one.place.file, line=max(one.place.line, 1)))
@@ -132,25 +138,67 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         evidence,
         ranks=one.ranks,
         steps=one.steps[:64],
-        impact_ms=round(one.more_ms / max(int(run.timed.sum()), 1), 3),
+        impact_ms=stored(one.more_ms / max(int(run.timed.sum()), 1)),
         cause=one.cause,
     )
 
 
 def what_was_compiled(inputs: Inputs, one: Occasion) -> str:
     """What was compiled most, and torch's own reason."""
-    told = [c for own in inputs.observed for c in own.compilations if c.step in one.steps]
+    return _place([c for own in inputs.observed for c in own.compilations if c.step in one.steps])
+
+
+def _place(told: Sequence[Compilation]) -> str:
     if not told:
         return ""
     most = max(told, key=lambda c: (c.us, c.function))
     name = most.file.rpartition("/")[2]
     said = (most.reason or "").strip()
-    first = said.splitlines()[0][:120] if said else ""
-    why = f"; torch says why: {_ID.sub('', first).rstrip('.')}" if first else ""
+    first = said.splitlines()[0].partition("  #")[0][:120] if said else ""  # not the program's line
+    why = f"; torch says why: {_ID.sub('', first).strip().rstrip('.')}" if first else ""
     return f" It compiles {most.function} ({name}:{most.line}){why}."
 
 
-def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share]) -> Finding | None:
+def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
+    """What torch says that it compiled again, in recorded steps and at the start too: no other part counts these.
+
+    A remark where it has ended with the start.
+    """
+    first = int(run.numbers[0])
+    again = {
+        own.rank: [c for c in own.compilations if c.reason and c.step > first and own.rank in run.ranks]
+        for own in inputs.observed
+    }
+    rank = max(again, key=lambda one: sum(c.us for c in again[one]), default=None)
+    if rank is None:
+        return []
+    steps = sorted({c.step for c in again[rank]})
+    took_ms = float(np.nansum(run.took_ms[run.ranks.index(rank)][1:])) if steps else 0.0
+    spent_ms = sum(c.us for c in again[rank]) / 1e3
+    share = min(100 * spent_ms / took_ms, 100.0) if took_ms else 0.0
+    if len(steps) < _LEAST_TIMES or share < _BOUNDS[0]:
+        return []
+    count = len(run.numbers) - 1
+    return [
+        UNLIKE_OVER_RUN.finding(
+            _severity("recompilation", share) if steps[-1] >= first + START else "info",
+            "high",
+            f"{_IS['recompilation']} {percent_text(share)} of rank {rank}'s time: in {len(steps)} of {count} steps "
+            f"after the first, {ms_text(spent_ms)} ms in all, the last time in step {steps[-1]}.{_place(again[rank])}",
+            [
+                Evidence("of the time", stored(share), "%", _BOUNDS[0], rank),
+                Evidence("came", len(steps), f"of {count} steps", rank=rank),
+                Evidence("compiling", stored(spent_ms), "ms", rank=rank),
+            ],
+            ranks=[rank],
+            steps=steps[:64],
+            impact_ms=stored(spent_ms / count),
+            cause="recompilation",
+        )
+    ]
+
+
+def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share], inputs: Inputs) -> Finding | None:
     """What takes a part of a rank's time without making steps stand out by it."""
     if not shares:
         return None
@@ -159,15 +207,17 @@ def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share]) -> Finding |
     if share.pct < _SPREAD_PCT or share.steps < _LEAST_STEPS:
         return None
     steps = int(run.timed.sum()) - len(run.start)
+    own = [c for one in inputs.observed if one.rank == rank for c in one.compilations if c.reason]
+    where = _place(own) if cause == "recompilation" else ""
     return UNLIKE_OVER_RUN.finding(
         _severity(cause, share.pct),
         "high",
-        f"{_IS[cause]} {percent_text(share.pct)} of rank {rank}'s time, in {share.steps} of {steps} steps.",
+        f"{_IS[cause]} {percent_text(share.pct)} of rank {rank}'s time, in {share.steps} of {steps} steps.{where}",
         [
             Evidence("of the time", round(share.pct, 2), "%", _SPREAD_PCT, rank),
             Evidence("came", share.steps, f"of {steps} steps", rank=rank),
         ],
         ranks=[rank],
-        impact_ms=round(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1), 3),
+        impact_ms=stored(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1)),
         cause=cause,
     )

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from traceops.compare.student import quantile
+from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.runs.model import RunRow
 from traceops.runs.search import SweepSearch, rate_of
@@ -63,12 +64,12 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
         trained=len(finished),
         failed=len(failed),
         reason=reason,
-        samples_per_s=round(statistics.fmean(samples), 3) if samples else None,
-        step_ms=round(statistics.fmean(steps), 4) if steps else None,
-        spread_pct=round(100 * statistics.stdev(steps) / statistics.fmean(steps), 2)
+        samples_per_s=stored(statistics.fmean(samples)) if samples else None,
+        step_ms=stored(statistics.fmean(steps)) if steps else None,
+        spread_pct=stored(100 * statistics.stdev(steps) / statistics.fmean(steps))
         if len(steps) > 1
         else None,
-        behind_pct=round(100 * (1 - rate / most), 2) if rate and most else None,
+        behind_pct=stored(100 * (1 - rate / most)) if rate and most else None,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from traceops.core.findings import Finding
-from traceops.render.evidence_text import quote_text
+from traceops.render.evidence_text import quote_text, value_text
 from traceops.render.writers.csv import csv_text, struct_csv
 from traceops.report.model import Report
 from traceops.report.tables import PathRow
@@ -92,7 +92,7 @@ def _finding_row(finding: Finding) -> dict[str, object]:
     evidence = "; ".join(
         quote_text(e)
         if e.file is not None
-        else f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
+        else f"{e.metric}={value_text(e)}{' ' + e.unit if e.unit else ''}"
         + (f" (rank {e.rank})" if e.rank is not None else "")
         for e in finding.evidence
     )

@@ -8,6 +8,7 @@ from typing import Any
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.step_words import STEP, StepWords
+from traceops.core.units import as_measured
 from traceops.core.words import ROLES
 from traceops.render.cells import (
     Cell,
@@ -295,14 +296,19 @@ def _number_or_blank(value: int | None) -> Cell:
 
 
 def _as_measured(value: float | None) -> Cell:
-    """Evidence comes rounded to what it is worth: no digits are added."""
+    """Evidence has the digits that it is worth: none are added."""
     known = number(value)
-    return known if known.css or value is None else Cell(f"{value:,}".replace(",", "\u202f"))
+    if known.css or value is None:
+        return known
+    shown = as_measured(value) if isinstance(value, float) else value
+    return Cell(f"{shown:,}".replace(",", "\u202f"))
 
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:
     """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
-    return Cell("" if value is None else f"{value:g}{' ' + evidence.unit if evidence.unit else ''}")
+    return Cell(
+        "" if value is None else f"{as_measured(value):g}{' ' + evidence.unit if evidence.unit else ''}"
+    )
 
 
 def _kernel_share(row: KernelRow) -> Cell:
