@@ -103,10 +103,11 @@ def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
 
 def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> Steps:
     """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
-    assert run.lateness is not None
+    assert run.lateness is not None and run.stragglers is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(run.lateness.steps))
-    peers = [times.summary.rank for times in run.ranks if times.summary.rank != straggler.rank]
+    late = {other.rank for other in run.stragglers.found} | {straggler.rank}
+    peers = [times.summary.rank for times in run.ranks if times.summary.rank not in late]
     return beyond_peers(waits, straggler.rank, peers, run.lateness.steps)
 
 
