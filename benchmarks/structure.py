@@ -74,6 +74,7 @@ LATE: dict[str, str] = {
     "traceops.machine.probe": "psutil may be missing",
     "traceops.measure.hta_bridge": "pandas and HTA, the extra `hta`",
     "traceops.measure.summary": "pandas and HTA, the extra `hta`",
+    "traceops.memory.script_process": "torch, where the collector is off",
     "traceops.memory.worker": "torch, after standard output is out of its reach",
     "traceops.pipeline.analyze": "the reduce: while workers read, which are forked without it",
     "traceops.pipeline.mapping.content": "the extra `hta`",

@@ -13,6 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from traceops.core.loading import uncollected
 from traceops.doctor.failure_cause import own_cause, worker_problem
 from traceops.doctor.job import LAUNCH, SIZES, WorkerTask
 from traceops.doctor.reports import Reporter
@@ -33,7 +34,8 @@ def main() -> None:
     _die_with(task.parent)
     reporter = Reporter(task.reports)
     sys.excepthook = _Last(reporter)
-    import torch  # noqa: F401
+    with uncollected():
+        import torch  # noqa: F401
 
     reporter.say("end", stage=LAUNCH)
     context = _join(task, reporter)

@@ -112,7 +112,7 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
             asked.capacity or capacity_of("H200"), asked.steps, workspaces_of(asked.gpu), str(path),
         )  # fmt: skip
         command = [
-            sys.executable, "-m", "traceops.memory.script_worker", msgspec.json.encode(request).decode()
+            sys.executable, "-m", "traceops.memory.script_process", msgspec.json.encode(request).decode()
         ]  # fmt: skip
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False

@@ -1,4 +1,4 @@
-"""A process that runs a script on fake GPUs: ``python -m traceops.memory.script_worker REQUEST``.
+"""Runs a script on fake GPUs, in a process that `script_process.py` starts.
 
 It ends within the last step's optimizer, so that nothing of what a script does after its training happens.
 """
@@ -164,12 +164,3 @@ def _place(error: BaseException | None) -> tuple[str, str]:
             line = linecache.getline(frame.filename, frame.lineno).strip()
             found = (f"{frame.filename}:{frame.lineno}", line)
     return found
-
-
-def main() -> NoReturn:
-    """Run what the command line asks for, in JSON."""
-    Rehearsal(msgspec.json.decode(sys.argv[1], type=ScriptRequest)).run()
-
-
-if __name__ == "__main__":
-    main()

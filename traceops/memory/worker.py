@@ -12,6 +12,7 @@ import sys
 import msgspec
 
 from traceops.core.errors import TraceopsError
+from traceops.core.loading import uncollected
 from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
@@ -37,7 +38,7 @@ class DryRunAnswer(msgspec.Struct):
 def answer(request: DryRunRequest) -> DryRunAnswer:
     """Run what is asked for. What the training raises is the answer's problem."""
     from traceops.memory.allocator import expandable_segments
-    from traceops.memory.dry_run import dry_run  # after standard output is out of reach of what torch imports
+    from traceops.memory.dry_run import dry_run
     from traceops.memory.summary import summarize
 
     found = DryRunAnswer()
@@ -57,7 +58,9 @@ def answer(request: DryRunRequest) -> DryRunAnswer:
 def main() -> None:
     """Answer until standard input ends."""
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
-        os.dup2(2, 1)
+        os.dup2(2, 1)  # out of reach of what torch imports
+        with uncollected():
+            import traceops.memory.dry_run  # noqa: F401
         for line in sys.stdin.buffer:
             out.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=DryRunRequest))) + b"\n")
 
