@@ -1,5 +1,6 @@
 """What all tests share: what hypothesis draws, and no cache. Tests import the modules beside this file."""
 
+import atexit
 import gc
 import os
 import signal
@@ -30,6 +31,7 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "500000000")
 
 # 6,600 tests are a heap that the collector goes through again and again: a tenth of the time of tests that compute.
 gc.set_threshold(50_000, 20, 100)
+atexit.register(gc.freeze)  # Python's end goes through all of it once more
 
 # So a lot of garbage waits. A child that a test forks must not collect it: a destructor would end threads that only
 # the parent has, and abort. A pool whose worker aborted waited for ever.

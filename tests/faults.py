@@ -42,7 +42,12 @@ class Faults:
     _before: int = 0
     _error: BaseException | None = None
     _known: list[Call] = field(default_factory=list)
+    _is_ours: dict[str, bool] = field(default_factory=dict)
     raised: bool = False
+
+    def __post_init__(self) -> None:
+        self._inside_ids = frozenset(map(id, self.inside))
+        self._by_chance_ids = frozenset(map(id, self.by_chance))
 
     @contextmanager
     def counted(self) -> Iterator[list[Call]]:
@@ -80,9 +85,15 @@ class Faults:
             caller = frame.f_back
         else:
             return
-        if caller is None or not self.ours(caller.f_code.co_filename) or not self._is_inside(caller):
+        if caller is None:
             return
-        if event == "call" and frame.f_code in self.by_chance:
+        file = caller.f_code.co_filename
+        ours = self._is_ours.get(file)
+        if ours is None:
+            ours = self._is_ours[file] = self.ours(file)
+        if not ours or not self._is_inside(caller):
+            return
+        if event == "call" and id(frame.f_code) in self._by_chance_ids:
             return
         code = frame.f_code  # co_qualname: from Python 3.11
         name = (
@@ -104,9 +115,10 @@ class Faults:
 
     def _is_inside(self, frame: FrameType | None) -> bool:
         while frame is not None:
-            if frame.f_code in self.by_chance:
+            code = id(frame.f_code)  # to hash it would go through its constants
+            if code in self._by_chance_ids:
                 return False
-            if frame.f_code in self.inside:
+            if code in self._inside_ids:
                 return True
             frame = frame.f_back
         return False

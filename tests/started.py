@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT_TORCH = Path(__file__).with_name("light_torch")
+SELDOM_COLLECTED = Path(__file__).with_name("seldom_collected")
 
 
 def environment(*, compiler: bool = False, **more: str) -> dict[str, str]:
@@ -20,5 +21,5 @@ def environment(*, compiler: bool = False, **more: str) -> dict[str, str]:
 
 def python_path(*more: str | Path | None, compiler: bool = False) -> str:
     """PYTHONPATH with traceops and `more`, and with torch's compiler left out unless `compiler`."""
-    folders = [] if compiler else [LIGHT_TORCH]
-    return os.pathsep.join(str(folder) for folder in (*folders, ROOT, *more) if folder)
+    first = SELDOM_COLLECTED if compiler else LIGHT_TORCH
+    return os.pathsep.join(str(folder) for folder in (first, ROOT, *more) if folder)
