@@ -118,7 +118,7 @@ SHARED: list[Any] = [{"address": 4096, "size": MIB, "state": "inactive", "frames
     [
         (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x", "cut off"),
         (b"\x80\x04" + b"(" * 50_000 + b"]" * 50_000, "cut off"),
-        (b"\x80\x04]\x94" + b"h\x00a" * 20_000 + b".", "lacks what"),
+        (b"\x80\x04]\x94" + b"h\x00a" * 20_000 + b".", "are missing"),
         (b"\x80\x04}\x8c\x08segmentscposix\nsystem\n.", "posix.system"),
         (pickle.dumps({"segments": [{"total_size": MIB, "blocks": SHARED}] * 1000}), "same blocks"),
         (pickle.dumps({"segments": [{"total_size": size, "blocks": SHARED} for size in (1, 2)]}), "same blocks"),
