@@ -51,9 +51,11 @@ def true_step(run):
     return float(np.median(step_durations(run), axis=0).mean())
 
 
-def findings(measured, slowdown=1.0, calm=None):
-    """What is said of stragglers. calm: the undisturbed step."""
-    return [found for verdict in judge_stragglers(measured, slowdown, calm) for found in verdict.findings]
+def findings(measured, slowdown=1.0, undisturbed=None):
+    """What is said of stragglers. undisturbed: the step without the profiler."""
+    return [
+        found for verdict in judge_stragglers(measured, slowdown, undisturbed) for found in verdict.findings
+    ]
 
 
 def predicted(measured, change, ranks=()):

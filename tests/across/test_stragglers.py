@@ -216,7 +216,7 @@ def test_nobody_is_accused_in_a_healthy_run_of_64(size):
     assert [found for found in said(across(simulate(program(hsdp, size), 64))) if found[1] != "info"] == []
 
 
-def calm(waits, step_ms=10.0):
+def undisturbed(waits, step_ms=10.0):
     """An undisturbed step in which ranks wait so long, ms."""
     ranks = (
         UndisturbedRank(rank, step_ms, 5.0, 1.0, ms, 0.0, 0.0, 4.0 - ms) for rank, ms in enumerate(waits)
@@ -231,7 +231,7 @@ def calm(waits, step_ms=10.0):
 )  # fmt: skip
 def test_a_light_window_tells_whether_a_host_is_late_without_the_profiler(waits, severity, confidence):
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
-    [found] = findings(measured, 1.5, calm(waits))
+    [found] = findings(measured, 1.5, undisturbed(waits))
     assert (found.severity, found.confidence, found.cause) == (severity, confidence, "host")
     assert f"the others wait for {waits[0]:.2f} ms of it" in found.message
 

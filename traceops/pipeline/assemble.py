@@ -60,7 +60,7 @@ def assemble(
     verdicts: Sequence[Verdict],
     hang: Diagnosis | None = None,
     seen: ObservedRun | None = None,
-    calm: Undisturbed | None = None,
+    undisturbed: Undisturbed | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
     of_hang = root_rules.in_order_of_roots(hang, verdicts)
@@ -90,7 +90,7 @@ def assemble(
         unprofiled_steps=unprofiled_steps(found),
         whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
         memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
-        undisturbed=UNSET if calm is None else undisturbed_rows(calm, run.step_ms),
+        undisturbed=UNSET if undisturbed is None else undisturbed_rows(undisturbed, run.step_ms),
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,

@@ -51,15 +51,15 @@ def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
     )
 
 
-def undisturbed_rows(calm: Undisturbed, recorded_ms: float) -> UndisturbedRows:
+def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float) -> UndisturbedRows:
     """The undisturbed step, beside a recorded one of `recorded_ms`."""
     return UndisturbedRows(
-        source=calm.source,
-        step_ms=_rounded(calm.step_ms),
-        light_ms=_rounded(calm.light_ms),
+        source=undisturbed.source,
+        step_ms=_rounded(undisturbed.step_ms),
+        light_ms=_rounded(undisturbed.light_ms),
         recorded_ms=_rounded(recorded_ms),
-        behind_ms=None if calm.behind_ms is None else _rounded(calm.behind_ms),
-        light_steps=calm.steps,
+        behind_ms=None if undisturbed.behind_ms is None else _rounded(undisturbed.behind_ms),
+        light_steps=undisturbed.steps,
         ranks=tuple(
             UndisturbedRankRow(
                 rank=one.rank,
@@ -71,7 +71,7 @@ def undisturbed_rows(calm: Undisturbed, recorded_ms: float) -> UndisturbedRows:
                 memory_ms=_rounded(one.memory_ms),
                 idle_ms=_rounded(one.idle_ms),
             )
-            for one in calm.ranks
+            for one in undisturbed.ranks
         ),
     )
 

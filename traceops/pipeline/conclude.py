@@ -60,9 +60,11 @@ def conclude(
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, no_hang = diagnosis_of_run(found.root)
     seen = observed_run(found, usable)
-    calm, light_notes = undisturbed_run(found, run, seen.whole)
+    undisturbed, light_notes = undisturbed_run(found, run, seen.whole)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     verdicts = judge(
-        Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, calm, seen.memory)
+        Inputs(
+            found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, undisturbed, seen.memory
+        )
     )
-    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, calm), run)
+    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, undisturbed), run)

@@ -149,17 +149,17 @@ def judge_idle(
     profiler_slowdown: float | None,
     unprofiled_ms: float | None = None,
     manifest: Mapping[str, Any] | None = None,
-    calm: Undisturbed | None = None,
+    undisturbed: Undisturbed | None = None,
     behind: BehindLate | None = None,
 ) -> list[Verdict]:
     """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes.
 
-    `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json. `calm`:
-    the undisturbed step, where a light window tells of it; no more idle time is claimed than it has. behind: what
+    `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json.
+    `undisturbed`: the step where a light window tells of it; no more idle time is claimed than it has. behind: what
     ranks would wait for input if no rank were late.
     """
     return [
-        _judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}, calm, behind)
+        _judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}, undisturbed, behind)
         for kind in _JUDGEMENTS
     ]
 
@@ -170,7 +170,7 @@ def _judge(
     profiler_slowdown: float | None,
     unprofiled_ms: float | None,
     manifest: Mapping[str, Any],
-    calm: Undisturbed | None,
+    undisturbed: Undisturbed | None,
     behind: BehindLate | None,
 ) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
@@ -184,7 +184,9 @@ def _judge(
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
     share = _host_share(judged)
-    idle = [_idle(times, kind.bucket, unprofiled_ms, calm, share) for times in judged if times.step_ms > 0]
+    idle = [
+        _idle(times, kind.bucket, unprofiled_ms, undisturbed, share) for times in judged if times.step_ms > 0
+    ]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
     late = behind.late_by_input if behind is not None and kind.rule is INPUT_BOUND else ()
@@ -296,7 +298,11 @@ def _impact_ms(kind: IdleJudgement, worst: _Idle, saved: float | None) -> float:
 
 
 def _idle(
-    times: RankTimes, bucket: str, unprofiled_ms: float | None, calm: Undisturbed | None, host_share: float
+    times: RankTimes,
+    bucket: str,
+    unprofiled_ms: float | None,
+    undisturbed: Undisturbed | None,
+    host_share: float,
 ) -> _Idle:
     """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
 
@@ -304,11 +310,11 @@ def _idle(
     shows how long the device is idle: no cause of that can take longer. host_share: of idle time, as recorded.
     """
     recorded, step = times.mean_ms(bucket), times.step_ms
-    own = None if calm is None or not times.summary.on_gpu else calm.of(times.summary.rank)
-    if calm is not None and own is not None:
+    own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
+    if undisturbed is not None and own is not None:
         # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
         most = own.idle_ms * host_share if bucket == "idle_host" else min(recorded, own.idle_ms)
-        return _Idle(times, most, calm.step_ms, recorded, light=True)
+        return _Idle(times, most, undisturbed.step_ms, recorded, light=True)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return _Idle(times, recorded, step, recorded)
     busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)

@@ -219,8 +219,8 @@ def _of_hang(report: Report) -> Answer:
 
 
 def _of_clean_bill(report: Report) -> Answer:
-    counts, step, calm = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
-    step, words = step if calm is None else calm.step_ms, report.summary.step_words
+    counts, step, undisturbed = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
+    step, words = step if undisturbed is None else undisturbed.step_ms, report.summary.step_words
     lines: list[tuple[str, tuple[Block, ...]]] = []
     tried = () if out_of_step(report) else report.what_if
     most = max(tried, key=lambda row: row.saved_pct or 0.0, default=None)
@@ -231,7 +231,7 @@ def _of_clean_bill(report: Report) -> Answer:
     judged += f"{counts.not_evaluated} could not be judged."
     lines.append(("Checked", (text(judged),)))
     costs = () if step is None else (Cost(words.a.capitalize(), step, f"{ms_text(step)} ms"),)
-    rests = _rests_on(report, Cure(step, step, "as it is"), calm is not None) if step else ""
+    rests = _rests_on(report, Cure(step, step, "as it is"), undisturbed is not None) if step else ""
     return Answer(tuple(lines), costs, rests)
 
 

@@ -23,7 +23,7 @@ from traceops.render.report.roles import role_lines
 from traceops.render.report.speed import speed_text
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
-from traceops.render.report.undisturbed import sentence as calm_sentence
+from traceops.render.report.undisturbed import sentence as undisturbed_sentence
 from traceops.render.report.undisturbed import undisturbed_of
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import rows_of_run, sentence
@@ -113,9 +113,9 @@ def _typical_of(step: StepTime) -> str:
 
 
 def _whole_run(report: Report) -> list[Block]:
-    rows, calm = rows_of_run(report), undisturbed_of(report)
+    rows, undisturbed = rows_of_run(report), undisturbed_of(report)
     said = [] if rows is None else [f"The whole run: {sentence(rows)}"]
-    said += [] if calm is None else [f"Undisturbed: {calm_sentence(calm)}"]
+    said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed)}"]
     return [text(line, indent=(0, 2)) for line in said]
 
 

@@ -62,8 +62,8 @@ def verdict(report: Report) -> Headline:
     lead = lead_finding(report)
     # Stages of a pipeline wait for each other without anybody being late.
     waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
-    calm = undisturbed_of(report)
-    if calm is not None and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
+    undisturbed = undisturbed_of(report)
+    if undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
         waiting = None  # it is the profiler's
     if lead is not None and lead.severity != "info":
         first = lead
@@ -82,7 +82,7 @@ def verdict(report: Report) -> Headline:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)
     if lead is not None:
-        rest = f"{_as_recorded(report, lead) if calm is not None else ''} {_nothing_else(report)}"
+        rest = f"{_as_recorded(report, lead) if undisturbed is not None else ''} {_nothing_else(report)}"
         return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}).{rest}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
@@ -115,10 +115,10 @@ def _as_recorded(report: Report, first: Finding) -> str:
         return ""
     if is_unrecorded(first):
         return ""
-    calm, waits = undisturbed_of(report), ""
-    if calm is not None:
-        plain = calm.step_ms
-        if first.rule in STRAGGLERS and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
+    undisturbed, waits = undisturbed_of(report), ""
+    if undisturbed is not None:
+        plain = undisturbed.step_ms
+        if first.rule in STRAGGLERS and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
             waits = ", in which ranks hardly wait for each other"
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms{waits}."
 
@@ -130,10 +130,10 @@ def is_unrecorded(finding: Finding) -> bool:
 
 def _of_recorded(report: Report, first: Finding, waits: str) -> str:
     """A sentence about the recorded steps' waiting, beside a finding: it may be of steps without the profiler."""
-    calm, step = undisturbed_of(report), mean_of_ranks(report)
+    undisturbed, step = undisturbed_of(report), mean_of_ranks(report)
     if not waits or not is_unrecorded(first) or step is None:
         return waits
-    if calm is not None and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
+    if undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
         return ""
     said = waits.strip()
     return f" In the recorded steps of {ms_text(step)} ms, {said[0].lower()}{said[1:]}"
@@ -270,10 +270,10 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
 def _clean_bill(report: Report) -> Headline:
     step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
     waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
-    calm = undisturbed_of(report)
-    if calm is not None:
-        step, recorded = calm.step_ms, " without recording"
-        compute, waiting = (share_pct(calm, part) for part in ("compute_ms", "comm_wait_ms"))
+    undisturbed = undisturbed_of(report)
+    if undisturbed is not None:
+        step, recorded = undisturbed.step_ms, " without recording"
+        compute, waiting = (share_pct(undisturbed, part) for part in ("compute_ms", "comm_wait_ms"))
     parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
