@@ -1,0 +1,192 @@
+"""What is said of an idle device: the finding, and what to add where only the profiler makes it look worse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceops.across.cross_rank import RankTimes
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
+from traceops.core.rank_text import who
+from traceops.core.rule import Rule
+from traceops.core.step_words import StepWords
+from traceops.core.units import stored
+from traceops.rules.idle_loading import workers_needed
+from traceops.rules.idle_optimizer import optimizer_time
+from traceops.rules.idle_time import Idle
+from traceops.rules.inputs import Inputs
+
+_ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
+_SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
+
+
+@dataclass(frozen=True)
+class IdleJudgement:
+    """Which bucket a rule judges, and from which percent of the step it is how severe."""
+
+    rule: Rule
+    bucket: str
+    bounds: tuple[float, float, float]  # info, warning, error
+    cause: str
+    gpu_only: bool
+    change: str  # of traceops.across.replay.what_if
+    message: str  # {where}, {ms}, {pct}, {words}: StepWords
+    whole_change: bool = (
+        True  # whether `change` takes away this bucket only, so that its saving is the rule's
+    )
+    detail: Callable[[RankTimes, StepWords], tuple[Evidence, ...]] = lambda times, words: ()
+
+
+def finding_of(
+    kind: IdleJudgement,
+    severity: Severity,
+    inputs: Inputs,
+    idle: Sequence[Idle],
+    saved: float | None,
+    *,
+    damaged: bool,
+) -> Finding:
+    """A finding about the worst of these ranks, which names those that are hardly better.
+
+    saved: what a step gains without this idle time, ms; None where nothing tells. damaged: whether all these traces
+    have lost events, which looks like idle time.
+    """
+    words, slowdown = inputs.run.step_words, inputs.slowdown
+    worst = max(idle, key=lambda one: one.pct)
+    hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
+    ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
+    evidence = _evidence(kind, worst, idle, inputs.run.step_ms, saved, words)
+    at_most = "" if len(ranks) == 1 else "up to "
+    message = kind.message.format(
+        where=_where(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
+    )
+    message += _of_profiler(kind, worst, idle, slowdown)
+    optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
+    if optimizer is not None:
+        name, took = optimizer
+        when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
+        message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
+        evidence += (Evidence("the optimizer's step", stored(took), words.unit("ms"), rank=rank),)
+    if kind.bucket == "idle_input" and not worst.bounded:
+        said, told = workers_needed(worst.times, saved, inputs.manifest, words)
+        message, evidence = message + said, evidence + told
+    found = kind.rule.finding(
+        severity,
+        "low" if damaged else _confidence(kind, slowdown, worst.light),
+        message,
+        evidence,
+        ranks=ranks,
+        impact_ms=stored(_impact_ms(kind, worst, saved)),
+        cause=kind.cause,
+    )
+    return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
+
+
+def _evidence(
+    kind: IdleJudgement,
+    worst: Idle,
+    idle: Sequence[Idle],
+    recorded_step_ms: float,
+    saved: float | None,
+    words: StepWords,
+) -> tuple[Evidence, ...]:
+    rank, shares = worst.times.summary.rank, [one.pct for one in idle]
+    return (
+        Evidence(kind.bucket, stored(worst.ms), words.unit("ms"), rank=rank),
+        Evidence(f"{kind.bucket}_pct", round(worst.pct, 1), "%", kind.bounds[0], rank=rank),
+        Evidence(
+            f"{kind.bucket}_pct (least, median, most over ranks)",
+            f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
+            "%",
+        ),
+        Evidence("step", stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms"),
+        *(() if saved is None else (Evidence("saved without it", stored(saved), words.unit("ms")),)),
+        *_recorded(worst, words),
+        *kind.detail(worst.times, words),
+    )
+
+
+def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], slowdown: float | None) -> str:
+    """A sentence on what of it is the profiler's, '' where that needs none."""
+    if worst.light and kind.bucket != "idle_host" and worst.ms >= worst.recorded_ms:
+        return f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
+    if worst.light:
+        shown = max(idle, key=lambda one: one.recorded_ms)
+        return (
+            " That is of a step without the profiler, by the light window; the traces show up to "
+            f"{shown.recorded_ms:.2f} of {shown.times.step_ms:.2f} ms."
+        )
+    if worst.bounded:
+        return (
+            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
+            f"profiler takes {worst.step_ms:.2f} ms and has no room for more."
+        )
+    if kind.bucket != "idle_host":
+        return ""
+    if slowdown is None:
+        return " These traces do not tell how much of it is the profiler's own cost."
+    if slowdown > _SLOWED:
+        return f" The profiler made the step {slowdown:.2f} times as long, most of it host time."
+    return ""
+
+
+def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
+    if not worst.bounded:
+        return ()
+    rank = worst.times.summary.rank
+    return (Evidence("recorded with the profiler", stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
+
+
+def _impact_ms(kind: IdleJudgement, worst: Idle, saved: float | None) -> float:
+    """How much shorter a step would be, ms: as the replay has it, within what is this bucket's."""
+    if saved is None:
+        return worst.ms
+    return saved if kind.whole_change and not worst.bounded else min(worst.ms, saved)
+
+
+def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Confidence:
+    """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
+    if kind.bucket != "idle_host":
+        return "high"
+    if light and slowdown is not None and slowdown > _SLOWED:
+        return "medium"  # the device is idle for so long; that the host is the cause is the trace's word
+    if slowdown is None:
+        return "medium"
+    return "low" if slowdown > _SLOWED else "high"
+
+
+def _where(ranks: list[int], count: int) -> str:
+    if len(ranks) == count:
+        return "all ranks" if count > 1 else f"rank {ranks[0]}"
+    return who(ranks)
+
+
+def stretched(idle: Sequence[Idle]) -> str:
+    """What a clear verdict adds where only the profiler makes it look worse."""
+    worst = max(idle, key=lambda one: one.recorded_ms)
+    if worst.ms >= worst.recorded_ms:
+        return ""
+    if worst.light:
+        return (
+            f"; the trace shows up to {worst.recorded_ms:.1f} ms, but by the light window it is {worst.ms:.1f} of "
+            f"{worst.step_ms:.1f} ms at most"
+        )
+    return (
+        f"; the trace shows up to {worst.recorded_ms:.1f} ms, but a step without the profiler takes "
+        f"{worst.step_ms:.1f} ms and has no room for it"
+    )
+
+
+def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
+    """The calls that block most often."""
+    steps = max(len(times.duration), 1)
+    counted: Counter[str] = Counter()
+    for call in times.summary.host.blocking:
+        counted[f"{call.call} in {call.operator}" if call.operator else call.call] += call.count
+    return tuple(
+        Evidence(what, round(count / steps, 1), words.unit("calls"), rank=times.summary.rank)
+        for what, count in counted.most_common(3)
+    )

@@ -1,0 +1,70 @@
+"""How long a rank's device is idle for a cause, as far as a step without the profiler leaves room for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceops.across.cross_rank import RankTimes
+from traceops.across.undisturbed import Undisturbed
+from traceops.measure.ledger import IDLE_BUCKETS
+
+_DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
+
+    `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for.
+    """
+
+    times: RankTimes
+    ms: float
+    step_ms: float
+    recorded_ms: float
+    light: bool = False  # whether the light window tells how long the device is idle
+
+    @property
+    def pct(self) -> float:
+        return 100.0 * self.ms / self.step_ms
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is not what the trace shows: the step without the profiler has no room for all of it."""
+        return self.light or self.ms < self.recorded_ms
+
+
+def idle_of(
+    times: RankTimes,
+    bucket: str,
+    unprofiled_ms: float | None,
+    undisturbed: Undisturbed | None,
+    host_share: float,
+) -> Idle:
+    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
+
+    The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
+    shows how long the device is idle: no cause of that can take longer. host_share: of idle time, as recorded.
+    """
+    recorded, step = times.mean_ms(bucket), times.step_ms
+    own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
+    if undisturbed is not None and own is not None:
+        # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
+        most = own.idle_ms * host_share if bucket == "idle_host" else min(recorded, own.idle_ms)
+        return Idle(times, most, undisturbed.step_ms, recorded, light=True)
+    if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
+        return Idle(times, recorded, step, recorded)
+    busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
+    return Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
+
+
+def host_share(ranks: Sequence[RankTimes]) -> float:
+    """What part of all idle time is the host's, as recorded; all of it where nothing is idle."""
+    idle = sum(times.mean_ms(bucket) for times in ranks for bucket in IDLE_BUCKETS)
+    return sum(times.mean_ms("idle_host") for times in ranks) / idle if idle > 0 else 1.0
+
+
+def unknown_pct(ranks: Sequence[RankTimes]) -> float:
+    """The most that any of these ranks is idle for an unknown cause, percent of its step."""
+    return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
