@@ -122,7 +122,7 @@ def test_what_a_torchrun_around_us_told_us_is_not_told_on(monkeypatch):
 
 
 def test_what_cannot_be_started_is_refused_with_what_can(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="no program"):
+    with pytest.raises(UsageError, match="not a program"):
         check_command(["no-such-program"])
     with pytest.raises(UsageError, match="after --"):
         check_command([])

@@ -59,7 +59,7 @@ def test_srun_over_machines():
 
 
 def test_what_cannot_work_is_refused_with_the_command_that_can(monkeypatch):
-    with pytest.raises(UsageError, match=r"one process.*traceops run --nproc 2 -- train\.py --lr 1"):
+    with pytest.raises(UsageError, match=r"a single process.*traceops run --nproc 2 -- train\.py --lr 1"):
         command_of("accelerate", Started(GPUS.trains, None, 0))
     with pytest.raises(UsageError, match=r"devices=…"):
         command_of("lightning", Started(("train.py",), 2, 2))
