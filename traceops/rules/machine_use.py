@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 
+from traceops.across.core_waits import core_waits
 from traceops.across.machine_use import MachineUse, Stranger
 from traceops.core.findings import Evidence, Finding
+from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import percent_text, size_text
+from traceops.core.units import ms_text, percent_text, size_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.straggler_cores import HeldByCores, held_by_cores
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 MACHINE = Rule(
@@ -18,7 +24,9 @@ MACHINE = Rule(
         "From what the launcher saw about once a second during the whole run. Warning where another process works "
         "on a rank's GPU, where a rank that computes longer has a lower clock than its peers, where a rank's main "
         "thread waits 10 % of the time for a core, or where its cgroup or the hypervisor takes cores away. Info "
-        "where all ranks wait for cores alike and no other process is seen there."
+        "where all ranks of all hosts wait less than 25 % of the time for cores, alike, and no other process is "
+        "seen there. Warning too where a rank without a GPU makes the others wait in the recorded steps, and its "
+        "own waits for a core explain that."
     ),
     advice="Give the rank a device and cores of its own.",
     by_cause=(
@@ -48,17 +56,24 @@ MACHINE = Rule(
 )
 RULES = (MACHINE,)
 _WAITS_PCT = 10.0  # of the time, for a core
+_MUCH_PCT = 25.0  # of the time, for a core: too much, even if all ranks wait alike
 _PEERS = 2.0  # times what its peers wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count
 _ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
 _CLOCK = 0.93  # of the peers' clock
 _LOST_PCT = 10.0  # of the time, to a quota or the hypervisor
+_TAKEN = {  # of one rank, and of several
+    "quota": ("is held back by its", "are held back by their", "container's quota of CPU time"),
+    "stolen": ("runs", "run", "on a machine whose hypervisor takes cores away"),
+}
+_OF_CORES = ("shared_cores", *_TAKEN)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """What the machine does to ranks."""
     uses = inputs.machine
-    if not uses:
+    held = held_by_cores(inputs.run, core_waits(inputs.observed))
+    if not uses and not held:
         return [
             MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")
         ]
@@ -66,13 +81,51 @@ def judge(inputs: Inputs) -> list[Verdict]:
     for use in uses:
         found += [one for one in (_gpu(use, uses, inputs), _cores(use, uses), _taken(use)) if one is not None]
     most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
+    told = [_with_cost(one, held) for one in _of_hosts(_alike(found, len(uses)), uses)]
+    named = {rank for one in told if one.cause in _OF_CORES for rank in one.ranks}
     return [
         MACHINE.verdict(
-            *_alike(found, len(uses)),
+            *told,
+            *(_late_for_cores(one) for rank, one in held.items() if rank not in named),
             clear=f"no process of others works on the ranks' GPUs, and no rank waits more than {percent_text(most)} of "
             "the time for a core",
         )
     ]
+
+
+def _late_for_cores(one: HeldByCores) -> Finding:
+    """Of a rank whose recorded steps alone tell that it waits: the launcher saw too little of it, or another time."""
+    return MACHINE.finding(
+        "warning",
+        "medium",
+        f"Rank {one.rank} is late because it waits for a core: {ms_text(one.waited_ms)} ms of each recorded step "
+        f"beyond its peers.{_cost_text(one)}",
+        [
+            Evidence("waits for a core beyond its peers", stored(one.waited_ms), "ms/step", rank=one.rank),
+            Evidence("step", stored(one.step_ms), "ms"),
+        ],
+        ranks=[one.rank],
+        impact_ms=stored(one.saved_ms),
+        cause="shared_cores",
+    )
+
+
+def _with_cost(found: Finding, held: Mapping[int, HeldByCores]) -> Finding:
+    """With what it costs that the others wait for its ranks."""
+    late = [held[rank] for rank in found.ranks if rank in held] if found.cause in _OF_CORES else []
+    if not late:
+        return found
+    worst = max(late, key=lambda one: one.saved_ms)
+    severity = "warning" if found.severity == "info" else found.severity
+    message, impact = f"{found.message}{_cost_text(worst)}", stored(worst.saved_ms)
+    return replace(found, severity=severity, message=message, impact_ms=impact)
+
+
+def _cost_text(one: HeldByCores) -> str:
+    return (
+        f" The others wait for rank {one.rank}: with cores as its peers have them, a recorded step of "
+        f"{ms_text(one.step_ms)} ms would be up to {ms_text(one.saved_ms)} ms shorter."
+    )
 
 
 def core_wait_ms(inputs: Inputs, rank: int) -> float:
@@ -87,6 +140,15 @@ def core_wait_ms(inputs: Inputs, rank: int) -> float:
 def _peers(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
     known = [one.crowded_pct for one in uses if one.rank != use.rank and one.crowded_pct is not None]
     return statistics.median(known) if known else 0.0
+
+
+def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
+    """What the ranks of the emptiest other host wait, in the median: most ranks may be on crowded ones."""
+    by_host = defaultdict(list)
+    for one in uses:
+        if one.host != use.host and one.crowded_pct is not None:
+            by_host[one.host].append(one.crowded_pct)
+    return min((statistics.median(own) for own in by_host.values()), default=float("inf"))
 
 
 def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
@@ -141,7 +203,7 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
         return None
     peers = _peers(use, uses)
     crowded = use.crowded_pct or 0.0
-    alone = len(uses) > 1 and crowded >= _PEERS * peers
+    alone = len(uses) > 1 and crowded >= _PEERS * min(peers, _of_another_host(use, uses))
     others = use.on_cores
     taken = sum(one.busy_pct or 0.0 for one in others)
     listed = ", ".join(map(_process, others[:3])) + (" and others" if len(others) > 3 else "")
@@ -149,7 +211,7 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     beside = f" (its peers {percent_text(peers)})" if len(uses) > 1 else ""
     wants = f": {percent_text(crowded)} of the times that it wants one{beside}" if crowded else ""
     return MACHINE.finding(
-        "warning" if alone or there else "info",
+        "warning" if alone or there or waited >= _MUCH_PCT else "info",
         "high",
         f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
         [
@@ -172,20 +234,38 @@ def _process(one: Stranger) -> str:
 
 
 def _taken(use: MachineUse) -> Finding | None:
-    for cause, pct, said in (
-        ("quota", use.throttled_pct, "is held back by its container's quota of CPU time"),
-        ("stolen", use.stolen_pct, "runs on a machine whose hypervisor takes cores away"),
-    ):
+    for cause, pct in (("quota", use.throttled_pct), ("stolen", use.stolen_pct)):
         if pct is not None and pct >= _LOST_PCT:
-            return MACHINE.finding(
-                "warning",
-                "medium",
-                f"Rank {use.rank} {said}: {percent_text(pct)} of the time.",
-                [Evidence(cause, round(pct, 1), "% of the time", _LOST_PCT, use.rank)],
-                ranks=[use.rank],
-                cause=cause,
-            )
+            return _taken_from([use.rank], cause, pct)
     return None
+
+
+def _taken_from(ranks: list[int], cause: str, pct: float) -> Finding:
+    one, several, what = _TAKEN[cause]
+    verb = one if len(ranks) == 1 else several
+    return MACHINE.finding(
+        "warning",
+        "medium",
+        f"{who_first(ranks)} {verb} {what}: {percent_text(pct)} of the time.",
+        [Evidence(cause, round(pct, 1), "% of the time", _LOST_PCT, ranks[0])],
+        ranks=ranks,
+        cause=cause,
+    )
+
+
+def _of_hosts(found: list[Finding], uses: tuple[MachineUse, ...]) -> list[Finding]:
+    """What a quota or a hypervisor takes is a host's: one finding for all its ranks."""
+    host = {use.rank: use for use in uses}
+    by_host: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for one in found:
+        if one.cause in _TAKEN:
+            by_host[one.cause, host[one.ranks[0]].host].append(one.ranks[0])
+    merged = []
+    for (cause, _), ranks in by_host.items():
+        assert cause is not None
+        pcts = [host[rank].throttled_pct if cause == "quota" else host[rank].stolen_pct for rank in ranks]
+        merged.append(_taken_from(ranks, cause, max(pct or 0.0 for pct in pcts)))
+    return [*(one for one in found if one.cause not in _TAKEN), *merged]
 
 
 def _alike(found: list[Finding], ranks: int) -> list[Finding]:

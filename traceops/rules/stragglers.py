@@ -32,6 +32,7 @@ from traceops.rules.straggler_conditions import (
     seen_waiting,
     uncertain,
 )
+from traceops.rules.straggler_cores import held_by_cores
 from traceops.rules.straggler_evidence import mean_over, waiting_ms
 from traceops.rules.straggler_findings import clear_text, finding_of, only_waited_for, steps_text
 
@@ -146,6 +147,7 @@ def judge_stragglers(
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), uncertain(run)
     rough = bool(too_few)
+    held = held_by_cores(run, waits or {})
     mean = mean_over(run)
     step, seen = mean(run.stragglers.step_ns), seen_waiting(run)
     for straggler in run.stragglers.found:
@@ -172,9 +174,10 @@ def judge_stragglers(
             few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
             too_few = f"rank {straggler.rank} looks late, but {few} cannot rule out chance"
         elif (own < straggler.saved).any() and not late_by_itself(run, straggler, own, most=most):
+            see = ", see TO-W002" if straggler.rank in held else ""
             too_few = (
                 f"rank {straggler.rank} takes longer in the recorded steps, but it waits for a core there, which is "
-                "the machine's doing"
+                f"the machine's doing{see}"
             )
         elif most and (severity := _persistent_severity(100 * mean(own) / step)):
             persistent.append(

@@ -1,0 +1,108 @@
+"""TO-W002 of ranks that are late because they wait for a core: no run is called clean for that, and no rank blamed."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from observed_run import BEGAN_NS, usual, write_machine, write_rank
+
+from traceops import analyze
+from traceops.across.machine_use import MachineUse
+from traceops.render.report.verdict import verdict
+from traceops.rules import machine_use
+
+RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
+
+
+def late_for_cores(tmp_path, late_ms, others_ms, looks=()):
+    """straggler_gloo2, whose rank 1 is 67 ms late in each recorded step, with so much waiting for a core in it."""
+    run = tmp_path / "run"
+    shutil.copytree(RUN, run)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["ranks"] = [{"rank": rank, "pid": 100 + rank} for rank in range(2)]
+    (run / "run.json").write_text(json.dumps(manifest))
+    for rank, ms in enumerate((others_ms, late_ms)):
+        window = range(8, 14)
+        steps = [usual(100.0, recorded=n in window, core_wait_ms=ms * (n in window)) for n in range(60)]
+        write_rank(run, rank, steps)
+    if looks:
+        write_machine(run, looks)
+    return analyze(run)
+
+
+def looks_of(waits, throttled=0.0):
+    """What the launcher saw of ranks that wait such parts of the time for a core."""
+    lines = []
+    for t in range(7):
+        ms = BEGAN_NS // 10**6 + 1000 * t
+        lines += [
+            ["r", ms, rank, 100 + rank, 900.0 * t, 1000 * part * t, 0, rank, 1000 * (1 - part) * t]
+            for rank, part in enumerate(waits)
+        ]
+        lines.append(["h", ms, 0.0, 1000 * throttled * t])
+    return lines
+
+
+def told(report, rule="TO-W002"):
+    return [finding for finding in report.findings if finding.rule == rule]
+
+
+@pytest.mark.parametrize("looks", [(), looks_of((0.0, 0.05))])
+def test_waits_in_the_recorded_steps_alone_name_the_rank(tmp_path, looks):
+    """A run too short for the launcher's looks, or crowded in its window only, had no finding at all."""
+    report = late_for_cores(tmp_path, 65.0, 0.0, looks)
+    [held] = told(report)
+    assert (held.ranks, held.cause, held.severity) == ((1,), "shared_cores", "warning")
+    assert "65.0 ms of each recorded step beyond its peers" in held.message
+    assert 60 < held.impact_ms < 67, "what the replay says that its lateness costs"
+    assert verdict(report).sentence.startswith("Rank 1 is late because it waits for a core")
+    assert not told(report, "TO-S001")
+    check = next(check for check in report.checks if check.rule == "TO-S001")
+    assert check.reason.endswith("see TO-W002")
+
+
+def test_what_the_launcher_saw_gets_the_cost(tmp_path):
+    [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.65))))
+    assert held.message.startswith("Rank 1's main thread waits 65 % of the time for a core")
+    assert "The others wait for rank 1" in held.message and 60 < held.impact_ms < 67
+
+
+def test_a_rank_late_by_itself_is_not_said_to_be_late_for_cores(tmp_path):
+    report = late_for_cores(tmp_path, 20.0, 0.0)
+    assert told(report, "TO-S001") and not told(report)
+
+
+def test_one_quota_is_one_finding(tmp_path):
+    """Each rank of a container had a finding of its own."""
+    [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.05), throttled=0.5)))
+    assert (held.ranks, held.cause) == ((0, 1), "quota")
+    assert held.message.startswith("Ranks 0–1 are held back by their container's quota of CPU time: 50 %")
+    assert "The others wait for rank 1" in held.message
+
+
+def judged(uses):
+    inputs = SimpleNamespace(
+        machine=tuple(uses), run=SimpleNamespace(stragglers=None), observed=(), found_before=lambda rule: []
+    )
+    [verdict_of_machine] = machine_use.judge(inputs)
+    return verdict_of_machine.findings
+
+
+def use(rank, pct, host="a"):
+    return MachineUse(rank, host, looks=60, waited_pct=pct, crowded_pct=pct)
+
+
+@pytest.mark.parametrize("pct, severity", [(12.0, "info"), (50.0, "warning")])
+def test_all_ranks_on_one_core(pct, severity):
+    """Two ranks that share one core wait half of the time, alike: that was a remark under 'nothing serious found'."""
+    [found] = judged([use(0, pct), use(1, pct)])
+    assert (found.severity, found.ranks) == (severity, (0, 1))
+
+
+def test_most_ranks_on_a_host_with_too_few_cores():
+    """Five of eight ranks wait alike, so that each was like its median peer; the other host has room."""
+    found = judged([*(use(rank, 20.0) for rank in range(5)), *(use(rank, 0.1, "b") for rank in range(5, 8))])
+    assert {one.severity for one in found} == {"warning"}
+    assert sorted(rank for one in found for rank in one.ranks) == [0, 1, 2, 3, 4]
