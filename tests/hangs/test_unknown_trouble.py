@@ -48,6 +48,22 @@ def told(tmp_path: Path):
         "E0912 23:44:51.552719 2536982 client.cc:3008] Execution of replica 0 failed: INTERNAL: ncclAllReduce(...)",
         "2024-01-01 10:00:00,1 - trainer - ERROR - the mesh has no such axis",
         "prog: error: the mesh has no such axis",
+        "(EngineCore_DP0 pid=123) ERROR 05-01 10:00:00 [core.py:708] EngineCore failed to start.",
+        "[2024-01-01 10:00:00,123][__main__][ERROR] - Error: the mesh has no such axis",
+        "[ERROR|trainer.py:12] 2024-01-01 10:00:00 >> the mesh has no such axis",
+        "[05/01/2024-10:00:00] [TRT-LLM] [E] the mesh has no such axis",
+        "[NeMo E 2024-01-01 10:00:00 exp_manager:393] the mesh has no such axis",
+        "May  1 10:00:00 host prog[123]: ERROR no axis of this name",
+        "2024-01-01 10:00:00.000 | ERROR    | a:b:12 - nan in the mesh",
+        "FATAL ERROR: the mesh has no such axis",
+        "ERROR: 404 Client Error: Not Found for url",
+        "ERROR: 3 nodes are down",
+        "ERROR: rate limit reached",
+        "Error: Missing option '--mesh'.",
+        '{"level":"error","ts":1.2,"msg":"the mesh has no such axis"}',
+        "panic: runtime error: invalid memory address",
+        "free(): invalid pointer",
+        "python: malloc.c:2617: sysmalloc: Assertion `(old_top == initial_top (av)' failed.",
     ],
 )
 def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
@@ -64,6 +80,24 @@ def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
         "E0000 00:00:1737.1 1 cuda_dnn.cc:8310] Unable to register cuDNN factory: one was already registered\n",
         "checkpoint_tag_validation_fail  False\nerror_file: <N/A>\n0 errors\n",
         "[NeMo I 2025-04-21 20:55:48 nemo_logging:393] finalized, val_error 0.1\n",
+        "Epoch 3 TEST ERROR: 0.023 TRAIN ERROR: 0.011\n",
+        "Epoch 3 | MEAN SQUARED ERROR | 0.011 |\n",
+        "| metric | ERROR | WER |\n| dev    | 0.12  | 0.3 |\n",
+        "MeanSquaredError: 0.0123\nRootMeanSquaredError: 0.11  MeanAbsoluteError: 0.03\n",
+        "step-100: error: 0.12 loss: 0.1\n",
+        "ERROR RATE: 0.3%\nCharacter ERROR Rate (CER): 3.4 %\n",
+        "FATAL: 0, CRITICAL: 0, ERROR: 0\nCRITICAL : no\n",
+        "Summary: PASS 12 FAIL 0 ERROR 0\n",
+        "Setting verbosity to ERROR\nlog level: ERROR (default)\nlevels: DEBUG INFO WARNING ERROR CRITICAL\n",
+        "  --log-level ERROR\n  log_level ................ ERROR\n",
+        "[INFO] handler of [error] registered\nI0501 10:00:00.123000 140 foo.py:3] [error] handler\n",
+        "2024-05-01 10:00:00.1: E tensorflow/core/grappler/optimizers/meta_optimizer.cc:954] layout failed: INVALID\n",
+        "E0101 10:00:00.123456 12345 slow_operation_alarm.cc:133] The operation took 2.5s\n",
+        "E0501 10:00:00.123 140 torch/_inductor/select_algorithm.py:1905] [0/0] Runtime error during autotuning: \n",
+        "wandb: ERROR Error while calling W&B API: internal server error; retrying\n",
+        "urllib3 WARNING Retrying (Retry(total=4)) after connection broken by '…: Connection refused': /api\n",
+        "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead\n",
+        "[node1:01234] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 169\n",
     ],
 )
 def test_words_of_healthy_logs_are_no_trouble(told, text):
@@ -114,6 +148,12 @@ def test_a_traceback_in_a_string_of_json_is_none_and_its_message_counts(told):
         '      "py_callstack": "Traceback (most recent call last):\\n  File \\"run.py\\", line 3\\n"\n    }\n  }\n}\n'
     )
     assert diagnosis.roots[0].rule == "TO-E007" and "RendezvousTimeoutError" in diagnosis.roots[0].statement
+
+
+def test_an_exception_may_be_of_a_local_class(told):
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    main()\n'
+    assert "Oops: boom" in told(f"{text}__main__.main.<locals>.Oops: boom\n").roots[0].statement
+    assert "KeyError: 0.5" in told(f"{text}KeyError: 0.5\n").roots[0].statement
 
 
 def test_a_torn_line_after_a_traceback_is_no_exception(told):

@@ -19,7 +19,7 @@ from traceops.hangs.readers.log_tracebacks import (
     Raised,
     Tracebacks,
     fatal_frame,
-    is_exception,
+    is_bare_exception,
     is_frame,
     operation_in,
 )
@@ -143,7 +143,7 @@ class _LogReader:
         told = told_by(body)
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
-        if told is None and is_exception(body) and not body.startswith(_NOT_THE_CAUSE):
+        if told is None and is_bare_exception(body) and not body.startswith(_NOT_THE_CAUSE):
             if len(self._bare) < _MOST_BARE:
                 self._bare.setdefault(rank, (number, body))
             return None

@@ -147,6 +147,7 @@ def told_by(body: str) -> Told | None:
 
 # What Ray says of a process that ended, and does not know why.
 OF_RAY = ("its worker process has died", "A worker died or was killed while executing")
+_TRIES_AGAIN = ("Retrying (Retry(",)  # urllib3
 # In this order: the first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("mismatch", "Received data size doesn't match expected size", ()),  # gloo
@@ -178,10 +179,14 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("connection", "ncclSystemError", ()),
     ("connection", "remote process exited or there was a network error", ()),
     ("connection", "unhandled system error", ()),
-    ("connection", "Connection closed by", ()),
-    ("connection", "Connection reset by peer", ()),
-    ("connection", "Connection refused", ("socket has failed to connect",)),  # torch tries again, and says so
-    ("connection", "Broken pipe", ()),
+    ("connection", "Connection closed by", _TRIES_AGAIN),
+    ("connection", "Connection reset by peer", _TRIES_AGAIN),
+    (
+        "connection",
+        "Connection refused",
+        ("socket has failed to connect", *_TRIES_AGAIN),
+    ),  # torch tries again, and says so
+    ("connection", "Broken pipe", _TRIES_AGAIN),
     ("connection", "ait timeout after", ()),
     ("connection", "Socket Timeout", ()),
     ("connection", "client socket has timed out", ()),

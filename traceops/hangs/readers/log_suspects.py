@@ -7,31 +7,52 @@ from collections.abc import Iterable
 
 _SEARCHED = 200
 _MOST = 8
-# What loggers and programs mark an error with: [ERROR], ERROR:, glog's E0913 23:44:51, TensorFlow's ': E ',
-# Ascend's EI0006, 'srun: error: '.
-_BEGIN = re.compile(
-    r"\[?[EF]\d{3,4} \d\d:\d\d:\d\d\.\d"
-    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [EF] "
-    r"|(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: "
+# A line's own level is the first that it names: '[INFO] … [error]' is none. What only holds such a word is no error:
+# 'TEST ERROR: 0.02', '| ERROR | WER |', '--log-level ERROR', 'ERROR RATE'.
+_LEVEL = re.compile(
+    r"\[ ?(?P<bracketed>debug|info|notice|warn|warning|error|fatal|critical)(?=[ \]])"
+    r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
+    r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b',
 )
-_HOLD = re.compile(
-    r"\[ ?(?:error|ERROR|fatal|FATAL|critical|CRITICAL) ?\]"
-    r"|(?:^|[\s|(-])(?:ERROR|FATAL|CRITICAL)(?=[:|\s]|$)"
-    r"|^[\w./-]{1,60}: (?:fatal )?error: "
-    r"|\bUnhandled exception\b|: ABORT\s{0,8}$"
+# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's and TensorRT's.
+_GLOG = re.compile(
+    r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
+    r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
 )
-_WORDS = (
-    "error",
-    "ERROR",
-    "fatal",
-    "FATAL",
-    "critical",
-    "CRITICAL",
-    "ABORT",
-    "Unhandled",
-)  # one is in what _HOLD finds
-# Errors by name that healthy programs print.
-_HARMLESS = ("pip's dependency resolver", "Unable to register cu", "already registered")
+# Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
+_SAID = re.compile(
+    r"(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: |(?:[\w./-]{1,60}: (?:fatal )?error|Error|error|panic): "
+    r"|thread '[^']{1,60}' panicked at |Error executing job with |(?:docker: )?Error response from daemon"
+    r"|\*\*\* (?:An error occurred in MPI_|stack smashing)|(?:free|malloc|realloc|munmap_chunk)\(\): "
+    r"|double free or corruption|corrupted (?:size|double-linked)|[^\s:]{1,60}: .{1,120}: Assertion `"
+)
+_ANYWHERE = re.compile(r"\bUnhandled exception\b|: ABORT\s{0,8}$")
+_SEVERE = frozenset(("error", "fatal", "critical"))
+# One is in whatever _LEVEL and _ANYWHERE find that is severe.
+_WORDS = ("rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled")
+_ASIDE = re.compile(
+    r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"
+)  # times, places, names
+_BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
+_SETTING = re.compile(r"(?:level|verbosity|severity|threshold)\W{0,40}(?:to\W{1,4})?$", re.IGNORECASE)
+_BETWEEN = re.compile(r"(?:[\s:|)\]-]|\[[^\]]{0,80}\]){0,40}")
+# A number, or what stands in the place of one, or other levels; not '404 Client Error' or '3 nodes are down'.
+_VALUE = re.compile(
+    r"[-+]?(?!(?!0 )\d{1,18} {1,4}[A-Za-z]{2,40} {1,4}[A-Za-z])"
+    r"\d{1,18}(?:[.,]\d{1,18})?(?:[eE][-+]?\d{1,3})?\s{0,4}%?(?:[\s,;|)/=]|$)"
+    r"|(?i:nan|inf|none|no|n/a|ok)\s{0,4}(?:[,;|)/]|$)"
+    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
+)
+_NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", re.IGNORECASE)
+_DIGIT = re.compile(r"\d")
+_LETTERS = re.compile(r"[^\W\d_]{2}")
+# Errors by name of which a program says that it goes on, or that healthy programs print.
+_GOES_ON = re.compile(r"\b(?:[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
+_HARMLESS = (
+    "pip's dependency resolver", "Unable to register cu", "already registered", "/meta_optimizer.cc",
+    "/node_def_util.cc", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
+    "PMIX ERROR", "Using pad_token, but",
+)  # fmt: skip
 
 
 class Suspects:
@@ -43,7 +64,7 @@ class Suspects:
     def take(self, number: int, rank: int | None, body: str) -> None:
         if len(self._found) >= _MOST or not _is_severe(body[:_SEARCHED]):
             return
-        if not any(words in body for words in _HARMLESS):
+        if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
             alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
             self._found.setdefault(alike, (number, rank, body.strip()))
 
@@ -53,6 +74,39 @@ class Suspects:
 
 
 def _is_severe(head: str) -> bool:
-    if _BEGIN.match(head) is not None:
+    if (glog := _GLOG.match(head)) is not None:
+        return glog[glog.lastindex or 0] in "EF"
+    if (said := _SAID.match(head)) is not None:
+        return _is_message(head[said.end() :])
+    if not any(word in head for word in _WORDS):
+        return False
+    if _ANYWHERE.search(head) is not None:
         return True
-    return any(word in head for word in _WORDS) and _HOLD.search(head) is not None
+    level = _LEVEL.search(head)
+    if level is None or (level[level.lastgroup or 0]).lower().split()[0] not in _SEVERE:
+        return False
+    if level["structured"] is not None:
+        return "msg" in head or "message" in head
+    return _is_before_a_level(head[: level.start()]) and _is_message(head[level.end() :])
+
+
+def _is_before_a_level(before: str) -> bool:
+    """Times, places and a logger's name; not a sentence, a table or a setting."""
+    if (
+        before.startswith("|")
+        or ("|" in before and _DIGIT.search(before) is None)
+        or _SETTING.search(before) is not None
+    ):
+        return False
+    return (
+        before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">")
+        or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
+    )
+
+
+def _is_message(after: str) -> bool:
+    """Words, rather than a metric's value or the columns of a table."""
+    if _NAME_GOES_ON.match(after) is not None:
+        return False
+    said = after[between.end() :] if (between := _BETWEEN.match(after)) is not None else after
+    return _VALUE.match(said) is None and _LETTERS.search(said) is not None

@@ -17,8 +17,10 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
+# 'MeanSquaredError: 0.0123' is a metric.
+_METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
 # How a traceback ends, whatever the exception is called.
-_ENDS = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:[:(]| \(|$)")
+_ENDS = re.compile(r"^[^\W\d](?:[\w.]|<locals>){0,300}(?:[:(]| \(|$)")
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -147,6 +149,11 @@ def fatal_frame(body: str) -> Frame | None:
     if match is None:
         return None
     return Frame(match[3], match[1], int(match[2]) if match[2].isdecimal() else None)
+
+
+def is_bare_exception(line: str) -> bool:
+    """Whether a line without a traceback is its last one, which somebody copied."""
+    return is_exception(line) and _METRIC.match(line) is None
 
 
 def operation_in(frames: tuple[Frame, ...]) -> str | None:
