@@ -51,9 +51,23 @@ def pytest_configure(config):
         _draw_no_constants()
 
 
+_LOADED_TORCH = ["before the tests"] if "torch" in sys.modules else []
+
+
+def pytest_collectreport(report):
+    if "torch" in sys.modules and not _LOADED_TORCH:
+        _LOADED_TORCH.append(report.nodeid)
+
+
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def loaded_torch():
+    """Who had loaded torch when the tests were collected; empty where nobody had."""
+    return _LOADED_TORCH
 
 
 def _draw_no_constants():

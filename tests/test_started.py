@@ -158,3 +158,8 @@ def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_sam
 def test_code_that_does_not_import_torch_does_not_find_it_loaded(tmp_path):
     code = "import sys\nsys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True)
+
+
+def test_torch_is_not_loaded_while_tests_are_collected(loaded_torch):
+    """Each worker of pytest collects all of them. A fixture imports it for the tests of a module."""
+    assert loaded_torch in ([], ["before the tests"])

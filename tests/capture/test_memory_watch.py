@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from traceops.capture import guard
 from traceops.capture.observing import memory
@@ -18,6 +17,8 @@ from traceops.core.memory_files import OUT_OF_MEMORY, RAN_OUT, SNAPSHOT
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from faults import Faults
+
+pytestmark = pytest.mark.torch
 
 MIB = 1 << 20
 TAKEN = {"segments": [], "device_traces": [[]]}
@@ -53,6 +54,13 @@ class Gpu:
         self.on = True
         for call in self.waiting:
             call()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch():
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch
+    import torch
 
 
 @pytest.fixture

@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
+]
 
 _CELL = """
 import torch

@@ -1,33 +1,41 @@
 """Callbacks and trackers in the real trainers; each is skipped where its package is not installed."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+from traceops.capture.schedule import Schedule
 
-from traceops.capture.schedule import Schedule  # noqa: E402
-
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
+]
 SHORT = Schedule(skip_first=1, unprofiled=1, warmup=1, active=2)
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
+@pytest.fixture(autouse=True, scope="module")
+def _torch():
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch, Model, Rows
+    import torch
 
-    def __getitem__(self, index):
-        return {"x": torch.full((4,), float(index)), "labels": torch.tensor(0.0)}
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
 
+        def __getitem__(self, index):
+            return {"x": torch.full((4,), float(index)), "labels": torch.tensor(0.0)}
 
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.line = torch.nn.Linear(4, 1)
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
 
-    def forward(self, x, labels=None):
-        out = self.line(x).mean()
-        return {"loss": (out - labels.mean()) ** 2}
+        def forward(self, x, labels=None):
+            out = self.line(x).mean()
+            return {"loss": (out - labels.mean()) ** 2}
 
 
 def recorded(folder):

@@ -7,15 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from traceops.core.errors import UsageError
 from traceops.train.config import TrainConfig, sizes_for
-from traceops.train.data import make_dataset
-from traceops.train.hf import CausalLM, load_tokens
-from traceops.train.model import make_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch, make_dataset, CausalLM, load_tokens, make_model
+    import torch
+
+    from traceops.train.data import make_dataset
+    from traceops.train.hf import CausalLM, load_tokens
+    from traceops.train.model import make_model
+
 
 TEXTS = ["the cat sat", "on the mat", "and the dog sat on the cat"]
 

@@ -5,16 +5,33 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 
 from traceops.core.errors import UsageError
-from traceops.train.build import optimizer_spec
 from traceops.train.config import Sizes, TrainConfig
-from traceops.train.data import RandomTokens, TokenStream, batches_of, make_dataset, make_loader
-from traceops.train.gpt import GPT
-from traceops.train.model import make_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global \
+        torch, \
+        optimizer_spec, \
+        RandomTokens, \
+        TokenStream, \
+        batches_of, \
+        make_dataset, \
+        make_loader, \
+        GPT, \
+        make_model
+    import torch
+
+    from traceops.train.build import optimizer_spec
+    from traceops.train.data import RandomTokens, TokenStream, batches_of, make_dataset, make_loader
+    from traceops.train.gpt import GPT
+    from traceops.train.model import make_model
+
 
 SIZES = Sizes(layers=2, dim=16, heads=2, vocab=50, seq_len=8, batch_size=2, workers=0, bucket_mb=1.0)
 

@@ -3,19 +3,20 @@
 import os
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _computed_once_for_all_workers(tmp_path_factory):
-    import strategy_cases
+    import strategy_ranks
 
     own = tmp_path_factory.getbasetemp()
-    strategy_cases.computed = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    strategy_ranks.computed = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

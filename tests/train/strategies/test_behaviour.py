@@ -6,19 +6,28 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
-import torch
-import torch.distributed as dist
 from ports import free_port
-from strategy_cases import CPU, FSDP2, FSDP2_ON_CPU, NAMES, OPTIMIZERS, Tiny, result_of
-from torch import Tensor, nn
+from strategy_cases import FSDP2, FSDP2_ON_CPU, NAMES
 
 from traceops.core.errors import UsageError
 from traceops.train.strategies import NAMES as ALL_NAMES
 from traceops.train.strategies import strategy_class
-from traceops.train.strategies.base import Strategy, StrategyOptions
-from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch, dist, Strategy, StrategyOptions, blocks_of, shared_between_blocks
+    global CPU, OPTIMIZERS, SharedBlocks, Tiny, result_of
+    import torch
+    import torch.distributed as dist
+    from strategy_ranks import CPU, OPTIMIZERS, SharedBlocks, Tiny, result_of
+
+    from traceops.train.strategies.base import Strategy, StrategyOptions
+    from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
+
 
 # What a rank holds of parameters, gradients and optimizer state (AdamW: two values a parameter).
 HOLDS = {
@@ -61,20 +70,6 @@ def test_buckets_start_in_one_order_on_every_rank(name: str, world_size: int) ->
             assert torch.equal(rank["parameters"][parameter], value)
 
 
-class SharedBlocks(nn.Module):
-    """Two blocks with one weight between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-        self.blocks[1].weight = self.blocks[0].weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-        return x.square().mean()
-
-
 def test_what_belongs_to_several_blocks_is_found() -> None:
     model = SharedBlocks()
     assert blocks_of(model) == list(model.blocks)
@@ -95,12 +90,22 @@ def test_fsdp2_refuses_what_it_cannot_shard(name: str, alone: None) -> None:
     with pytest.raises(
         UsageError, match="several blocks share" if FSDP2_ON_CPU else "cannot train on the CPU"
     ):
-        strategy_class(name)(SharedBlocks(), OPTIMIZERS["sgd"], CPU, StrategyOptions())
+        strategy_class(name)(
+            SharedBlocks(),
+            OPTIMIZERS["sgd"],
+            CPU,
+            StrategyOptions(),
+        )
 
 
 def test_hsdp_refuses_groups_that_do_not_fit(alone: None) -> None:
     with pytest.raises(UsageError, match=r"--shard-group-size 2|cannot train on the CPU"):
-        strategy_class("pytorch_hsdp")(Tiny(), OPTIMIZERS["sgd"], CPU, StrategyOptions(shard_group_size=2))
+        strategy_class("pytorch_hsdp")(
+            Tiny(),
+            OPTIMIZERS["sgd"],
+            CPU,
+            StrategyOptions(shard_group_size=2),
+        )
 
 
 def test_zero3_trains_blocks_that_share_a_weight(alone: None) -> None:

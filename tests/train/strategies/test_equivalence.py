@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from strategy_cases import (
-    NAMES,
-    Case,
-    Tiny,
-    make_model,
-    one_process,
-    precision_cases,
-    result_of,
-    training_cases,
-)
+from strategy_cases import NAMES, Case, precision_cases, training_cases
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch
+    global Tiny, make_model, one_process, result_of
+    import torch
+    from strategy_ranks import Tiny, make_model, one_process, result_of
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

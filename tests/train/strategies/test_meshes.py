@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
-import torch.distributed as dist
 from ports import free_port
-from strategy_cases import MeshCase, gpt, mesh_cases, one_process_of_mesh, result_of
-
-from traceops.train.strategies.stages import blocks_of_stages
+from strategy_cases import MeshCase, mesh_cases
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch, dist, blocks_of_stages
+    global gpt, one_process_of_mesh, result_of
+    import torch
+    import torch.distributed as dist
+    from strategy_ranks import gpt, one_process_of_mesh, result_of
+
+    from traceops.train.strategies.stages import blocks_of_stages
 
 
 @pytest.fixture(scope="module")
