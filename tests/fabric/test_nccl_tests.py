@@ -316,3 +316,14 @@ def test_small_messages_that_take_milliseconds(tmp_path, capsys, us, late):
     assert "0 GB/s" not in told
     assert ("takes 10.0 ms for 8 B" in told) is late and ("Nothing wrong" in told) is not late
     assert "no message was large enough to tell a bandwidth" in told
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks", "late"), [("all_reduce", 32, True), ("alltoall", 32, False), ("alltoall", 16, True)]
+)
+def test_what_sends_to_each_rank_in_turn_may_take_longer(tmp_path, program, ranks, late):
+    path = tmp_path / "test.log"
+    row = ONE_ROW.format(bytes=8, us=2300.0)
+    began = f"# Collective test starting: {program}_perf\n"
+    path.write_text(began + "".join(RANKS.format(r=rank) for rank in range(ranks)) + HEADER + row)
+    assert [severity for severity, _ in said(path)["TO-P008"][0]] == ["warning"] * late

@@ -37,9 +37,9 @@ SLOW_TEST = Rule(
         "more is below half of what the links between its GPUs give (measured by `traceops doctor`, or known from "
         "the GPU's name or its NVLinks inside one host), or below 30 % of what NCCL's log expects; error below 10 "
         "%. Warning also where, in any operation, the largest message moves at less than half the rate of a "
-        "smaller one of at least 32 MB, or where messages of up to 1 KiB take 2 ms or more between up to 64 ranks. "
-        "Not judged: operations that do not use all links (sendrecv, alltoall, "
-        "gather), and tests of one rank."
+        "smaller one of at least 32 MB, or where messages of up to 1 KiB take 2 ms or more between up to 64 ranks (16 "
+        "where each rank sends to every other or one to all). The bandwidth of operations that do not use all links "
+        "(sendrecv, alltoall, gather) is not compared with the links. Tests of one rank are not judged."
     ),
     advice=(
         "See which way NCCL took: the same test with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, beside "
@@ -72,6 +72,8 @@ _JUDGED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 _SMALL_BYTES = 1 << 10
 _LATE_US = 2_000.0
 _FEW_RANKS = 64  # of more, a ring alone takes long
+_FEW_PEERS = 16  # of more, what sends to each of them in turn takes long
+_TO_EACH = ("alltoall", "alltoallv", "gather", "scatter", "hypercube")
 _MOST_LISTED = 4
 
 
@@ -181,7 +183,8 @@ def _falls(one: Benchmark, best: BenchmarkSize, end: BenchmarkSize) -> Finding:
 def _late(one: Benchmark) -> list[Finding]:
     """Small messages that take milliseconds, whatever their bandwidth."""
     small = [row for row in one.sizes if row.bytes <= _SMALL_BYTES]
-    if alone_text(one) or not small or not 1 < len(one.ranks) <= _FEW_RANKS:
+    few = _FEW_PEERS if one.op in _TO_EACH else _FEW_RANKS
+    if alone_text(one) or not small or not 1 < len(one.ranks) <= few:
         return []
     least = min(small, key=lambda row: row.time_us)
     if least.time_us < _LATE_US:
