@@ -12,7 +12,7 @@ EPOCH_NS = 1_790_857_026 * 10**9
 HOUR_US = 3_600_000_000
 
 
-def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0):
+def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0, group=(0, 1)):
     """Two ranks' traces: one all-reduce a step; `begin_us` after the epoch that the file names."""
     events = []
     for i, step in enumerate(steps):
@@ -20,7 +20,7 @@ def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, wo
         mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
         launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
         comm = {"stream": 7, "correlation": 50 + i, "Collective name": "allreduce", "In msg nelems": 8,
-                "dtype": "Float", "Process Group Ranks": "[0, 1]", "Seq": step}  # fmt: skip
+                "dtype": "Float", "Process Group Ranks": str(list(group)), "Seq": step}  # fmt: skip
         kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7}
         events += [
             {**mark, "ts": at, "dur": 999},
@@ -120,3 +120,59 @@ def test_the_manifest_of_another_run(tmp_path, manifest, what):
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     (message,) = said(analyze(tmp_path), "TO-V007")
     assert what in message
+
+
+def lives(*spans, host="node0"):
+    """run.json with the seconds in which each rank's process ran."""
+    ranks = [
+        {"rank": r, "host": host, "started_ns": EPOCH_NS + int(a * 1e9), "ended_ns": EPOCH_NS + int(b * 1e9)}
+        for r, (a, b) in enumerate(spans)
+    ]
+    return json.dumps({"world_size": len(spans), "ranks": ranks})
+
+
+@pytest.mark.parametrize(
+    "seconds, how",
+    [
+        (-15, "was recorded 0:05 before the process of rank 1 began"),
+        (25, "was recorded 0:15 after the process of rank 1 ended"),
+    ],
+)
+def test_a_trace_of_a_run_just_before_or_after_is_left_out(tmp_path, seconds, how):
+    """A trace of another run that lay under a rank's name was used without a word."""
+    write(tmp_path / "rank_0.json", 0)
+    write(tmp_path / "rank_1.json", 1, begin_us=seconds * 10**6)
+    (tmp_path / "run.json").write_text(lives((-10, 10), (-10, 10)))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0,) and report.run.ranks_missing == (1,)
+    (message,) = said(report, "TO-V002")
+    assert f"rank_1.json: {how}: it is of another run. It is left out" in message
+    assert_not_clean(report)
+
+
+def test_a_host_whose_clock_was_set_keeps_its_ranks(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"rank_{rank}.json", rank)
+    manifest = json.loads(lives((-10, 10), (20, 30)))
+    manifest["ranks"][1]["host"] = "node1"
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    (message,) = said(report, "TO-V007")
+    assert "the host's clock was set, or it is of another run. It is used" in message
+
+
+def test_without_run_json_a_rank_apart_in_time_whose_collectives_match_none_is_said(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"rank_{rank}.json", rank, world=3)
+    write(tmp_path / "rank_2.json", 2, begin_us=15 * 10**6, world=3, group=(0, 1, 2))
+    report = analyze(tmp_path)
+    (message,) = said(report, "TO-V007")
+    assert "rank_2.json: begins 0:15 after the traces of ranks 0–1 with the same steps" in message
+    assert_not_clean(report)
+
+
+def test_a_clock_that_is_off_is_no_other_capture_where_collectives_match(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"rank_{rank}.json", rank, begin_us=15 * 10**6 * rank)
+    assert said(analyze(tmp_path), "TO-V007") == []

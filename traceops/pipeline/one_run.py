@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traceops.across.apart import clusters_in_time
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary
 
@@ -14,6 +15,7 @@ _FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times, and each h
 _APART_NS = 600 * 10**9  # clocks that nobody sets go wrong by minutes
 _WINDOWS_APART = 10
 _EARLY_NS = 60 * 10**9  # before run.json says that the run began
+_OUT_OF_LIFE_NS = 10**9  # beyond the process's own begin and end
 _MOST_STEPS = 8
 
 Said = tuple[str, str]  # path, what is wrong with it
@@ -33,9 +35,15 @@ def of_one_run(
 ) -> OneRun:
     """The ranks of one run among these. hosts: where each ran, as far as known. manifest: run.json, {} without one."""
     ranks, copies = _without_copies(ranks)
+    ranks, strangers, odd = _without_other_processes(ranks, hosts, manifest)
     ranks, others, apart = _without_other_captures(ranks, hosts, listed=bool(manifest.get("ranks")))
-    doubts = [*apart, *_repeated_steps(ranks), *_of_another_manifest(ranks, manifest)]
-    return OneRun(tuple(ranks), (*copies, *others), tuple(doubts))
+    doubts = [
+        *(odd if not apart else ()),
+        *apart,
+        *_repeated_steps(ranks),
+        *_of_another_manifest(ranks, manifest),
+    ]
+    return OneRun(tuple(ranks), (*copies, *strangers, *others), tuple(doubts))
 
 
 def _without_copies(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], list[Said]]:
@@ -61,11 +69,56 @@ def _content(summary: RankSummary) -> Hashable:
     return summary.meta.rank, summary.event_count, *(own.tobytes() for own in times), kernels
 
 
+def _without_other_processes(
+    ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
+) -> tuple[list[RankSummary], list[Said], list[Said]]:
+    """A trace recorded before its rank's process began, or after it ended, is of another run.
+
+    It is left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is
+    of another run, which `_of_another_manifest` says.
+    """
+    entries = {
+        entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)
+    }
+    off = {summary.rank: _out_of_life(summary, entries.get(summary.rank, {})) for summary in ranks}
+    fit = {hosts.get(rank) for rank, how in off.items() if how == ""}
+    left_out, doubts = [], []
+    for summary in ranks if fit else ():
+        how = off[summary.rank]
+        if not how:
+            continue
+        if hosts.get(summary.rank) in fit:
+            left_out.append((summary.path, f"{how}: it is of another run. It is left out; copy the trace of rank "
+                             f"{summary.rank} of this run"))  # fmt: skip
+        else:
+            doubts.append((summary.path, f"{how}: the host's clock was set, or it is of another run. It is used; put "
+                           "each run in a folder of its own"))  # fmt: skip
+    gone = {path for path, _ in left_out}
+    return [summary for summary in ranks if summary.path not in gone], left_out, doubts
+
+
+def _out_of_life(summary: RankSummary, entry: Mapping[str, Any]) -> str | None:
+    """How far a trace lies out of the time in which its rank's process ran; '' within it, None where nothing tells."""
+    began, ended = _time(entry.get("started_ns")), _time(entry.get("ended_ns"))
+    begin, end = _begin(summary), int(summary.step_edges[-1])
+    if began is None or begin < _FIRST_EPOCH_NS:
+        return None
+    if began - end > _OUT_OF_LIFE_NS:
+        return (
+            f"was recorded {clock_text((began - end) / 1e9)} before the process of rank {summary.rank} began"
+        )
+    if ended is not None and begin - ended > _OUT_OF_LIFE_NS:
+        return (
+            f"was recorded {clock_text((begin - ended) / 1e9)} after the process of rank {summary.rank} ended"
+        )
+    return ""
+
+
 def _without_other_captures(
     ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], *, listed: bool
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
     """The ranks whose steps overlap in time; of the rest, those that cannot be of the run are left out, others said."""
-    clusters = _clusters(ranks)
+    clusters = clusters_in_time(ranks, _APART_NS, _WINDOWS_APART)
     if len(clusters) < 2:
         return list(ranks), [], []
     main = max(clusters, key=lambda own: (len(own), _begin(own[0])))
@@ -85,21 +138,6 @@ def _without_other_captures(
                                  "a folder of its own"))  # fmt: skip
     gone = {path for path, _ in left_out}
     return [summary for summary in ranks if summary.path not in gone], left_out, doubts
-
-
-def _clusters(ranks: Sequence[RankSummary]) -> list[list[RankSummary]]:
-    """Ranks whose windows lie near each other in time, in order of time."""
-    in_order = sorted(ranks, key=_begin)
-    longest = max((int(own.step_edges[-1]) - _begin(own) for own in in_order), default=0)
-    clusters: list[list[RankSummary]] = []
-    end = 0
-    for summary in in_order:
-        if not clusters or _begin(summary) - end > max(_APART_NS, _WINDOWS_APART * longest):
-            clusters.append([])
-            end = int(summary.step_edges[-1])
-        clusters[-1].append(summary)
-        end = max(end, int(summary.step_edges[-1]))
-    return clusters
 
 
 def _begin(summary: RankSummary) -> int:

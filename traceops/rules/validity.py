@@ -1,4 +1,4 @@
-"""TO-V001 to TO-V005 and TO-V007: how far the traces can be trusted; other modules here have the others."""
+"""TO-V001 to TO-V005: how far the traces can be trusted; other modules here have the others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from traceops.rules.activity import (
     judge_kernels,
 )
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
+from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP
 from traceops.rules.whole_steps import judge as judge_whole_steps
@@ -80,18 +81,6 @@ PROFILER_COST = Rule(
     ),
 )
 
-CONTRADICTIONS = Rule(
-    id="TO-V007",
-    title="Traces contradict each other",
-    fires=(
-        "Fires for every file that is used and whose rank, times, step numbers or run differ from what its name, the "
-        "other traces or run.json say. What cannot be of the run is left out, and is a finding of TO-V002."
-    ),
-    advice=(
-        "Put the traces of one capture, and its run.json, into a separate folder, each trace under its own "
-        "rank. Until then, numbers that compare ranks may mix two runs."
-    ),
-)
 RULES = (
     MISSING_RANKS,
     DAMAGED,
@@ -125,7 +114,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         else judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs.manifest, light=inputs.undisturbed is not None),
         judge_clocks(inputs.run),
-        judge_contradictions(inputs.found.doubts),
+        judge_contradictions(inputs.found.doubts, inputs.run),
         judge_kernels(inputs.ranks),
         judge_communication(inputs.ranks, inputs.run.world, inputs.run.step_words),
         judge_whole_steps(inputs),
@@ -185,15 +174,6 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
             )
         )
     return DAMAGED.verdict(*found, clear="every file was read to its end")
-
-
-def judge_contradictions(doubts: Sequence[tuple[str, str]]) -> Verdict:
-    """TO-V007: one finding a file, so that each is named."""
-    found = [
-        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)])
-        for path, what in doubts
-    ]
-    return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
 
 
 def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:
