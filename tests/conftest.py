@@ -7,6 +7,7 @@ import signal
 import sys
 
 import pytest
+import slow_first
 from hypothesis import settings
 
 # jsonschema builds 38 parsers for it when it is imported, and none of our schemas has such a format.
@@ -57,6 +58,13 @@ _LOADED_TORCH = ["before the tests"] if "torch" in sys.modules else []
 def pytest_collectreport(report):
     if "torch" in sys.modules and not _LOADED_TORCH:
         _LOADED_TORCH.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)  # what -m and -k leave out is out already
+def pytest_collection_modifyitems(items):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        items[:] = slow_first.slow_first(items, [item.nodeid for item in items], workers)
 
 
 def pytest_collection_finish():
