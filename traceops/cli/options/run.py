@@ -35,7 +35,8 @@ analyze and compare read it instead of the trace, so you need to copy only summa
 _SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables that the doctor found to work.
 --env wins over it"""
 _FALLBACK = """train as one rank, on one GPU or the CPU, with as many samples a step as all ranks would have.
-Built-in strategies accumulate gradients. A script has to accumulate TRACEOPS_FALLBACK_RANKS batches itself"""
+Built-in strategies accumulate gradients. A script has to accumulate TRACEOPS_FALLBACK_RANKS batches itself,
+or by the callbacks for Hugging Face and Lightning"""
 _OBSERVE = """do not time the steps outside the window, and do not sample what hosts and machine do
 (docs/observe.md)"""
 _LIGHT = """on GPUs: do not record the device alone for some steps after the last window. That recording (CUPTI)

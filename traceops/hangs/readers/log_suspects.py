@@ -49,9 +49,9 @@ _LETTERS = re.compile(r"[^\W\d_]{2}")
 # Errors by name of which a program says that it goes on, or that healthy programs print.
 _GOES_ON = re.compile(r"\b(?:[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
 _HARMLESS = (
-    "pip's dependency resolver", "Unable to register cu", "already registered", "/meta_optimizer.cc",
-    "/node_def_util.cc", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
-    "PMIX ERROR", "Using pad_token, but",
+    "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
+    "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
+    "PMIX ERROR", "Using pad_token, but", "buffer_comparator.cc:", "task/cgroup: unable to add task",
 )  # fmt: skip
 
 
