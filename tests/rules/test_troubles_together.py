@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from generated_run import SlowCompute, SlowInput, ddp, simulate, step_durations, write_traces
+from generated_run import SlowCompute, SlowHost, SlowInput, ddp, simulate, step_durations, write_traces
 from measured_runs import across, program
 
 from traceops import analyze
@@ -97,3 +97,19 @@ def test_one_rank_late_in_all_steps_and_one_in_some():
     )
     assert [one.ranks for one in always.findings] == [(2,)]
     assert [(one.ranks, one.steps) for one in sometimes.findings] == [((0,), (5,))]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_step_in_which_all_compile_again_hides_no_late_rank(tmp_path, sync):
+    """It was 'rank 2 looks late, but 8 steps cannot rule out chance': all of chance was in the one long step."""
+    made = program(ddp, layers=6, steps=8, sync=sync)
+    report = told(tmp_path, made, [SlowCompute(2, 2.0), *(SlowHost(r, 80_000, steps=(5,)) for r in range(4))])
+    [late] = found(report, "TO-S001")
+    assert (late.ranks, late.cause, late.severity) == ((2,), "gpu_compute", "error")
+    assert late.impact_ms == pytest.approx(step_ms(made, [SlowCompute(2, 2.0)]) - step_ms(made, []), rel=0.1)
+
+
+def test_a_step_in_which_all_compile_again_makes_nobody_late(tmp_path):
+    made = program(ddp, layers=6, steps=8, sync=True)
+    report = told(tmp_path, made, [SlowHost(rank, 80_000, steps=(5,)) for rank in range(4)])
+    assert not found(report, "TO-S001") and not found(report, "TO-S003")

@@ -204,7 +204,8 @@ def measure_across(
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks))
     if graph is None or lateness is None:
         return run
-    replays = Replays(graph)
+    typical = ~np.isin(graph.steps, unlike)
+    replays = Replays(graph, typical)
     stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
     far = far_ranks(stragglers.found)
@@ -212,7 +213,6 @@ def measure_across(
     beside = {} if groups is None else _work(ranks, graph, groups.single, {*groups.ranks, *far})
     work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
-    typical = ~np.isin(graph.steps, unlike)
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
     late = [tuple(sorted({*groups.ranks, *far}))] if groups is not None else []
     sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow, *late]))

@@ -127,7 +127,7 @@ def _measured(
     late = sorted({*slow, *far})
     known = {summary.rank: summary for summary in summaries}
     groups = [
-        _group(graph, known, part, peers, [rank for rank in late if rank not in part])
+        _group(replays, known, part, peers, [rank for rank in late if rank not in part])
         for part in parts
         if len(part) >= LEAST_RANKS
     ]
@@ -172,12 +172,13 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
 
 
 def _group(
-    graph: StepGraph,
+    replays: Replays,
     summaries: dict[int, RankSummary],
     group: tuple[int, ...],
     peers: tuple[int, ...],
     beside: Sequence[int],
 ) -> SlowGroup:
+    graph, typical = replays.graph, replays.typical
     middle, peer = median_rank(graph, group), median_rank(graph, peers)
     theirs = np.array([_own(graph, rank) for rank in peers])
     longer = np.median([_own(graph, rank) for rank in group], axis=0) - np.median(theirs, axis=0)
@@ -203,7 +204,7 @@ def _group(
         cause=cause,
         compared=compared if compared is not None and compared.kind is not UNSET else None,
         late=tuple(number for number, slow in zip(graph.steps, late, strict=True) if slow),
-        chance=chance(_own(graph, middle), theirs),
+        chance=chance(_own(graph, middle)[typical], theirs[:, typical]),
         beside=tuple(beside),
     )
 

@@ -37,8 +37,9 @@ class Straggler:
 
     `saved` is what each step gains if this rank runs as its peers do and the other stragglers are cured already.
     `alone` is what it gains if only this rank is cured. `chance` is the probability that ranks whose steps were
-    dealt at random would show one as late. `caused` is by CAUSES, a step. `apart` says whether its own time in its
-    late steps lies beyond what its peers differ by among themselves.
+    dealt at random would show one as late; steps that are long for another reason are no part of
+    that. `caused` is by CAUSES, a step. `apart` says whether its own time in its late steps lies beyond what
+    its peers differ by among themselves.
     """
 
     rank: int
@@ -178,7 +179,7 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         saved=saved,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
-        chance=chance(own, others),
+        chance=chance(own[replays.typical], others[:, replays.typical] if peers else others),
         apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
 

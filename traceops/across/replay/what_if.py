@@ -129,10 +129,15 @@ def rank_change(ranks: Sequence[int]) -> str:
 
 
 class Replays:
-    """Replays of one graph, each made once however often it is asked for."""
+    """Replays of one graph, each made once however often it is asked for.
 
-    def __init__(self, graph: StepGraph) -> None:
+    typical: its steps that are like each other: by them chance is judged; all where there are none.
+    """
+
+    def __init__(self, graph: StepGraph, typical: NDArray[np.bool_] | None = None) -> None:
         self.graph = graph
+        every = np.ones(len(graph.steps), dtype=bool)
+        self.typical: NDArray[np.bool_] = every if typical is None or not typical.any() else typical
         self._made: dict[tuple[int, ...], SimulatedSteps | None] = {}
         self._changes: dict[tuple[int, ...], Scenario | None] = {}
 
