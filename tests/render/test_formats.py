@@ -7,13 +7,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import sample_doctor
+import sample_hang
 from msgspec.structs import replace
 
 from traceops.core.errors import InputError
+from traceops.core.file_formats import FORMATS
 from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
-from traceops.render import write_report
+from traceops.render import write_diagnosis, write_report
+from traceops.render.doctor.files import write_doctor
 from traceops.render.report.csv import CSV_FILES, render_csv_files
+from traceops.render.runs.files import write_runs
 from traceops.report.document import render_json, to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables
@@ -87,6 +92,15 @@ def test_writing_replaces_whole_files_and_leaves_others_alone(report, tmp_path):
     assert not (tmp_path / "blocking_calls.csv").exists()
     assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == 2
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_that_takes_a_format_writes_it(report, tmp_path, name):
+    """`--format` takes the same names in each command, which then shows the first file that was written."""
+    assert write_report(report, tmp_path / "report", (name,))
+    assert write_runs((), tmp_path / "runs", "no run", (name,))
+    assert write_diagnosis(sample_hang.skipped(), (), tmp_path / "hang", (name,))
+    assert write_doctor(sample_doctor.healthy(), tmp_path / "doctor", (name,))
 
 
 def test_failed_write_leaves_the_old_file(report, tmp_path, monkeypatch):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
-from traceops.cli.arguments import FORMATS, fails, make_writable, report_folder, report_formats
+from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
 from traceops.cli.options import analyze as options
 from traceops.core.errors import InputError
+from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.plain_text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce

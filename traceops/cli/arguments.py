@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from traceops.core.errors import InputError, UsageError
+from traceops.core.file_formats import FORMATS
 from traceops.core.findings import SEVERITIES, Finding, Severity
-
-FORMATS = ("html", "csv", "json")
 
 
 def report_formats(text: str) -> tuple[str, ...]:
     """The formats in ``html,csv,json``. Raises UsageError for any other."""
     formats = tuple(part.strip() for part in text.split(",") if part.strip())
     if not formats or not set(formats) <= set(FORMATS):
-        raise UsageError(f"--format takes html, csv and json, separated by commas; it got {text!r}")
+        known = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+        raise UsageError(f"--format takes {known}, separated by commas; it got {text!r}")
     return formats
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
+from traceops.core.file_formats import FORMATS
 from traceops.core.folder_lock import locked_folder
 from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_all_whole
@@ -21,7 +22,6 @@ from traceops.rules.root_rules import in_order_of_roots
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
-FORMATS = ("html", "csv", "json")
 FLAMES = "flame.rank_*.speedscope.json"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from traceops.cli.options.types import positive
+from traceops.core.file_formats import FORMATS
 
 HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="latest",
         help="which capture windows to analyse (%(default)s)",
     )
-    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
+    add("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
     add(
         "--plotlyjs",
         choices=("none", "inline", "cdn"),

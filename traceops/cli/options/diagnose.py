@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from traceops.core.file_formats import FORMATS
+
 HELP = "Explain a hang or a crash from dumps, logs and stacks of any job: the rank, the cause, and who waits."
 
 
@@ -19,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
     )
-    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
+    add("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

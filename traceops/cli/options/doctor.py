@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from traceops.cli.options.types import positive
+from traceops.core.file_formats import FORMATS
 
 HELP = "Check this machine, test how its GPUs communicate, and find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
@@ -14,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--from", dest="saved", nargs="+", metavar="FILE", help=_FROM)
     add("-o", "--output", default="reports/doctor", metavar="DIR", help="report folder (%(default)s)")
-    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
+    add("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
     add("--json", action="store_true", help="print doctor.json, not the report")
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
     add("-v", "--verbose", action="store_true", help="also show checks that passed")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from traceops.core.file_formats import FORMATS
 from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup
-from traceops.render import FORMATS, write_files
+from traceops.render import write_files
 from traceops.report.write import json_text
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from traceops.core.file_formats import FORMATS
 from traceops.measure.ledger import BUCKETS
-from traceops.render import FORMATS, write_files
+from traceops.render import write_files
 from traceops.render.writers.csv import csv_text
 from traceops.report.write import json_text
 from traceops.runs.model import RunRow, RunsDocument
