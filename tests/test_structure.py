@@ -35,3 +35,10 @@ def test_no_two_test_modules_have_one_name() -> None:
     """pytest imports them by their base names: a run of all folders would stop at the second."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_the_picture_of_the_layers_is_the_contract() -> None:
+    """docs/architecture.md opens with what import-linter holds: a line a layer, the highest first."""
+    lines = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
+    column = lines[0].index("callbacks")  # from there on, what the packages do
+    assert [set(line[:column].split()) for line in lines] == structure.layers()
