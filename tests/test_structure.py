@@ -39,6 +39,8 @@ def test_no_two_test_modules_have_one_name() -> None:
 
 def test_the_picture_of_the_layers_is_the_contract() -> None:
     """docs/architecture.md opens with what import-linter holds: a line a layer, the highest first."""
-    lines = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
+    lines = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
+    )
     column = lines[0].index("callbacks")  # from there on, what the packages do
     assert [set(line[:column].split()) for line in lines] == structure.layers()
