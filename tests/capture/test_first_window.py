@@ -7,6 +7,7 @@ from capture_reading import run_json, step_numbers
 
 from traceops.capture.first_window import FIRST, may_have_gpu
 from traceops.core.shorter_schedule import FIRST_STEPS
+from traceops.core.step_log import RECORD, RECORDED
 
 _TRAIN = """
 import json, sys, torch, traceops
@@ -128,7 +129,78 @@ print(len(theirs.key_averages()))
     assert windows(folder / "own")[0] in ([], [(0, [], False)]), "a schedule of the user's own is kept to"
     kept, rank = windows(folder / "refused")
     assert kept == [(0, [10, 11, 12, 13], True)] and not run_json(folder / "refused")["failures"]
-    assert windows(folder / "theirs")[1]["status"] == "given_way"
+    kept, rank = windows(folder / "theirs")
+    assert kept == [(0, [1], False)] and rank["status"] == "finished"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_profiler_of_the_scripts_own_at_its_start_costs_it_no_later_window(train):
+    table, folder, _ = train(
+        """
+with traceops.capture("run") as profile:
+    for step in range(20):
+        if step == 2:
+            theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            theirs.start()
+        torch.ones(3).sum()
+        if step == 2:
+            theirs.stop()
+        profile.step()
+print(len(theirs.key_averages()))
+"""
+    )
+    assert table > 0
+    kept, rank = windows(folder / "run")
+    assert (kept, rank["status"], rank["note"]) == ([(0, [10, 11, 12, 13], True)], "finished", None)
+    _magic, _header, records = (folder / "run/rank_0/steps.bin").read_bytes().split(b"\n", 2)
+    recorded = [step for step, (*_, flags) in enumerate(RECORD.iter_unpack(records)) if flags & RECORDED]
+    assert recorded == [1, 2, 3, *range(8, 15)], "step 2 began under the profiler"
+
+
+_THREADS = """
+import threading
+
+def step(profile):
+    torch.ones(3).sum()
+    profile.step()
+
+def trained(out, steps, others, **options):
+    with traceops.capture(out, **options) as profile:
+        for number in range(steps):
+            if number in others:
+                thread = threading.Thread(target=step, args=(profile,))
+                thread.start()
+                thread.join()
+            else:
+                step(profile)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_steps_that_end_in_several_threads_do_not_crash(train):
+    _, folder, said = train(
+        _THREADS
+        + """
+trained("each", 20, range(20))
+trained("first", 14, [0])
+trained("second", 14, [1])
+assert not torch._C._autograd._profiler_enabled(), "what was left open is stopped where its thread comes again"
+trained("late", 20, [11], first_window=False)
+assert not torch._C._autograd._profiler_enabled()
+print(json.dumps(float(torch.ones(3).sum())))
+"""
+    )
+    kept, rank = windows(folder / "each")
+    assert (kept, rank["status"], rank["steps"]) == ([], "given_way", 20)
+    assert (
+        rank["note"] == "the capture gave way: steps end in several threads, and torch's profiler records one"
+    )
+    assert windows(folder / "first")[0] == windows(folder / "second")[0] == [(0, [10, 11, 12, 13], True)]
+    kept, rank = windows(folder / "late")
+    assert (kept, rank["status"], rank["steps"]) == ([], "given_way", 20)
+    assert said.count("in several threads") == 2 and not run_json(folder / "late")["failures"]
 
 
 @pytest.mark.torch

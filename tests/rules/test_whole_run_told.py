@@ -1,5 +1,6 @@
 """TO-W001, TO-W002, TO-W003 and the lines that other findings get, on a run's folder as `traceops run` leaves it."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze
@@ -15,6 +17,7 @@ from traceops.render import write_report
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
+from traceops.render.writers.terminal import write_terminal
 from traceops.rules.whole_run import what_was_compiled
 from traceops.traces.observed import Compilation
 
@@ -318,7 +321,34 @@ def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
     )
     assert said(3, [1, 2])[0].endswith("the schedule needs 14"), "there are no later ones"
     assert said(11, [10]) == said(40, [10, 11, 12, 13]) == said(8, []) == said(None, [1, 2]) == []
-    assert said(40, [1, 2]) == [], "a program of that length asked for them"
+    assert said(40, [1, 2])[0].endswith(": recording ended before the schedule's window")
+    schedule.update(skip_first=1, unprofiled=0, warmup=0)
+    assert said(40, [1, 2]) == [], "the schedule asks for them"
+
+
+def test_first_steps_are_not_held_to_later_ones_and_are_no_clean_bill(tmp_path):
+    run = run_of(tmp_path)
+    schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+
+    def told(recorded):
+        manifest = json.loads((run / "run.json").read_text())
+        manifest.update(
+            steps=9,
+            schedule=schedule,
+            profiled_steps=recorded,
+            profiled_step_ms=60.0,
+            unprofiled_step_ms=20.0,
+        )
+        (run / "run.json").write_text(json.dumps(manifest))
+        report = analyze(run)
+        [check] = [check for check in report.checks if check.rule == "TO-V005"]
+        return report, check
+
+    report, check = told([10, 11])
+    assert check.status == "fired" and not report.summary.first_steps
+    report, check = told([1, 2])
+    assert check.status == "not_evaluated" and "the program's first ones" in check.reason
+    assert report.summary.profiler_slowdown is None
 
 
 @pytest.mark.parametrize(
@@ -378,3 +408,13 @@ def test_what_is_compiled_once_is_no_recompilation(tmp_path):
     first = [compiled(n, 500.0, None) for n in range(5)]
     assert not found(recompiling(tmp_path / "first", *first), "TO-W001")
     assert not found(recompiling(tmp_path / "once", compiled(5, 500.0)), "TO-W001")
+
+
+def test_what_is_said_of_first_steps():
+    report = analyze(DATA / "ddp4")
+    report = replace(report, findings=(), summary=replace(report.summary, first_steps=True))
+    said = verdict(report)
+    assert said.level == "info" and "the program's first steps" in said.sentence
+    lines = io.StringIO()
+    write_terminal(describe_summary(report, Path("x")), lines)
+    assert "The recorded steps are the program's first whole ones" in lines.getvalue()

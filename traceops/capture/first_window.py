@@ -73,6 +73,7 @@ class FirstWindow:
 
     def step_ended(self, step: int) -> bool:
         """Whether this was its last step, or it failed at it."""
+        self._recorder.stop_left()
         if not self.is_open:
             return False
         try:
@@ -92,6 +93,13 @@ class FirstWindow:
         if self.is_open:
             self.is_open = False
             self._recorder.hold()
+
+    def give_way(self) -> None:
+        """A profiler of the training's own starts: the whole steps until now stay."""
+        try:
+            self.stop()
+        except Exception as error:
+            self._end(error)
 
     def keep(self) -> KeptWindow | None:
         """Write what it holds; None where that is no whole step. Raises what writing a trace does."""

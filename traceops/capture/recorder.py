@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +20,10 @@ from traceops.core.capture_failure import CaptureOperation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
+
+
+class OtherThread(Exception):
+    """A step ended in another thread than the one that opened torch's profiler, whose own that is."""
 
 
 class Recorder:
@@ -44,6 +50,8 @@ class Recorder:
         self._trace: str | None = None
         self._ended = False
         self._held: profile | None = None
+        self._thread = 0  # that opened; torch's profiler is this thread's own
+        self._left: profile | None = None  # open, but only that thread can stop it
         self._scope = ExitStack()
 
     def adopt(self, window: int) -> Adoption:
@@ -79,6 +87,9 @@ class Recorder:
             return ProfilerAction.RECORD_AND_SAVE if ends else ProfilerAction.RECORD
 
         self._window = self.schedule.window(step)
+        self._thread = (
+            threading.get_native_id()
+        )  # a thread that has ended may leave its get_ident to the next
         self._trace = None
         self._ended = False
         activities = [ProfilerActivity.CPU]
@@ -98,16 +109,25 @@ class Recorder:
             raise
 
     def step(self) -> None:
-        """The step ended; after the window's last one, the trace is written and the recorder closed."""
+        """The step ended; after the window's last one, the trace is written and the recorder closed.
+
+        Raises OtherThread where nothing more can be recorded.
+        """
         if self._profile is None:
             return
         self._doing(CaptureOperation.RECORD)
+        if threading.get_native_id() != self._thread:
+            self.abandon()
+            raise OtherThread
         self._profile.step()
         if self._ended:
             self.close()
 
     def close(self, *, keep: bool = True) -> None:
-        """Stop now; what was recorded of the window is written, unless it is not to be kept."""
+        """Stop now; what was recorded of the window is written, unless it is not to be kept.
+
+        In another thread than the one that opened nothing can be stopped or written.
+        """
         session = self._stopped()
         if session is not None and keep:
             self._write(session)
@@ -128,6 +148,9 @@ class Recorder:
         if session is None:
             return None
         self._doing(CaptureOperation.STOP)
+        if threading.get_native_id() != self._thread:
+            self._leave(session)
+            return None
         try:
             self._scope.close()
         finally:  # once only: Kineto crashes where a session is stopped again that stopped half-way
@@ -149,10 +172,35 @@ class Recorder:
         contained(self._scope.close)
         if session is None:
             return
+        if threading.get_native_id() != self._thread:
+            self._leave(session)
+            return
         try:
             session.stop()
         except Exception:
             contained(_end_kineto)
+
+    def _leave(self, session: profile) -> None:
+        """Not stopped here: torch would find no session, and crash where its results are asked for."""
+        contained(self._scope.close)
+        if self._left is None:
+            contained(atexit.register, self.stop_left)
+        self._left = session
+        self.stop_left()
+
+    def stop_left(self) -> None:
+        """Stop what was left open, if its own thread has come: until then it records what that thread does.
+
+        Where that has ended, the process would crash at its end if Kineto still had the session.
+        """
+        if self._left is None:
+            return
+        if threading.get_native_id() == self._thread:
+            session, self._left = self._left, None
+            contained(session.stop)
+        elif not Path(f"/proc/self/task/{self._thread}").exists():
+            self._left = None
+            contained(_end_session)
 
     def take_trace(self) -> str | None:
         """Path of the window's trace relative to the run folder, if one was written since `open`."""
@@ -169,7 +217,13 @@ def _end_kineto() -> None:
     import torch
 
     if torch._C._autograd._profiler_enabled():
-        torch._C._autograd._disable_profiler()
+        _end_session()
+
+
+def _end_session() -> None:
+    import torch
+
+    torch._C._autograd._disable_profiler()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from traceops.capture.later_windows import AskedWindows, LongerSchedule
 from traceops.capture.light.window import LightWindow
 from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.progress import ProgressWriter
-from traceops.capture.recorder import Recorder
+from traceops.capture.recorder import OtherThread, Recorder
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
@@ -187,6 +187,8 @@ class Capture:
                 self._skipped = False
             if samples is not None:
                 self._samples = (self._samples or 0) + samples
+            if self._recorder is not None:
+                self._recorder.stop_left()
             if self.failure is None:
                 self._end(self._step)
                 self._end_of_light_step()
@@ -305,7 +307,11 @@ class Capture:
             return
         if self._schedule.ends_window(step):
             self._tell("profiler", step + 1)  # writing the trace may take minutes
-        self._recorder.step()
+        try:
+            self._recorder.step()
+        except OtherThread:
+            self.give_way("steps end in several threads, and torch's profiler records one", adopt=False)
+            return
         if self._schedule.ends_window(step):
             if self._watchers is not None:
                 self._watchers.window_ends(step, self._schedule)
@@ -324,7 +330,7 @@ class Capture:
             except RuntimeError as error:  # Kineto holds one session a process
                 self.give_way(f"the profiler could not start at step {step}: {error}")
         if self._first is not None and self._record.manifest.status == "running":
-            self._first.step_begins(step, self._foreign_profiler)
+            self._first.step_begins(step, self._first_gives_way)
         self._doing(CaptureOperation.TIME)
         if (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)) and self._starts(
             phase, step
@@ -383,13 +389,21 @@ class Capture:
         if self._open:
             self.guard.run(CaptureOperation.STOP, self.give_way, "the script started its own torch.profiler")
 
-    def give_way(self, reason: str) -> None:
-        """Stop recording because something else has the better claim; what was recorded is kept."""
+    def _first_gives_way(self) -> None:
+        """A profiler of the script's own starts: it may be over when the schedule's window is due."""
+        if self._open and self._first is not None:
+            self.guard.run(CaptureOperation.STOP, self._first.give_way)
+
+    def give_way(self, reason: str, *, adopt: bool = True) -> None:
+        """Stop recording because something else has the better claim; what was recorded is kept.
+
+        adopt: wait for the trace of a profiler of the script's own.
+        """
         assert self._record is not None
         self._stop_recording()
         note = f"the capture gave way: {reason}"
         self._record.manifest = replace(self._record.manifest, status="given_way", note=note)
-        if self._recorder is not None:
+        if adopt and self._recorder is not None:
             self._adoption = self._recorder.adopt(len(self._record.manifest.windows))
         self._save()
         if not self.settings.launched:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,23 @@ def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
             phases[name] = max(min(phases[name], least), phases[name] - excess)
     flags = " ".join(f"--{name.replace('_', '-')} {phases[name]}" for name in _PHASES)
     return ShorterSchedule(needed, phases["active"], flags)
+
+
+def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
+    """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
+
+    Those are a first window, or of a profiler of the program's own.
+    """
+    return bool(recorded) and max(recorded) < FIRST_STEPS and any_before_window(schedule, [max(recorded)])
+
+
+def any_before_window(schedule: Any, steps: Any) -> bool:
+    """Whether one of these numbers of steps lies before the first window of a `schedule` as run.json has it."""
+    phases = _phases(schedule)
+    if phases is None or not isinstance(steps, Collection):
+        return False
+    begin = sum(n for name, n in phases.items() if name != "active")
+    return any(isinstance(step, int) and 0 <= step < begin for step in steps)
 
 
 def _phases(schedule: Any) -> dict[str, int] | None:

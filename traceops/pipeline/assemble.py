@@ -34,7 +34,7 @@ from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.assemble_speed import with_speed
 from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
-from traceops.pipeline.observed_run import ObservedRun
+from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
@@ -212,6 +212,7 @@ def _summary(
         compute_pct=_median([row.compute_pct for row in rank_rows]),
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
+        first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
         profiler_slowdown=_round(profiler_slowdown(found.manifest)),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),

@@ -13,7 +13,7 @@ from traceops.across.whole_run import WholeRun, whole_run
 from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
-from traceops.core.shorter_schedule import FIRST_STEPS, shorter_schedule
+from traceops.core.shorter_schedule import FIRST_STEPS, only_first_steps, shorter_schedule
 from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.recorded_memory import recorded_memory_of
@@ -24,6 +24,7 @@ from traceops.traces.run_manifest import manifest_ranks
 from traceops.traces.source import is_remote
 
 _MOST_SNAPSHOTS = 4
+_FIRST_ONES = "the recorded steps are the program's first whole ones, which often take longer than later ones"
 MOST_RANKS = 256  # whose steps are read: a thousand ranks tell no more of which steps are unlike the others
 
 
@@ -75,20 +76,22 @@ def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> list[str]:
     ]
 
 
+def of_first_steps(found: Discovery, ranks: Sequence[RankSummary]) -> bool:
+    """Whether the traces hold a program's first steps, and none of its schedule's window."""
+    numbers = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
+    return only_first_steps(found.manifest.get("schedule"), numbers)
+
+
 def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str]:
-    """What to do where a program ended before its schedule's window, and its first steps stand for that."""
-    steps = found.manifest.get("steps")
-    if not isinstance(steps, int):
+    """What to do where a program's first steps stand for its schedule's window, which it did not reach."""
+    steps, schedule = found.manifest.get("steps"), found.manifest.get("schedule")
+    if not isinstance(steps, int) or not of_first_steps(found, ranks):
         return []
-    shorter = shorter_schedule(found.manifest.get("schedule"), steps)
-    last = max((int(n) for summary in ranks for n in summary.step_numbers), default=-1)
-    if shorter is None or not 0 <= last < FIRST_STEPS:
-        return []
+    shorter = shorter_schedule(schedule, steps)
+    if shorter is None:
+        return [f"{_FIRST_ONES}: recording ended before the schedule's window"]
     later = f"; traceops run {shorter.flags} records later ones" if steps > FIRST_STEPS else ""
-    return [
-        f"the recorded steps are the program's first whole ones, which often take longer than later ones: it ended "
-        f"after {steps} steps, and the schedule needs {shorter.needed}{later}"
-    ]
+    return [f"{_FIRST_ONES}: it ended after {steps} steps, and the schedule needs {shorter.needed}{later}"]
 
 
 def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> tuple[MemoryUse, ...]:

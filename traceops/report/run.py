@@ -243,6 +243,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     compute_pct: float | None = None
     non_compute_pct: float | None = None
     unprofiled_step_time_ms: float | None = None
+    first_steps: Annotated[
+        bool,
+        Meta(
+            description="The recorded steps are the first whole ones of a program that did not reach its schedule's "
+            "window. Such steps often take longer than later ones, so profiler_slowdown is null."
+        ),
+    ] = False
     samples_per_s: Annotated[
         NotNegative | None,
         Meta(

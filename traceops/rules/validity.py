@@ -10,7 +10,7 @@ from traceops.core.findings import Evidence, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
-from traceops.measure.profiler_cost import profiler_slowdown
+from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
     KERNELS_MISSING,
@@ -245,6 +245,10 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
 def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
     """TO-V005: the observer's own cost. light: whether a light window tells of the step without it."""
     ratio = profiler_slowdown(manifest)
+    if ratio is None and first_steps_profiled(manifest):
+        return PROFILER_COST.not_evaluated(
+            "the recorded steps are the program's first ones, which often take longer without the profiler too",
+        )
     if ratio is None:
         return PROFILER_COST.not_evaluated(
             "no unprofiled steps were timed; `traceops run` and traceops.capture time some",

@@ -58,7 +58,7 @@ class Observer:
         self._begun_ns = self._clock.begun_ns
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
-        self._after_window = False
+        self._under_profiler = self._after_window = False
         self._weighed, self._weighed_ns = 0, 0  # looks at what tensors hold, and when the last one was
         self._ended = threading.Event()
         self._thread = daemon_thread("traceops-observer", self._run)
@@ -77,9 +77,10 @@ class Observer:
         return self._stacks.count
 
     def step_ended(self, *, recorded: bool, skipped: bool = False) -> None:
-        """A step ended. recorded: the profiler was on in it. skipped: a gradient scaler left its optimizer out."""
+        """A step ended. recorded: the profiler was on at its end. skipped: a gradient scaler left its optimizer out."""
         if self.trouble is None:
             try:
+                recorded = recorded or self._under_profiler
                 flags = (RECORDED if recorded or self._after_window else 0) | (SKIPPED if skipped else 0)
                 self._after_window = recorded
                 ns, count = self._compilations.take(self._step)
@@ -94,7 +95,7 @@ class Observer:
         if self.trouble is None:
             try:
                 self._clock.resumed(recorded=recorded)
-                self._looking = not recorded
+                self._looking, self._under_profiler = not recorded, recorded
                 if self._device is None and uses_gpu():
                     self._device = sys.modules["torch"].cuda.current_device()
             except Exception as error:

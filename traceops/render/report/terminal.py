@@ -51,6 +51,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
     blocks: list[Block] = [
         text(_heading(report), look="bold", indent=(0, 2)),
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        *_first_steps(report),
         *_whole_run(report),
         _ledger(report),
         *role_lines(report),
@@ -110,6 +111,16 @@ def _typical_of(step: StepTime) -> str:
         return f"mean of {step.n}, p5–p95 {spread}"
     typical = step.n - len(step.unlike)
     return f"mean of {typical} typical one{'' if typical == 1 else 's'}, p5–p95 of all {step.n} {spread}"
+
+
+def _first_steps(report: Report) -> list[Block]:
+    """That the recorded steps may not be like later ones, where they are a program's first."""
+    if not report.summary.first_steps:
+        return []
+    said = "The recorded steps are the program's first whole ones, which often take longer than later ones"
+    plain = report.summary.unprofiled_step_time_ms
+    later = "" if plain is None else f": without the profiler, those take {fixed_text(plain, 2)} ms"
+    return [text(f"{said}{later}.", indent=(0, 2))]
 
 
 def _whole_run(report: Report) -> list[Block]:

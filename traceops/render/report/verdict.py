@@ -285,9 +285,11 @@ def _clean_bill(report: Report) -> Headline:
     seen = _unlike_text(report) + _nothing_recognised(report) + seen
     unjudged = unjudged_sentence(report)
     found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
+    if report.summary.first_steps:
+        found += f" {'of' if unjudged else 'in'} the program's first steps"
     judged = f" {unjudged}" if unjudged else ""
     return Headline(
-        "info" if notes or unjudged or waiting >= WAIT_WARNING_PCT else "clear",
+        "info" if report.summary.first_steps or notes or unjudged or waiting >= WAIT_WARNING_PCT else "clear",
         f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
 
