@@ -180,8 +180,9 @@ def _why_none(manifest: dict[str, Any]) -> str:
         return f", because the capture ended early: {told}"
     if any(rank.get("status") == "given_way" for rank in manifest.get("ranks") or ()):
         return (
-            ", because the program started a profiler of its own and two cannot record at once: take it out of the "
-            "program for this run, or analyze the folder that it writes to"
+            ", because the program started a profiler of its own and two cannot record at once, or ends its steps in "
+            "several threads (run.json says which): take its profiler out for this run, or analyze the folder that it "
+            "writes to"
         )
     steps, ended = manifest.get("steps"), _ENDED.get(str(manifest.get("status")))
     if isinstance(steps, int) and ended is not None:
