@@ -98,6 +98,9 @@ def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
         "E0101 10:00:00.123456 12345 slow_operation_alarm.cc:133] The operation took 2.5s\n",
         "E0501 10:00:00.123 140 torch/_inductor/select_algorithm.py:1905] [0/0] Runtime error during autotuning: \n",
         "wandb: ERROR Error while calling W&B API: internal server error; retrying\n",
+        "wandb: ERROR Dropped streaming file chunk (see wandb/debug-internal.log)\n",
+        "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n",
+        "slurmstepd: error: _is_a_lwp: 1 read() attempts on /proc/1/status failed: No such process\n",
         "urllib3 WARNING Retrying (Retry(total=4)) after connection broken by '…: Connection refused': /api\n",
         "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead\n",
         "[node1:01234] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 169\n",
@@ -151,6 +154,17 @@ def test_a_traceback_in_a_string_of_json_is_none_and_its_message_counts(told):
         '      "py_callstack": "Traceback (most recent call last):\\n  File \\"run.py\\", line 3\\n"\n    }\n  }\n}\n'
     )
     assert diagnosis.roots[0].rule == "TO-E007" and "RendezvousTimeoutError" in diagnosis.roots[0].statement
+
+
+def test_an_exception_without_a_traceback_that_the_program_went_on_after_is_no_cause(told):
+    conda = "CondaError: Run 'conda init' before 'conda activate'\n"
+    steps = "step 1 loss 2.0\n" * 60
+    went_on = told(f"{conda}{steps}")
+    assert went_on.roots == () and "CondaError" in next(seen_lines(went_on))[0].text
+    ended = told(f"{conda}{steps}ValueError: no axis\nbye\n")
+    assert "no axis" in ended.roots[0].statement
+    shown = told(f"{conda}{steps}[ERROR] the mesh has no such axis\n")
+    assert len(list(seen_lines(shown))) == 2 and shown.roots == ()
 
 
 def test_an_exception_may_be_of_a_local_class(told):

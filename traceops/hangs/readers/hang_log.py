@@ -53,6 +53,7 @@ _NOT_THE_CAUSE = (
     "torch.multiprocessing.spawn.",
 )
 _MOST_BARE = 16
+_WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
 def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
@@ -90,6 +91,7 @@ class _LogReader:
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
         self._suspects = Suspects()
+        self._last = 0  # line
         self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
 
     @property
@@ -106,6 +108,7 @@ class _LogReader:
             self._take(its_number, whole)
 
     def _take(self, number: int, line: str) -> None:
+        self._last = number
         rank, body = self._speakers.split(line)
         if self._failed is not None and self._stack_of_failed(rank, body):
             return
@@ -144,8 +147,9 @@ class _LogReader:
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
         if told is None and is_bare_exception(body) and not body.startswith(_NOT_THE_CAUSE):
-            if len(self._bare) < _MOST_BARE:
-                self._bare.setdefault(rank, (number, body))
+            before = self._bare.get(rank)
+            if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
+                self._bare[rank] = (number, body)
             return None
         group = GROUP.search(body) if "[PG " in body else None
         if group is not None and told is not None and told.kind != "status":
@@ -326,11 +330,11 @@ class _LogReader:
         if all(event.kind == "status" or any(words in event.text for words in OF_RAY) for event in events):
             # a paste of the last line only, or with Ray's word on it
             for rank, (number, text) in self._bare.items():
-                self._events.add(
-                    "error", rank if rank is not None else rank_in_message(text, None), number, text
-                )
+                kind: LogKind = "error" if self._last - number <= _WENT_ON else "trouble"
+                speaker = rank if rank is not None else rank_in_message(text, None)
+                self._events.add(kind, speaker, number, text)
             events = self._events.in_order()
-        if not events:  # nothing that a rule knows is not nothing
+        if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
             for number, rank, text in self._suspects.found():
                 self._events.add("trouble", rank, number, text)
             events = self._events.in_order()

@@ -52,6 +52,7 @@ _HARMLESS = (
     "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
     "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
     "PMIX ERROR", "Using pad_token, but", "buffer_comparator.cc:", "task/cgroup: unable to add task",
+    "_is_a_lwp: ", "collect2: error: ld returned", "wandb: ERROR ",
 )  # fmt: skip
 
 
