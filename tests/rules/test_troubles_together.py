@@ -113,3 +113,16 @@ def test_a_step_in_which_all_compile_again_makes_nobody_late(tmp_path):
     made = program(ddp, layers=6, steps=8, sync=True)
     report = told(tmp_path, made, [SlowHost(rank, 80_000, steps=(5,)) for rank in range(4)])
     assert not found(report, "TO-S001") and not found(report, "TO-S003")
+
+
+@pytest.mark.parametrize(
+    "device, fault, cause",
+    [("cuda", SlowHost(2, 6000), "host"), ("cpu", SlowCompute(2, 1.5), "host")],
+)
+def test_a_slow_host_is_no_remark_for_one_long_step_of_all(tmp_path, device, fault, cause):
+    """It was info: 'hosts bound the whole run', by the one step in which all of them were long."""
+    made = program(ddp, layers=6, steps=8, sync=True, device=device)
+    report = told(tmp_path, made, [fault, *(SlowHost(rank, 80_000, steps=(5,)) for rank in range(4))])
+    [late] = found(report, "TO-S001")
+    assert (late.ranks, late.cause, late.severity) == ((2,), cause, "error")
+    assert "hosts bound" not in late.message

@@ -58,9 +58,9 @@ class Stragglers:
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
 
     `joint_ns` are the step times with all of `found` cured, `fed_ns` those without loading too. `host_share` is the
-    part of `joint_ns` that would go if no host were ever late: where hosts bound the job anyway, one of them is always
-    the slowest. `alone` is the rank that caused most of the waiting if no other runs its program, so that nothing can
-    be compared.
+    part of `joint_ns`, in typical steps, that would go if no host were ever late: where hosts bound the job anyway,
+    one of them is always the slowest. `alone` is the rank that caused most of the waiting if no other runs its
+    program, so that nothing can be compared.
     """
 
     found: tuple[Straggler, ...]
@@ -99,7 +99,8 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     cured = replays.cure(chosen)
     if with_all is not None and cured is not None:
         in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
-        host_share = float((with_all - in_time).mean() / with_all.mean())
+        usual = replays.typical
+        host_share = float((with_all - in_time)[usual].mean() / with_all[usual].mean())
         fed = simulate(graph, replace(cured, without=LOADING)).step_ns()
     return Stragglers(tuple(found), first, base, with_all, host_share, alone, fed)
 
