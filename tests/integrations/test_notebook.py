@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from started import environment
 
 pytestmark = [
     pytest.mark.torch,
@@ -86,7 +87,9 @@ notebook_launcher(train, num_processes=2)
 def test_the_processes_that_a_notebook_launcher_forks_are_the_ranks(tmp_path, monkeypatch):
     pytest.importorskip("IPython")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    done = subprocess.run([sys.executable, "-c", _LAUNCHED], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _LAUNCHED], cwd=tmp_path, capture_output=True, text=True, env=environment()
+    )
     assert done.returncode == 0, done.stderr
     ranks = json.loads((tmp_path / "mine" / "run.json").read_text())["ranks"]
     assert [(rank["rank"], rank["steps"], rank["status"]) for rank in ranks] == [
