@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import io
 import os
 import runpy
@@ -78,7 +79,7 @@ def install(*ways):
 
 def itself(asked):
     """Forks this process, if it has loaded torch, and if its other threads hold nothing that the new one needs."""
-    if "torch" not in sys.modules or not _same_python(asked.words, asked.env):
+    if not (_trains(asked) or "torch" in sys.modules) or not _same_python(asked.words, asked.env):
         return None
     agent = sys.argv[0].endswith("torch/distributed/run.py")
     if not (agent or supervises(asked.words) or threading.active_count() == 1) or _someone_imports():
@@ -87,6 +88,19 @@ def itself(asked):
     if not pid:
         become(asked)
     return pid
+
+
+def _trains(asked):
+    """Whether a supervisor starts torch.distributed.run, for which torch is loaded here: once for a series of them."""
+    if not supervises(asked.words) or "torch.distributed.run" not in asked.words or asked.env is None:
+        return False
+    if read_when_loaded(variables(asked.env)) != read_when_loaded(_at_start):
+        return False
+    try:
+        importlib.import_module("torch.distributed.run")
+    except Exception:  # the training tells why
+        return False
+    return True
 
 
 def _someone_imports():
