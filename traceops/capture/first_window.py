@@ -9,6 +9,7 @@ steps longer that are to show what a step takes without it (docs/observe.md).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,15 @@ class FirstWindow:
         return list(self._steps)
 
     def step_begins(self, step: int, give_way: Callable[[], None]) -> None:
-        """Open, if it is time. give_way: called just before a profiler of the training's own starts."""
-        if step != FIRST.skip_first or uses_gpu():
+        """Open, if it is time. give_way: called just before a profiler of the training's own starts.
+
+        In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
+        """
+        if (
+            step != FIRST.skip_first
+            or uses_gpu()
+            or threading.current_thread() is not threading.main_thread()
+        ):
             return
         try:
             self._recorder.open(step, give_way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -43,6 +44,7 @@ _current: Capture | None = None
 
 # For the device to finish when a training breaks off; a healthy one needs the rest of a step.
 _SETTLE_S = 5.0
+_SEVERAL_THREADS = "steps end in several threads, and torch's profiler records one"
 
 
 def capture(
@@ -106,6 +108,8 @@ class Capture:
         self._first: FirstWindow | None = None
         self._asked: AskedWindows | None = None
         self._skipped = False
+        self._ended_in: int | None = None  # the thread of the last step's end, as the system numbers it
+        self._thread_changed = False
         self._detach: Callable[[], None] | None = None
         self.failure: CaptureFailure | None = None
         self.ends_of_steps: Callable[[], StepEnds] = StepEnds  # what ended the steps, by whoever calls step()
@@ -295,6 +299,8 @@ class Capture:
         return True
 
     def _end(self, step: int) -> None:
+        thread = threading.get_native_id()
+        self._thread_changed, self._ended_in = self._ended_in not in (None, thread), thread
         phase = self._schedule.phase(step)
         self._doing(CaptureOperation.TIME)
         if self._timers and phase in self._timers:
@@ -310,7 +316,7 @@ class Capture:
         try:
             self._recorder.step()
         except OtherThread:
-            self.give_way("steps end in several threads, and torch's profiler records one", adopt=False)
+            self.give_way(_SEVERAL_THREADS, adopt=False)
             return
         if self._schedule.ends_window(step):
             if self._watchers is not None:
@@ -324,11 +330,7 @@ class Capture:
         if opens and self._record.manifest.status == "running":
             if self._light is not None:
                 self._light.give_way("a window was asked for")
-            self._tell("profiler", step)
-            try:
-                self._recorder.open(step, self._foreign_profiler)
-            except RuntimeError as error:  # Kineto holds one session a process
-                self.give_way(f"the profiler could not start at step {step}: {error}")
+            self._open_window(step)
         if self._first is not None and self._record.manifest.status == "running":
             self._first.step_begins(step, self._first_gives_way)
         self._doing(CaptureOperation.TIME)
@@ -339,6 +341,17 @@ class Capture:
         if phase is Phase.DONE and self._light is not None and self._record.manifest.status == "running":
             self._light.step_begins(step)
         self._tell("starting" if self.automatic and step == 0 else phase.value, step)
+
+    def _open_window(self, step: int) -> None:
+        assert self._recorder is not None
+        if self._thread_changed:  # a profiler that is left open in a thread which ended crashes the process
+            self.give_way(_SEVERAL_THREADS, adopt=False)
+            return
+        self._tell("profiler", step)
+        try:
+            self._recorder.open(step, self._foreign_profiler)
+        except RuntimeError as error:  # Kineto holds one session a process
+            self.give_way(f"the profiler could not start at step {step}: {error}")
 
     def _starts(self, phase: Phase, step: int) -> bool:
         """Whether the steps of this phase are timed from this one on."""
