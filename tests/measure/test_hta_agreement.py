@@ -14,7 +14,6 @@ from traceops.render.report.terminal import hta_sentence
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 HTA_0_6 = tuple(map(int, hta.__version__.split(".")[:2])) >= (0, 6)
-pytestmark = pytest.mark.usefixtures("remembered_hta")
 RUNS = ["ddp4", "fsdp2_4", "hsdp4", "pipeline4", "slow_gpu4", "slow_hsdp4", "hta/pair", "hta/amd", "hta/ns"]
 
 
