@@ -79,11 +79,11 @@ class FirstWindow:
         except Exception as error:
             self._end(error)
 
-    def step_ended(self, step: int) -> bool:
-        """Whether this was its last step, or it failed at it."""
+    def step_ended(self, step: int) -> None:
+        """Count the step if it was recorded; stop behind the last one."""
         self._recorder.stop_left()
         if not self.is_open:
-            return False
+            return
         try:
             assert self._timer is not None
             self._timer.mark()
@@ -94,7 +94,6 @@ class FirstWindow:
                 self.stop()
         except Exception as error:
             self._end(error)
-        return not self.is_open
 
     def stop(self) -> None:
         """Record no more; what is recorded stays in memory."""

@@ -62,6 +62,11 @@ class Recorder:
     def is_open(self) -> bool:
         return self._profile is not None
 
+    @property
+    def _in_own_thread(self) -> bool:
+        """Whether this is the thread that opened, which alone can stop torch's profiler."""
+        return threading.get_native_id() == self._thread
+
     def open(self, step: int, give_way: Callable[[], None]) -> None:
         """Start the profiler where step number `step` begins.
 
@@ -87,9 +92,7 @@ class Recorder:
             return ProfilerAction.RECORD_AND_SAVE if ends else ProfilerAction.RECORD
 
         self._window = self.schedule.window(step)
-        self._thread = (
-            threading.get_native_id()
-        )  # a thread that has ended may leave its get_ident to the next
+        self._thread = threading.get_native_id()  # get_ident passes to the next thread when this one ends
         self._trace = None
         self._ended = False
         activities = [ProfilerActivity.CPU]
@@ -116,7 +119,7 @@ class Recorder:
         if self._profile is None:
             return
         self._doing(CaptureOperation.RECORD)
-        if threading.get_native_id() != self._thread:
+        if not self._in_own_thread:
             self.abandon()
             raise OtherThread
         self._profile.step()
@@ -148,7 +151,7 @@ class Recorder:
         if session is None:
             return None
         self._doing(CaptureOperation.STOP)
-        if threading.get_native_id() != self._thread:
+        if not self._in_own_thread:
             self._leave(session)
             return None
         try:
@@ -172,7 +175,7 @@ class Recorder:
         contained(self._scope.close)
         if session is None:
             return
-        if threading.get_native_id() != self._thread:
+        if not self._in_own_thread:
             self._leave(session)
             return
         try:
@@ -195,7 +198,7 @@ class Recorder:
         """
         if self._left is None:
             return
-        if threading.get_native_id() == self._thread:
+        if self._in_own_thread:
             session, self._left = self._left, None
             contained(session.stop)
         elif not Path(f"/proc/self/task/{self._thread}").exists():

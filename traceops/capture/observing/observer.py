@@ -28,10 +28,8 @@ _RARER_AFTER = 2_000  # of them: then half as often
 _JOIN_S = 2.0
 _SLOW = 1.3  # times the usual step: from then on a step is looked at more closely
 _SLOW_STEP_NS, _SLOW_LOOKS = 5e6, 50.0  # between two looks in it: so long, or so many looks in all
-_SLOW_COST, _SLOW_FREE = (
-    0.003,
-    100,
-)  # of the time, beyond so many: a busy machine makes every second step a slow one
+# Of the time, beyond so many: a busy machine makes every second step a slow one.
+_SLOW_COST, _SLOW_FREE = 0.003, 100
 _LONG_NS = 50e6
 _MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand for
 
