@@ -29,36 +29,39 @@ def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) ->
     """
     matched = {rank for collective in matching.collectives for rank, _ in collective.members}
     alone = [summary for summary in ranks if len(summary.comm.start)]
-    clusters = clusters_in_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
-    if len(clusters) < 2:
-        return ()
-    main = max(clusters, key=lambda own: (len(own), _begin(own[0])))
+    main, rest = most_at_one_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
     steps = {int(n) for summary in main for n in summary.step_numbers}
     found = []
-    for summary in (one for cluster in clusters if cluster is not main for one in cluster):
+    for summary in rest:
         if summary.rank not in matched and steps & {int(n) for n in summary.step_numbers if n >= 0}:
             others = tuple(one.rank for one in main)
-            found.append(ApartInTime(summary.rank, summary.path, _begin(summary) - _begin(main[0]), others))
+            found.append(
+                ApartInTime(summary.rank, summary.path, begin_ns(summary) - begin_ns(main[0]), others)
+            )
     return tuple(found)
 
 
-def clusters_in_time(ranks: Sequence[RankSummary], least_ns: int, windows: int) -> list[list[RankSummary]]:
-    """Ranks whose windows lie near each other, in order of time.
+def most_at_one_time(
+    ranks: Sequence[RankSummary], least_ns: int, windows: int
+) -> tuple[list[RankSummary], list[RankSummary]]:
+    """The most ranks whose windows lie near each other, of two such groups the later, and the rest, in order of time.
 
-    Between clusters lies more than `least_ns` and so many of the longest window.
+    Between groups lies more than `least_ns` and so many of the longest window.
     """
-    in_order = sorted(ranks, key=_begin)
-    longest = max((int(own.step_edges[-1]) - _begin(own) for own in in_order), default=0)
-    clusters: list[list[RankSummary]] = []
+    in_order = sorted(ranks, key=begin_ns)
+    longest = max((int(own.step_edges[-1]) - begin_ns(own) for own in in_order), default=0)
+    groups: list[list[RankSummary]] = []
     end = 0
     for summary in in_order:
-        if not clusters or _begin(summary) - end > max(least_ns, windows * longest):
-            clusters.append([])
+        if not groups or begin_ns(summary) - end > max(least_ns, windows * longest):
+            groups.append([])
             end = int(summary.step_edges[-1])
-        clusters[-1].append(summary)
+        groups[-1].append(summary)
         end = max(end, int(summary.step_edges[-1]))
-    return clusters
+    main = max(groups, key=lambda own: (len(own), begin_ns(own[0])), default=[])
+    return main, [summary for group in groups if group is not main for summary in group]
 
 
-def _begin(summary: RankSummary) -> int:
+def begin_ns(summary: RankSummary) -> int:
+    """Where the rank's first step begins, by its own clock."""
     return int(summary.step_edges[0])

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.across.apart import clusters_in_time
+from traceops.across.apart import begin_ns, most_at_one_time
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary
 
@@ -100,7 +100,7 @@ def _without_other_processes(
 def _out_of_life(summary: RankSummary, entry: Mapping[str, Any]) -> str | None:
     """How far a trace lies out of the time in which its rank's process ran; '' within it, None where nothing tells."""
     began, ended = _time(entry.get("started_ns")), _time(entry.get("ended_ns"))
-    begin, end = _begin(summary), int(summary.step_edges[-1])
+    begin, end = begin_ns(summary), int(summary.step_edges[-1])
     if began is None or begin < _FIRST_EPOCH_NS:
         return None
     if began - end > _OUT_OF_LIFE_NS:
@@ -118,34 +118,26 @@ def _without_other_captures(
     ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], *, listed: bool
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
     """The ranks whose steps overlap in time; of the rest, those that cannot be of the run are left out, others said."""
-    clusters = clusters_in_time(ranks, _APART_NS, _WINDOWS_APART)
-    if len(clusters) < 2:
-        return list(ranks), [], []
-    main = max(clusters, key=lambda own: (len(own), _begin(own[0])))
+    main, rest = most_at_one_time(ranks, _APART_NS, _WINDOWS_APART)
     of_main = {hosts.get(summary.rank) for summary in main}
     left_out, doubts = [], []
-    for cluster in clusters:
-        for summary in cluster if cluster is not main else ():
-            host = hosts.get(summary.rank)
-            own_clock = host is not None and None not in of_main and host not in of_main
-            wall = min(_begin(summary), _begin(main[0])) >= _FIRST_EPOCH_NS
-            how = _how_far(summary, main)
-            if listed or own_clock or not wall:
-                doubts.append((summary.path, f"{how}: a clock is off by that, or it is of another capture. It is used; "
-                               "set the hosts' clocks, and put each capture in a folder of its own"))  # fmt: skip
-            else:
-                left_out.append((summary.path, f"{how}: it is of another capture. It is left out; put each capture in "
-                                 "a folder of its own"))  # fmt: skip
+    for summary in rest:
+        host = hosts.get(summary.rank)
+        own_clock = host is not None and None not in of_main and host not in of_main
+        wall = min(begin_ns(summary), begin_ns(main[0])) >= _FIRST_EPOCH_NS
+        how = _how_far(summary, main)
+        if listed or own_clock or not wall:
+            doubts.append((summary.path, f"{how}: a clock is off by that, or it is of another capture. It is used; "
+                           "set the hosts' clocks, and put each capture in a folder of its own"))  # fmt: skip
+        else:
+            left_out.append((summary.path, f"{how}: it is of another capture. It is left out; put each capture in "
+                             "a folder of its own"))  # fmt: skip
     gone = {path for path, _ in left_out}
     return [summary for summary in ranks if summary.path not in gone], left_out, doubts
 
 
-def _begin(summary: RankSummary) -> int:
-    return int(summary.step_edges[0])
-
-
 def _how_far(summary: RankSummary, main: Sequence[RankSummary]) -> str:
-    apart = _begin(summary) - _begin(main[0])
+    apart = begin_ns(summary) - begin_ns(main[0])
     others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
     return f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
 
@@ -172,7 +164,7 @@ def _of_another_manifest(ranks: Sequence[RankSummary], manifest: Mapping[str, An
     if told and len(worlds) == 1 and told not in worlds:
         found.append(f"it tells of a run of {told} ranks, the traces of one of {worlds.pop()}")
     began, ended = _time(manifest.get("started_ns")), _time(manifest.get("ended_ns"))
-    begins = [_begin(summary) for summary in ranks if _begin(summary) >= _FIRST_EPOCH_NS]
+    begins = [begin_ns(summary) for summary in ranks if begin_ns(summary) >= _FIRST_EPOCH_NS]
     if began and begins and max(begins) < began - _EARLY_NS:
         found.append(f"its run began {clock_text((began - max(begins)) / 1e9)} after the traces did")
     if ended and begins and min(begins) > ended + _EARLY_NS:
