@@ -233,8 +233,12 @@ class Capture:
             self._doing(CaptureOperation.TIME)
 
     def _recording(self) -> bool:
-        open_to_record = (self._light, self._first, self._recorder)
-        return any(one is not None and one.is_open for one in open_to_record)
+        light, first, recorder = self._light, self._first, self._recorder  # asked for twice a step
+        return (
+            (recorder is not None and recorder.is_open)
+            or (light is not None and light.is_open)
+            or (first is not None and first.is_open)
+        )
 
     def _held(self) -> AbstractContextManager[None]:
         return nullcontext() if self._signals is None else self._signals.held()

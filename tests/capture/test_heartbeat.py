@@ -1,0 +1,113 @@
+"""The heartbeat: of short steps few are written to its file, and a reader has the last one all the same."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from traceops.capture import progress
+from traceops.capture.progress import ProgressWriter, read_progress
+
+STEPS = """
+import os, signal, sys
+from pathlib import Path
+from traceops.capture.progress import ProgressWriter
+writer = ProgressWriter(Path(sys.argv[1]), 3)
+for step in range(500):
+    writer.write("active", step, 8 * step)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_rank_that_is_stopped_shows_its_last_step(tmp_path):
+    rank = subprocess.Popen([sys.executable, "-c", STEPS, tmp_path])
+    try:
+        os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
+        (record,) = read_progress(tmp_path)
+    finally:
+        rank.kill()
+        rank.wait()
+    assert (record.rank, record.pid, record.phase) == (3, rank.pid, "active")
+    assert (record.step, record.samples, record.sequence) == (499, 8 * 499, None)
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """A clock that goes on only when told, and the time that it shows."""
+    now = [time.time_ns()]
+    monkeypatch.setattr(progress.time, "time_ns", lambda: now[0])
+    return now
+
+
+def in_file(folder):
+    return progress.json.loads((folder / "rank_0.json").read_text())["step"]
+
+
+def test_the_file_is_written_every_20_ms_and_where_the_phase_changes(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    seen = []
+    for step in range(60):
+        writer.write("skipped" if step < 50 else "done", step, None)
+        seen.append(in_file(tmp_path))
+        assert read_progress(tmp_path)[0].step == step
+        still[0] += 1_000_000
+    assert sorted(set(seen)) == [0, 20, 40, 50]
+    writer.close()
+    assert in_file(tmp_path) == 50
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_file(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    writer.write("done", 1, None)
+    still[0] -= 3600 * 10**9
+    writer.write("done", 2, None)
+    assert in_file(tmp_path) == 2
+
+
+def test_without_such_memory_every_step_is_in_the_file(tmp_path, still, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    writer = ProgressWriter(tmp_path, 0)
+    for step in range(3):
+        writer.write("done", step, None)
+        assert in_file(tmp_path) == read_progress(tmp_path)[0].step == step
+
+
+def test_another_file_under_its_number_is_not_read(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    writer.write("done", 1, None)
+    writer.write("done", 2, None)
+    number = writer._number
+    os.close(number)  # as a script does that closes all it did not open
+    other = os.memfd_create(progress._NAME)  # of another capture, say
+    try:
+        assert other == number
+        os.write(other, progress._MEMORY.pack(0, 7, 7, 7, 7))
+        assert read_progress(tmp_path)[0].step == 1
+        writer.close()
+        os.fstat(other)  # not ours to close
+    finally:
+        os.close(other)
+
+
+def test_a_file_that_was_written_since_has_the_last_word(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    writer.write("active", 1, None)
+    memory = bytes(writer._memory)
+    still[0] += 1
+    writer.write("profiler", 2, None)
+    progress.ctypes.memmove(writer._memory, memory, len(memory))  # as if it had been stopped between the two
+    (record,) = read_progress(tmp_path)
+    assert (record.phase, record.step) == ("profiler", 2)
+
+
+def test_closing_leaves_its_files_closed(tmp_path):
+    writer = ProgressWriter(tmp_path, 0)
+    numbers = writer._fd, writer._number
+    writer.write("ended", 1, None)
+    writer.close()
+    for path in (Path(f"/proc/self/fd/{number}") for number in numbers):
+        assert not path.exists() or "rank_0.json" not in str(path.readlink())
+        assert not path.exists() or progress._NAME not in str(path.readlink())
