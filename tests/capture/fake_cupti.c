@@ -81,3 +81,31 @@ void fake_ran(uint32_t kind, uint64_t start, uint64_t end, const char *name, uin
     }
     used += bytes;
 }
+
+/* One subscriber; the driver of the fake is this library too. */
+typedef void (*call_fn)(void *, uint32_t, uint32_t, const void *);
+static call_fn subscribed;
+uint32_t fake_subscribers, fake_finalized, fake_enabled_call;
+uint32_t cuptiSubscribe(void **subscriber, call_fn call, void *user) {
+    (void)user;
+    if (fake_subscribers > 0) return 39; /* CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED */
+    *subscriber = &subscribed, subscribed = call, fake_subscribers = 1;
+    return 0;
+}
+uint32_t cuptiUnsubscribe(void *subscriber) {
+    if (subscriber != &subscribed || fake_subscribers == 0) return 1;
+    fake_subscribers = 0;
+    return 0;
+}
+uint32_t cuptiEnableCallback(uint32_t on, void *subscriber, uint32_t domain, uint32_t id) {
+    (void)subscriber;
+    fake_enabled_call = on ? domain << 16 | id : 0;
+    return 0;
+}
+uint32_t cuptiFinalize(void) { fake_finalized++; return 0; }
+int cuDriverGetVersion(int *version) {
+    *version = 13000;
+    for (uint32_t site = 0; site < 2; site++)
+        if (fake_subscribers > 0 && fake_enabled_call == (1u << 16 | 2u)) subscribed(NULL, 1, 2, &site);
+    return 0;
+}

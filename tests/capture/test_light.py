@@ -55,7 +55,7 @@ def device(library, monkeypatch):
     for name in ("fake_refused_kind", "fake_refusal", "fake_enabled", "fake_register", "fake_flush"):
         ctypes.c_uint32.in_dll(library, name).value = 0
     ctypes.c_uint32.in_dll(library, "fake_version").value = 130001
-    for variable in (*cupti_module._INJECTED, "TEARDOWN_CUPTI"):
+    for variable in (*cupti_module.INJECTED, "TEARDOWN_CUPTI"):
         monkeypatch.delenv(variable, raising=False)
     yield Device(library)
     native.stop()

@@ -6,12 +6,13 @@ import atexit
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceops.capture.adopted import Adoption
 from traceops.capture.collectives import recorded_collectives
+from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.timing import uses_gpu
@@ -29,7 +30,7 @@ class OtherThread(Exception):
 class Recorder:
     """Records one window after the other: opened in a window's first warmup step, closed after its last.
 
-    doing: told what comes next, for the record where that fails.
+    doing: told what comes next, for the record where that fails. detaching: at the end of the last window.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Recorder:
         schedule: Schedule,
         options: Mapping[str, Any],
         doing: Callable[[CaptureOperation], None],
+        detaching: Detaching | None = None,
     ) -> None:
         self._out = out
+        self._detaching = detaching
         self._traces = TraceFolder(out / f"rank_{rank}")
         self.schedule = schedule
         self._options = options
@@ -122,9 +125,15 @@ class Recorder:
         if not self._in_own_thread:
             self.abandon()
             raise OtherThread
-        self._profile.step()
+        with self._last_stop():
+            self._profile.step()
         if self._ended:
             self.close()
+
+    def _last_stop(self) -> AbstractContextManager[None]:
+        step = self._profile.step_num if self._profile is not None else 0
+        last = self.schedule.ends_window(step) and self.schedule.phase(step + 1) is Phase.DONE
+        return self._detaching.around_stop() if self._detaching is not None and last else nullcontext()
 
     def close(self, *, keep: bool = True) -> None:
         """Stop now; what was recorded of the window is written, unless it is not to be kept.

@@ -15,6 +15,7 @@ from typing import Any
 
 from traceops.capture.abort import wait_for_device
 from traceops.capture.adopted import Adoption
+from traceops.capture.detaching import Detaching
 from traceops.capture.first_window import FIRST, FirstWindow, may_have_gpu
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, describe, say
@@ -150,7 +151,8 @@ class Capture:
         place = who_am_i()
         claim(self._out, place.rank, place.world_size, self.settings)
         options = self.settings.recording_options()
-        self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing)
+        detaching = Detaching() if self.settings.detach else None
+        self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing, detaching)
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
             self._first = FirstWindow(self._out, place.rank, options, self._doing)
         self._record = OpenManifest(self._out, place, self._schedule, options, self._training)

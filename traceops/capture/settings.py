@@ -34,6 +34,7 @@ class CaptureSettings:
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
+    detach: after the last window, have torch's profiler leave CUPTI, which slows host-bound steps (docs/observe.md).
     first_window: record two steps at the start too, for a program that ends before the schedule does; only with the
     default schedule and on machines without a GPU (`first_window.py`).
     with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
@@ -55,6 +56,7 @@ class CaptureSettings:
     launched: bool = False
     observe: bool = True
     light: bool = True
+    detach: bool = False
     first_window: bool = True
     samples_per_step: int | None = None
     with_memory: bool = False

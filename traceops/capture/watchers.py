@@ -42,7 +42,8 @@ class Watchers:
         if self._settings.light:
             first = schedule.total_steps + AFTER
             rank = self._record.manifest.rank
-            self.light = LightWindow(self._record.folder, rank, first, before_other_profilers)
+            folder, detach = self._record.folder, self._settings.detach
+            self.light = LightWindow(folder, rank, first, before_other_profilers, detach=detach)
             scope.callback(self.light.give_way, "the capture ended")
 
     def steps_done(self, steps: int) -> None:

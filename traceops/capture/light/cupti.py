@@ -11,29 +11,29 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+from traceops.capture.detaching import INJECTED
 from traceops.capture.light.source import Activities
 
 _BUFFER_BYTES = 4 << 20  # as torch's own
 _MOST_BUFFERS = 64  # 1.2 million kernels
 _MAPS = Path("/proc/self/maps")
-# Others at CUPTI in this process: Nsight's injection, kineto's daemon, and its tear-down from a thread of its own.
-_INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON")
 
 
 class Cupti:
-    """One window. calls: what CUPTI returned for each call, in order."""
+    """One window. calls: what CUPTI returned for each call, in order. detach: let CUPTI go at the end of `stop`."""
 
     name = "cupti"
 
-    def __init__(self, library: str | None = None) -> None:
+    def __init__(self, library: str | None = None, *, detach: bool = False) -> None:
         self._library = library
+        self._detach = detach
         self._native: ModuleType | None = None
         self._began: tuple[int, ...] = ()
         self.calls: list[tuple[str, int, int]] = []
 
     def start(self) -> str | None:
         """Enable the three kinds; what is in the way, None where nothing is."""
-        for variable in _INJECTED:
+        for variable in INJECTED:
             if os.environ.get(variable):
                 return f"{variable} is set: another tool may be at CUPTI"
         if os.environ.get("TEARDOWN_CUPTI") == "1":
@@ -62,7 +62,10 @@ class Cupti:
         ended = native.clocks()
         self.calls = [*self.calls, *native.stop()]
         rows, names, incomplete, discarded = native.take()
-        if failed := [(name, result) for name, _, result in self.calls if result != 0]:
+        failed = [(name, result) for name, _, result in self.calls if result != 0]
+        if self._detach and not failed:
+            self.calls = [*self.calls, *native.detach()]  # the names of kernels are gone with it
+        if failed:
             return f"CUPTI failed: {failed[0][0]} gave {failed[0][1]}"
         if not rows:
             return f"CUPTI gave no records ({incomplete} incomplete)"

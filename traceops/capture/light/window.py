@@ -31,13 +31,16 @@ class LightWindow:
     """Told where steps begin and end. Its errors end it alone, and `record` says what became of it.
 
     first: step in which it begins. before_others: calls back just before any profiler but the given one starts.
+    detach: see `Cupti`.
     """
 
-    def __init__(self, folder: Path, rank: int, first: int, before_others: BeforeOthers) -> None:
+    def __init__(
+        self, folder: Path, rank: int, first: int, before_others: BeforeOthers, *, detach: bool = False
+    ) -> None:
         self._path = folder / LIGHT_FILE
         self._rank, self._first = rank, first
         self._before_others = before_others
-        self._sources: list[Source] = [Cupti(), TorchDevice()]
+        self._sources: list[Source] = [Cupti(detach=detach), TorchDevice()]
         self._source: Source | None = None
         self._timer: StepTimer | None = None
         self._scope = ExitStack()

@@ -77,6 +77,19 @@ static struct {
     code (*timestamp)(uint64_t *);
 } cupti;
 
+/* For `detach` alone. One subscriber is all that CUPTI takes: where Kineto is it, nothing is done. */
+typedef void (*call_fn)(void *, uint32_t, uint32_t, const void *);
+static struct {
+    code (*subscribe)(void **, call_fn, void *);
+    code (*unsubscribe)(void *);
+    code (*enable_callback)(uint32_t, void *, uint32_t, uint32_t);
+    code (*finalize)(void);
+} leave;
+static void *subscriber;
+static code unsubscribed, finalized;
+static int detached;
+enum { DRIVER_API = 1, GET_VERSION = 2 /* cuDriverGetVersion */, API_EXIT = 1 };
+
 struct buffer {
     uint8_t *data;
     size_t valid;
@@ -159,6 +172,15 @@ static int find(PyObject *calls, const char *path) {
         {"cuptiActivityGetNumDroppedRecords", (void **)&cupti.dropped},
         {"cuptiGetTimestamp", (void **)&cupti.timestamp},
     };
+    struct {
+        const char *name;
+        void **to;
+    } leaving[] = {
+        {"cuptiSubscribe", (void **)&leave.subscribe},
+        {"cuptiUnsubscribe", (void **)&leave.unsubscribe},
+        {"cuptiEnableCallback", (void **)&leave.enable_callback},
+        {"cuptiFinalize", (void **)&leave.finalize},
+    };
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD); /* never one that torch does not use */
     if (library == NULL) {
         note(calls, "dlopen", 0, (code)-1);
@@ -171,6 +193,8 @@ static int find(PyObject *calls, const char *path) {
             return 0;
         }
     }
+    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)
+        *leaving[i].to = dlsym(library, leaving[i].name);
     return 1;
 }
 
@@ -251,6 +275,55 @@ static PyObject *stop(PyObject *self, PyObject *unused) {
     note(calls, "cuptiActivityGetNumDroppedRecords", (uint32_t)lost, result);
     discarded += lost;
     keeping = 0;
+    return calls;
+}
+
+/* On our own thread: of all calls only the one that `detach` makes is subscribed to. */
+static void on_call(void *user, uint32_t domain, uint32_t id, const void *call) {
+    uint32_t site;
+    (void)user;
+    memcpy(&site, call, sizeof site);
+    if (domain != DRIVER_API || id != GET_VERSION || site != API_EXIT || __sync_lock_test_and_set(&detached, 1))
+        return;
+    unsubscribed = leave.unsubscribe(subscriber);
+    finalized = leave.finalize();
+}
+
+PyDoc_STRVAR(detach_doc, "detach() -> [(call, argument, result), ...]\n\nEnd CUPTI in this process, from where a call of "
+                         "the driver's returns, as NVIDIA says. After `take`; any call of CUPTI's attaches it again.");
+static PyObject *detach(PyObject *self, PyObject *unused) {
+    int (*get_version)(int *) = NULL;
+    int version = 0;
+    code result;
+    (void)self, (void)unused;
+    PyObject *calls = PyList_New(0);
+    if (calls == NULL || keeping)
+        return calls;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (driver != NULL)
+        *(void **)&get_version = dlsym(driver, "cuDriverGetVersion");
+    if (get_version == NULL || leave.subscribe == NULL || leave.unsubscribe == NULL || leave.enable_callback == NULL ||
+        leave.finalize == NULL) {
+        note(calls, "detach", 0, (code)-1);
+        return calls;
+    }
+    detached = 0, unsubscribed = finalized = (code)-1;
+    Py_BEGIN_ALLOW_THREADS;
+    result = leave.subscribe(&subscriber, on_call, NULL);
+    Py_END_ALLOW_THREADS;
+    note(calls, "cuptiSubscribe", 0, result);
+    if (result != 0)
+        return calls;
+    Py_BEGIN_ALLOW_THREADS;
+    result = leave.enable_callback(1, subscriber, DRIVER_API, GET_VERSION);
+    if (result == 0)
+        get_version(&version);
+    if (__sync_lock_test_and_set(&detached, 1) == 0) /* it was not called back, and is not to be later */
+        unsubscribed = leave.unsubscribe(subscriber);
+    Py_END_ALLOW_THREADS;
+    note(calls, "cuptiEnableCallback", GET_VERSION, result);
+    note(calls, "cuptiUnsubscribe", 0, unsubscribed);
+    note(calls, "cuptiFinalize", 0, finalized);
     return calls;
 }
 
@@ -377,6 +450,7 @@ static PyObject *clocks(PyObject *self, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"start", start, METH_VARARGS, start_doc},
     {"stop", stop, METH_NOARGS, stop_doc},
+    {"detach", detach, METH_NOARGS, detach_doc},
     {"take", take, METH_NOARGS, take_doc},
     {"clocks", clocks, METH_NOARGS, clocks_doc},
     {NULL, NULL, 0, NULL},

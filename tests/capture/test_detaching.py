@@ -1,0 +1,172 @@
+"""Having CUPTI leave behind our last window: what is done, what is put back, and when nothing is done at all."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from traceops.capture import detaching
+from traceops.capture.detaching import INJECTED, OFF, VARIABLE, Detaching
+from traceops.capture.recorder import Recorder
+from traceops.capture.schedule import Schedule
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with CUDA, whose calls are counted."""
+    calls = []
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        is_current_stream_capturing=lambda: False,
+        synchronize=lambda: calls.append("synchronize"),
+    )
+    torch = SimpleNamespace(version=SimpleNamespace(hip=None, cuda="13.0"), cuda=cuda, calls=calls)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for name in (*INJECTED, VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(detaching, "_put_there", False)
+    yield torch
+    os.environ.pop(VARIABLE, None)
+
+
+def test_the_variable_is_set_while_it_stops_and_until_its_thread_is_gone(gpu):
+    one = Detaching()
+    assert os.environ[VARIABLE] == OFF
+    seen, gone = [], threading.Event()
+
+    def kineto():  # waits for a call to CUDA, then looks at the variable again
+        gone.wait()
+        seen.append(os.environ[VARIABLE])
+
+    gpu.cuda.synchronize = gone.set
+    with one.around_stop():
+        seen.append(os.environ[VARIABLE])
+        thread = threading.Thread(target=kineto)
+        thread.start()
+    thread.join()
+    assert seen == ["1", "1"]
+    assert (os.environ[VARIABLE], one.why_not) == (OFF, None)
+
+
+def test_a_second_capture_of_the_process_detaches_too(gpu):
+    for one in (Detaching(), Detaching()):
+        with one.around_stop():
+            assert os.environ[VARIABLE] == "1"
+        assert (os.environ[VARIABLE], one.why_not) == (OFF, None)
+
+
+def test_a_thread_that_stays_is_not_waited_for(gpu, monkeypatch):
+    monkeypatch.setattr(detaching, "_MOST_S", 0.0)
+    one, gone = Detaching(), threading.Event()
+    with one.around_stop():
+        thread = threading.Thread(target=gone.wait)
+        thread.start()
+    gone.set()
+    thread.join()
+    assert (os.environ[VARIABLE], one.why_not) == (OFF, "Kineto's thread did not end")
+
+
+def test_an_error_of_the_stop_goes_on_and_the_variable_is_put_back(gpu):
+    one = Detaching()
+    with pytest.raises(ValueError, match="torch"), one.around_stop():
+        raise ValueError("torch")
+    assert os.environ[VARIABLE] == OFF and not gpu.calls
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_scripts_own_setting_stands(gpu, monkeypatch, value):
+    monkeypatch.setenv(VARIABLE, value)
+    one = Detaching()
+    with one.around_stop():
+        assert os.environ[VARIABLE] == value
+    assert os.environ[VARIABLE] == value
+    assert one.why_not == f"{VARIABLE} is set" and not gpu.calls
+
+
+def other_tool(gpu):
+    os.environ[INJECTED[0]] = "/opt/tool.so"
+
+
+def capturing(gpu):
+    gpu.cuda.is_current_stream_capturing = lambda: True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_tool,
+        capturing,
+        lambda gpu: setattr(gpu.version, "cuda", "12.4"),
+        lambda gpu: setattr(gpu.version, "hip", "6.2"),
+        lambda gpu: setattr(gpu.version, "cuda", None),
+        lambda gpu: setattr(gpu.cuda, "is_initialized", lambda: False),
+    ],
+)
+def test_nothing_is_done_where_it_is_not_safe(gpu, monkeypatch, change):
+    monkeypatch.setenv(INJECTED[0], "")
+    one = Detaching()
+    change(gpu)
+    with one.around_stop():
+        assert os.environ[VARIABLE] == OFF
+    assert one.why_not is not None and not gpu.calls
+
+
+def test_only_the_last_window_detaches(tmp_path):
+    schedule = Schedule(skip_first=0, unprofiled=0, warmup=1, active=1, repeat=2)
+    ended = []
+
+    class Told:
+        def around_stop(self):
+            ended.append(recorder._profile.step_num)
+            return detaching.contextmanager(lambda: iter([None]))()
+
+    recorder = Recorder(tmp_path, 0, schedule, {}, lambda operation: None, Told())
+    for step in range(4):
+        if step % 2 == 0:
+            recorder.open(step, lambda: None)
+        recorder.step()
+    assert ended == [3]
+
+
+DETACH = """
+import ctypes, json, sys
+from traceops.capture.light import _cupti as native
+from traceops.capture.light.cupti import Cupti
+library = ctypes.CDLL(sys.argv[1])
+for taken in (0, 1):
+    value = lambda name: ctypes.c_uint32.in_dll(library, name)
+    value("fake_subscribers").value = taken
+    source = Cupti(sys.argv[1], detach=True)
+    assert source.start() is None
+    run = library.fake_ran
+    run.argtypes = [ctypes.c_uint32, *2 * [ctypes.c_uint64], ctypes.c_void_p, *2 * [ctypes.c_uint32], ctypes.c_uint64]
+    run(10, 100, 900, ctypes.c_char_p(b"gemm"), 7, 1, 1)
+    found = source.stop()
+    print(json.dumps([found.names, source.calls[-4:], value("fake_finalized").value, value("fake_enabled").value]))
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
+    """In a process of its own: its library goes by the driver's name."""
+    native = pytest.importorskip("traceops.capture.light._cupti")
+    if not hasattr(native, "detach"):
+        pytest.skip("the compiled part is older than this test")
+    library = tmp_path / "libcupti.so.99"
+    source = Path(__file__).with_name("fake_cupti.c")
+    named = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+    subprocess.run(["cc", "-O1", *named, str(source), "-o", str(library)], check=True)
+    environment = {name: value for name, value in os.environ.items() if name not in (*INJECTED, VARIABLE)}
+    done = subprocess.run(
+        [sys.executable, "-c", DETACH, library], check=True, capture_output=True, text=True, env=environment
+    )
+    alone, other = map(json.loads, done.stdout.splitlines())
+    calls = [["cuptiSubscribe", 0, 0], ["cuptiEnableCallback", 2, 0], ["cuptiUnsubscribe", 0, 0]]
+    assert alone == [["gemm"], [*calls, ["cuptiFinalize", 0, 0]], 1, 0]
+    assert other[0] == ["gemm"] and other[1][-1] == ["cuptiSubscribe", 0, 39] and other[2] == 1

@@ -1,0 +1,84 @@
+"""Has torch's profiler leave CUPTI behind our last window; otherwise host-bound steps stay slower (docs/observe.md).
+
+Kineto does so where TEARDOWN_CUPTI is 1 when it stops: a thread of its own waits for the next CUDA call of the process,
+and ends CUPTI as that call returns. The variable has to be 1 until then, or Kineto attaches itself again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "TEARDOWN_CUPTI"
+OFF = "0"  # the same to Kineto as none; there from the start, as adding one moves what other threads may be reading
+INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON")
+_OLDEST_CUDA = (12, 6)  # CUDA graphs crashed on it before
+_put_there = False  # by us, for an earlier capture of this process too
+_TASKS = Path("/proc/self/task")
+_LEAST_S, _MOST_S, _LOOK_S = 0.02, 1.0, 0.002
+
+
+class Detaching:
+    """Of one capture; `why_not` says what was in the way, None where nothing was.
+
+    The script's own setting of the variable stands, and then nothing is done here.
+    """
+
+    def __init__(self) -> None:
+        global _put_there
+        self.why_not: str | None = "no window has ended"
+        if VARIABLE not in os.environ:
+            os.environ[VARIABLE] = OFF
+            _put_there = True
+
+    @contextmanager
+    def around_stop(self) -> Iterator[None]:
+        """Torch's profiler stops inside the block for the last time."""
+        import torch
+
+        self.why_not = self._in_the_way(torch)
+        if self.why_not is not None:
+            yield
+            return
+        before = _threads()
+        os.environ[VARIABLE] = "1"
+        try:
+            yield
+            self.why_not = _end_of_threads(torch, before)
+        finally:
+            os.environ[VARIABLE] = OFF
+
+    def _in_the_way(self, torch: Any) -> str | None:
+        if torch.version.hip is not None or not torch.version.cuda or not torch.cuda.is_initialized():
+            return "there is no CUDA"
+        if tuple(int(part) for part in torch.version.cuda.split(".")[:2]) < _OLDEST_CUDA:
+            return f"CUDA {torch.version.cuda} is too old"
+        for name in INJECTED:
+            if os.environ.get(name):
+                return f"{name} is set: another tool may be at CUPTI"
+        if not _put_there or os.environ.get(VARIABLE) != OFF:
+            return f"{VARIABLE} is set"
+        if torch.cuda.is_current_stream_capturing():
+            return "a CUDA graph is being captured"
+        return None
+
+
+def _threads() -> set[str]:
+    return {path.name for path in _TASKS.iterdir()}
+
+
+def _end_of_threads(torch: Any, before: set[str]) -> str | None:
+    """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work."""
+    began = time.monotonic()
+    while True:
+        torch.cuda.synchronize()
+        passed = time.monotonic() - began
+        if passed > _LEAST_S and not _threads() - before:
+            return None
+        if passed > _MOST_S:
+            return "Kineto's thread did not end"
+        time.sleep(_LOOK_S)
