@@ -1,0 +1,222 @@
+"""Ordinary programs by themselves and under `traceops run`: is what the report says of them true? (docs/observe.md)
+
+``python benchmarks/observed_programs.py --work DIR --sources DIR [NAME…]`` runs each program three times: by itself
+with our clock and CUPTI alone, under traceops with defaults, and by itself once more. Then it analyses all of them and
+prints the table. ``--read`` makes the table anew from what DIR holds.
+
+sources: the folders of `observed_registry.PROGRAMS`. until: seconds after which nothing is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from observed_registry import ON_CPU, PROGRAMS, VARIANTS, Program, Variant, make_data
+from observed_table import table
+from observed_truth import read_truth
+
+from traceops.launch.supervise import descendants
+
+_HERE = Path(__file__).resolve().parent
+_FIRST, _SECOND = 20, 31  # steps from which CUPTI records in the two runs by themselves
+_LIMIT_S = 90.0
+_ANALYSIS_S = 40.0  # kept for the analyses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--sources", type=Path)
+    parser.add_argument("--site", help="folder with packages that a program needs and this Python lacks")
+    parser.add_argument("--until", type=float, default=1e9, metavar="S")
+    parser.add_argument("--cpu", action="store_true", help="two small programs, to try this out")
+    parser.add_argument("--read", action="store_true", help="run nothing")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    known = ON_CPU if args.cpu else PROGRAMS
+    chosen = [one for one in known if not args.names or one.name in args.names]
+    runs = Runs(args.work.resolve(), args.site, args.until)
+    if not args.read:
+        if args.sources:
+            shutil.copytree(args.sources, runs.work / "sources", dirs_exist_ok=True)
+        runs.all(chosen)
+        runs.analyses(chosen)
+    results = {one.name: runs.result(one) for one in chosen}
+    (args.work / "results.json").write_text(json.dumps(results, indent=1))
+    print(table(results))
+
+
+class Runs:
+    """All runs of one call, in folders below `work`."""
+
+    def __init__(self, work: Path, site: str | None, until: float) -> None:
+        self.work, self.site = work, site
+        self._began, self._until = time.monotonic(), until
+        self._took, self._guessed = 0.0, 0.0
+
+    def folder(self, program: Program) -> Path:
+        return self.work / "runs" / re.sub(r"\W+", "_", program.name)
+
+    def all(self, programs: list[Program]) -> None:
+        """Each program's three runs one after the other; the third is left out where others would not fit."""
+        for at, program in enumerate(programs):
+            later = sum(_needed(one) for one in programs[at + 1 :])
+            if program.data:
+                make_data(program.data, self.work / "sources" / program.folder)
+            if program.planted:
+                self.run(program, "traced", Variant("traced", "traceops"))
+                continue
+            first = self.run(program, "alone", Variant("alone", "torchrun"), cupti=_FIRST)
+            if not first:  # once: a program that does not run by itself tells nothing
+                continue
+            self.run(program, "traced", Variant("traced", "traceops"))
+            if self._fits(later + program.seconds):
+                self.run(program, "again", Variant("again", "torchrun"), cupti=_SECOND)
+            if program.variants:
+                for variant in VARIANTS[:3]:
+                    self.run(program, variant.name, variant)
+        for program in programs:
+            for variant in VARIANTS[3:] if program.variants else ():
+                self.run(program, variant.name, variant)
+
+    def _left(self) -> float:
+        return self._until - (time.monotonic() - self._began) - _ANALYSIS_S
+
+    def _fits(self, seconds: float) -> bool:
+        return seconds * (self._took / self._guessed if self._guessed else 1.0) < self._left()
+
+    def run(self, program: Program, name: str, variant: Variant, cupti: int = 0) -> bool:
+        """One run; whether it ended well."""
+        if not self._fits(program.seconds):
+            print(f"{program.name}, {name}: no time left", flush=True)
+            return False
+        folder = self.folder(program) / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        own = [word.replace("{small}", str(_HERE / "programs_small")) for word in program.command]
+        python = [sys.executable, "-m"]
+        start = {
+            "torchrun": [*python, "torch.distributed.run", "--standalone", "--nproc-per-node=2", *own],
+            "traceops": [
+                *python, "traceops", "run", "--nproc", "2", "--out", str(folder / "profile"), "--overwrite",
+                *variant.options, "--", *own,
+            ],
+            "forked": [sys.executable, str(_HERE / "programs_small" / "forked_ranks.py"), *own],
+        }[variant.under]  # fmt: skip
+        caches = {
+            f"{name}_CACHE_DIR": str(self.work / f"cache_{name}") for name in ("TORCHINDUCTOR", "TRITON")
+        }
+        path = [str(_HERE / "observed_site"), os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
+        path += [self.site] if self.site and program.packages else []
+        variables = {
+            **os.environ, **caches, "PYTHONPATH": os.pathsep.join(part for part in path if part),
+            "OBSERVED_CLOCK": str(folder / "clock"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+            **({"OBSERVED_CUPTI": str(cupti)} if cupti else {}), **variant.variables,
+        }  # fmt: skip
+        where = self.work / "sources" / program.folder
+        where.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        with (folder / "out.txt").open("wb") as out:
+            code = _watched(start, where, variables, out, min(_LIMIT_S, self._left() + _ANALYSIS_S / 2))
+        took = time.monotonic() - began
+        self._took += took
+        self._guessed += program.seconds
+        (folder / "exit").write_text(str(code))
+        truth = read_truth(folder / "clock")
+        step = f"{truth.step_ms:.2f} ms a step, CUPTI {truth.cupti_ms} {truth.why}" if truth else "no clock"
+        since = time.monotonic() - self._began
+        print(f"{since:5.0f} s  {program.name}, {name}: exit {code} after {took:.1f} s, {step}", flush=True)
+        return code == 0
+
+    def analyses(self, programs: list[Program]) -> None:
+        """Reports of the runs under traceops, several at a time: nothing is measured any more."""
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(self._analyse, programs))
+
+    def _analyse(self, program: Program) -> None:
+        folder = self.folder(program) / "traced"
+        if not (folder / "profile" / "run.json").exists():
+            return
+        command = [
+            sys.executable,
+            "-m",
+            "traceops",
+            "analyze",
+            str(folder / "profile"),
+            "-o",
+            str(folder / "report"),
+        ]
+        path = [os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p), "COLUMNS": "140"}
+        with (folder / "analyze.txt").open("wb") as out:
+            _watched([*command, "--format", "json"], self.work, variables, out, _ANALYSIS_S - 5)
+
+    def result(self, program: Program) -> dict[str, Any]:
+        """What the runs of one program show."""
+        folder = self.folder(program)
+        found: dict[str, Any] = {}
+        for one in sorted(folder.glob("*/exit")):
+            truth = read_truth(one.parent / "clock")
+            found[one.parent.name] = {
+                "exit": int(one.read_text()),
+                "clock": None if truth is None else truth.to_json(),
+            }
+        report = folder / "traced" / "report" / "report.json"
+        if report.exists():
+            told = json.loads(report.read_text())
+            found["traced"]["said"] = {
+                "undisturbed": told.get("undisturbed"),
+                "typical_ms": (told.get("whole_run") or {}).get("typical_ms"),
+                "findings": [
+                    f"{one['rule']} {one['severity']}: {one['message']}" for one in told["findings"]
+                ],
+            }
+        return found
+
+
+def _needed(program: Program) -> float:
+    """Seconds of a program's first run and the one under traceops."""
+    return program.seconds * (1.3 if program.planted else 2.4)
+
+
+def _watched(command: list[str], folder: Path, variables: dict[str, str], out: Any, limit_s: float) -> int:
+    """Run it; its exit code, 124 where it took too long. Whatever it started ends with it."""
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            return process.wait(max(limit_s, 1.0))
+        except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            if process.poll() is None:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    below = descendants({process.pid})
+    process.terminate()  # torchrun and traceops end their ranks
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    for pid in descendants(below) & below:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

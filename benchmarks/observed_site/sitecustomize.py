@@ -1,0 +1,180 @@
+"""Times the optimizer steps of a rank that is started unchanged: OBSERVED_CLOCK=FOLDER, and OBSERVED_CUPTI=STEP.
+
+Each step's end has an event on the device. From STEP on, CUPTI alone records seven steps, the first of them to warm up;
+without it nothing is recorded. FOLDER/rank_R.json has the times, what the process is like after its first step, and
+where CUPTI recorded. This folder stands on the PYTHONPATH of the ranks.
+"""
+
+import atexit
+import gc
+import json
+import os
+import re
+import resource
+import sys
+import threading
+import time
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from itertools import pairwise
+from pathlib import Path
+
+_OPTIMIZERS = "torch.optim.optimizer"
+_FACTS_AFTER = 1  # step
+_STEPS = 6  # that CUPTI measures
+_MARK_BYTES = 8192 + 17  # of a copy that nobody else makes: it marks where a step ends on the device
+_VARIABLES = re.compile(r"NCCL|TORCH|OMP|MKL|KMP|CUDA|KINETO|MALLOC|GLOO|TRACEOPS|PYTHON|LD_")
+
+
+class _Clock:
+    """One rank's; `ended` is called where an optimizer's step ends."""
+
+    def __init__(self, folder, first):
+        self.folder, self.first = Path(folder), first
+        self.steps = 0
+        self.events, self.host, self.cpu, self.facts = [], [], [], {}
+        self.device = None
+        self.source = self.mark = self.activities = None
+        self.why = None if first else "not asked for"
+        self.written = False
+
+    def ended(self, *_):
+        torch = sys.modules["torch"]
+        on_gpu = torch.cuda.is_initialized()
+        self.steps += 1
+        if self.steps == 1:
+            atexit.register(self.write)
+        if on_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.events.append(event)
+        self.host.append(time.perf_counter_ns())
+        self.cpu.append((time.thread_time_ns(), time.process_time_ns()))
+        if self.steps == _FACTS_AFTER:
+            self.facts = _facts(torch)
+        if self.first and on_gpu:
+            try:
+                self.record(torch)
+            except Exception as error:
+                self.source, self.why = None, repr(error)
+
+    def record(self, torch):
+        """Begin behind step `first` - 1; mark the ends of the steps from `first` on; end behind the last one."""
+        if self.steps == self.first:
+            from traceops.capture.light.cupti import Cupti
+
+            self.source = Cupti()
+            self.why = self.source.start()
+            self.mark = torch.empty(2, _MARK_BYTES, dtype=torch.uint8, device="cuda")
+        elif self.why is None and self.source is not None:
+            with torch.no_grad():
+                self.mark[0].copy_(self.mark[1])
+            if self.steps == self.first + 1 + _STEPS:
+                torch.cuda.synchronize()
+                found = self.source.stop()
+                self.source, self.mark = None, None
+                self.why, self.activities = (found, None) if isinstance(found, str) else (None, found)
+                self.write()
+
+    def write(self):
+        """At the end of the recording, or of the process."""
+        if self.written or "torch" not in sys.modules:
+            return
+        self.written = True
+        torch = sys.modules["torch"]
+        device = None
+        if self.events:
+            torch.cuda.synchronize()
+            pairs = pairwise(self.events)
+            device = [round(a.elapsed_time(b), 4) for a, b in pairs]
+        host = [(b - a) / 1e6 for a, b in pairwise(self.host)]
+        thread, process = ([(b[at] - a[at]) / 1e6 for a, b in pairwise(self.cpu)] for at in (0, 1))
+        told = {
+            "host_ms": host, "device_ms": device, "thread_cpu_ms": thread, "process_cpu_ms": process,
+            "facts": self.facts, "why": self.why, "first": self.first, "mark_bytes": _MARK_BYTES,
+        }  # fmt: skip
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = self.folder / f"rank_{os.environ['RANK']}"
+        if self.activities is not None:
+            told["names"] = self.activities.names
+            told["discarded"] = self.activities.discarded
+            stem.with_suffix(".rows").write_bytes(self.activities.rows)
+        stem.with_suffix(".json").write_text(json.dumps(told))
+
+
+def _facts(torch):
+    """What may make one process slower than another that runs the same program."""
+    maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    libraries = {Path(line.split()[-1]).name for line in maps if ".so" in line}
+    status = Path("/proc/self/status").read_text()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.search(k)},
+        "argv": sys.orig_argv,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "torch_threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+        "python_threads": sorted(thread.name for thread in threading.enumerate()),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "parent": Path(f"/proc/{os.getppid()}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200],
+        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        if Path(f"/proc/self/task/{os.getpid()}/children").exists()
+        else None,
+        "switch_interval": sys.getswitchinterval(),
+        "gc": [gc.get_threshold(), gc.get_count(), gc.get_freeze_count()],
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "tf32": [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32],
+        "profiler_loaded": "torch.profiler" in sys.modules,
+        "modules": len(sys.modules),
+        "hooks": [sys.getprofile() is not None, sys.gettrace() is not None, len(sys.meta_path)],
+        "cupti": sorted(name for name in libraries if "cupti" in name or "nvperf" in name),
+        "nvml": sorted(name for name in libraries if "nvidia-ml" in name),
+        "memory_kB": dict(re.findall(r"(VmRSS|VmHWM|RssAnon|RssShmem):\s+(\d+)", status)),
+        "switches": [usage.ru_nvcsw, usage.ru_nivcsw],
+        "faults": [usage.ru_minflt, usage.ru_majflt],
+        "scheduler": [os.sched_getscheduler(0), os.nice(0)],
+        "load": os.getloadavg(),
+    }
+
+
+class _WhenLoaded(MetaPathFinder):
+    """Hooks the clock to torch's optimizers once they are there."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != _OPTIMIZERS:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)  # of whoever else looks for it too
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _hook(module):
+    clock = _Clock(os.environ["OBSERVED_CLOCK"], int(os.environ.get("OBSERVED_CUPTI", "0")))
+    module.register_optimizer_step_post_hook(clock.ended)
+
+
+def begin():
+    """Time the steps of this process: it is a rank."""
+    if _OPTIMIZERS in sys.modules:
+        _hook(sys.modules[_OPTIMIZERS])
+    else:
+        sys.meta_path.insert(0, _WhenLoaded())
+
+
+def _next_sitecustomize():
+    here = Path(__file__).resolve().parent
+    spec = PathFinder.find_spec("sitecustomize", [f for f in sys.path if Path(f).resolve() != here])
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+if "OBSERVED_CLOCK" in os.environ and "RANK" in os.environ:
+    begin()
+_next_sitecustomize()

@@ -1,0 +1,101 @@
+"""The table of benchmarks/observed_programs.py: what was said of each program beside what is true of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STEP_PERCENT, _SHARE_POINTS = 3.0, 5.0
+_KINDS = ("busy", "waiting", "idle")
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown; a truth is a range where the program ran twice by itself."""
+    lines = [
+        "| program | true step, ms | in the same run | said | off, % | busy, true | said | waiting, true | said "
+        "| idle, true | said | points off | light ÷ other steps | first finding |",
+        "|---|---|--:|--:|--:|---|---|---|---|---|---|--:|--:|---|",
+    ]
+    lines += [row(name, result) for name, result in results.items()]
+    lines += [line for name, result in results.items() for line in variants(name, result)]
+    return "\n".join(lines)
+
+
+def row(name: str, result: dict[str, Any]) -> str:
+    """One program's. The share of the step farthest from its truth is marked where it is beyond 5 points."""
+    truths = [clock for run in ("alone", "again") if (clock := (result.get(run) or {}).get("clock"))]
+    traced = result.get("traced") or {}
+    said = traced.get("said") or {}
+    told, findings = said.get("undisturbed"), said.get("findings") or ["none"]
+    steps = [clock["step_ms"] for clock in truths]
+    clock = traced.get("clock")
+    near = f"{clock['before_ms']:.1f}, then {clock['late_ms']:.1f}" if clock else ""
+    step_ms = told["step_ms"] if told else said.get("typical_ms")
+    cells = [name, _range(steps), near, _number(step_ms), _step_off(steps, step_ms)]
+    worst = 0.0
+    for kind in _KINDS:
+        true, claimed = _true(truths, kind), _said(told, kind, all(clock["divided"] for clock in truths))
+        cells += [_shares(true), _shares({rank: [value] for rank, value in claimed.items()})]
+        offs = [_outside(true[rank], claimed[rank]) for rank in true if rank in claimed]
+        worst = max([worst, *offs])
+    cells.append(f"{worst:.1f}{' ✗' if worst > _SHARE_POINTS else ''}" if told else "")
+    cells.append(", ".join(f"{c['cupti_ms'] / c['step_ms']:.3f}" for c in truths if c["cupti_ms"]))
+    return f"| {' | '.join([*cells, findings[0].replace('|', '/')])} |"
+
+
+def _true(truths: list[dict[str, Any]], kind: str) -> dict[str, list[float]]:
+    """By rank, in each run by itself. Waiting is all communication where one of them cannot divide it."""
+    divided = all(clock["divided"] for clock in truths)
+    values: dict[str, list[float]] = {}
+    for clock in truths:
+        for rank, shares in clock["shares"].items():
+            more = shares["transfer"] if kind == "waiting" and not divided else 0.0
+            values.setdefault(str(rank), []).append(shares[kind] + more)
+    return values
+
+
+def _said(told: dict[str, Any] | None, kind: str, divided: bool) -> dict[str, float]:
+    if told is None:
+        return {}
+    waiting = ("comm_wait_ms",) if divided else ("comm_wait_ms", "comm_unmatched_ms", "comm_transfer_ms")
+    names = {"busy": ("compute_ms", "memory_ms"), "waiting": waiting, "idle": ("idle_ms",)}[kind]
+    return {
+        str(rank["rank"]): 100 * sum(rank[name] for name in names) / told["step_ms"] for rank in told["ranks"]
+    }
+
+
+def _outside(true: list[float], said: float) -> float:
+    """How far from the range of truths."""
+    return max(min(true) - said, said - max(true), 0.0)
+
+
+def _step_off(steps: list[float], said: float | None) -> str:
+    """Against the nearer truth; marked beyond 3 %, and with ~ where the truths are as far apart themselves."""
+    if not steps or not said:
+        return ""
+    off = min((100 * (said / step - 1) for step in steps), key=abs)
+    apart = 100 * (max(steps) / min(steps) - 1) > _STEP_PERCENT
+    return f"{off:+.1f}{' ✗' if abs(off) > _STEP_PERCENT else ''}{' ~' if apart else ''}"
+
+
+def _range(values: list[float]) -> str:
+    return "–".join(f"{value:.1f}" for value in values)
+
+
+def _shares(ranks: dict[str, list[float]]) -> str:
+    return ", ".join(_range(ranks[rank]) for rank in sorted(ranks))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def variants(name: str, result: dict[str, Any]) -> list[str]:
+    """The step of a program in each way to start it, where there is more than one."""
+    if len(result) <= 3:
+        return []
+    return [
+        f"{name}, {run}: {clock['step_ms']:.2f} ms ({clock['early_ms']:.2f}, then {clock['late_ms']:.2f}), "
+        f"its main thread {clock['thread_cpu_ms']:.2f} ms of CPU"
+        for run, one in result.items()
+        if (clock := one.get("clock"))
+    ]
