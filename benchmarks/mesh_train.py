@@ -71,6 +71,9 @@ CASES = {
     "1f1b4_uneven": _pipeline("1f1b", 4, (3, 5)),
     "1f1b8_even": _pipeline("1f1b", 8),
     "1f1b8_uneven": _pipeline("1f1b", 8, (2, 6)),
+    # The stage that waits has a host that is late.
+    "1f1b8_uneven_host": replace(_pipeline("1f1b", 8, (6, 2)), kind="host", share=0.3, rank=1),
+    "1f1b8_light": _pipeline("1f1b", 8, (6, 2)),
     "interleaved4": _pipeline("interleaved", 4),
     "interleaved8": _pipeline("interleaved", 8),
     "ep50": MeshCase("expert_parallel", {"skew": 0.5}),

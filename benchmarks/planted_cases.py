@@ -24,9 +24,10 @@ class Plant:
 
     kind: gpu (matrix products inside forward), host (Python between forward and backward), loader (sleep in
     the DataLoader), fetch (sleep in `dataloader_next`), copy (pageable copies to the device), batch (a larger
-    batch), items (`.item()` calls).
+    batch), items (`.item()` calls), precision (TF32 in place of bf16), attention (no fused kernel for it).
     rank: any number, taken modulo the world; None is every rank.
-    share: of a healthy step that it costs; of the batch for batch; the number of calls for items.
+    share: of a healthy step that it costs; of the batch for batch; the number of calls for items. precision and
+    attention cost what they cost.
     rule: of the finding it must lead to; None if it must not be reported above info.
     once: in one recorded step only.
     """
@@ -106,6 +107,14 @@ CASES: tuple[Case, ...] = (
         plants=(Plant("host", 1, 0.40, "host"), Plant("loader", 2, 0.40, "input")),
         min_world=4,
     ),
+    # What one of two ranks loses hides a part of what the other does.
+    Case(
+        "host_beside_input",
+        plants=(Plant("host", 1, 0.80, "host"), Plant("loader", 0, 0.30, rule=None)),
+    ),
+    # The same work by other kernels.
+    Case("other_precision", plants=(Plant("precision", 1, 0.0),)),
+    Case("other_attention", plants=(Plant("attention", 1, 0.0),)),
     # Groups of ranks, on CPUs or with several ranks on a GPU (gloo).
     Case("healthy_many", min_world=8),
     Case(
@@ -118,6 +127,12 @@ CASES: tuple[Case, ...] = (
     Case("group_batch", plants=_of_group("batch", range(4, 8), 0.75), rules=("TO-S003",), min_world=8),
     Case("group_gpu", plants=_of_group("gpu", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
     Case("group_copy", plants=_of_group("copy", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
+    Case(
+        "group_mixed",
+        plants=(*_of_group("gpu", range(4, 8), 0.30), *_of_group("copy", range(4, 8), 0.30)),
+        rules=("TO-S003",),
+        min_world=8,
+    ),
     Case(
         "two_groups",
         plants=(*_of_group("host", range(4, 8), 0.30), *_of_group("loader", range(8, 12), 0.50)),

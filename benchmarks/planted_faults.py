@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from planted_cases import Plant
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import record_function
 
 
@@ -41,9 +43,13 @@ class Faults:
         self.step = 0  # of the capture; set by the training
         self.planned: dict[str, Any] = {}
         self._work: dict[str, Callable[[], None]] = {}
+        self._begun = False
 
     def calibrate(self, pace: Pace) -> None:
         """Size the faults for a healthy step of `pace`; from now on they happen."""
+        self._begun = True
+        if "precision" in self.plants:
+            torch.set_float32_matmul_precision("high")
         for kind, plant in self.plants.items():
             if kind == "gpu":
                 self._work[kind] = self._products(plant.share * pace.step_ms)
@@ -54,6 +60,10 @@ class Faults:
                 self.planned[f"{kind}_ms"] = delay_ms
                 wait = _compute_in_python if kind == "host" else _sleep
                 self._work[kind] = _later(wait, delay_ms / 1e3)
+
+    def end(self) -> None:
+        """Put back what is the process's and not the training's."""
+        torch.set_float32_matmul_precision("highest")
 
     def batch_size(self, normal: int) -> int:
         """Samples a step of this rank."""
@@ -81,6 +91,18 @@ class Faults:
         if "items" in self.plants:
             for number in range(round(self.plants["items"].share)):
                 (loss.detach() * number).item()
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around forward, inside the training's own autocast."""
+        if self._begun and "precision" in self.plants:
+            with torch.autocast(self.device.type, enabled=False):
+                yield
+        elif self._begun and "attention" in self.plants:
+            with sdpa_kernel([SDPBackend.MATH]):
+                yield
+        else:
+            yield
 
     def _do(self, kind: str) -> None:
         work = self._work.get(kind)

@@ -149,7 +149,8 @@ def score_case(truth: Json, report: Json | None, healthy: Mapping[str, float | N
     healthy_ms = healthy.get(HEALTHY[case.strategy]) if case.comparable else None
     step_ms = _step_ms(report)
     error = None
-    if healthy_ms and expected.findings and all(f.rule == "TO-S001" for f in expected.findings):
+    whole = len(expected.findings) == len(case.plants)  # with other faults, a cure leaves no healthy run
+    if healthy_ms and whole and expected.findings and all(f.rule == "TO-S001" for f in expected.findings):
         error = what_if_error_pct(report, expected.ranks, healthy_ms)
         alone = (
             len(expected.ranks) == 1

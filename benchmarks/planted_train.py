@@ -97,7 +97,7 @@ class Training:
         tokens, targets = tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True)
         faults.before_forward()
         with strategy.micro_step(last=True):
-            with strategy.autocast():
+            with strategy.autocast(), faults.computing():
                 loss = strategy.model(tokens, targets)
             faults.after_forward(loss)
             strategy.backward(loss)
@@ -157,6 +157,7 @@ def run_case(case: Case, args: argparse.Namespace, device: torch.device) -> None
             faults.step = number
             training.step()
             profile.step(samples=faults.batch_size(sizes.batch_size))
+    faults.end()
     dist.barrier()
     if rank == 0:
         truth = describe(case, args, world, late_step, sizes, device, out)
@@ -224,6 +225,7 @@ def arguments() -> argparse.Namespace:
     add("--until", type=float, help="Unix time after which no further case is begun")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add("--precision", choices=("fp32", "bf16"), help="bf16 on cuda, fp32 on cpu")
+    add("--backend", choices=("nccl", "gloo"), help="with gloo, more ranks than GPUs share these")
     for name in _CUDA:
         add(f"--{name}", type=int, metavar="N", help=f"{_CPU[name]} on cpu, {_CUDA[name]} on cuda")
     return parser.parse_args()
@@ -231,9 +233,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    device = pick_device(replace(TrainConfig(), device=args.device), local_rank)
-    backend = pick_backend(TrainConfig(), device)
+    number, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if args.backend == "gloo" and ranks > torch.cuda.device_count() > 0:
+        number = number * torch.cuda.device_count() // ranks
+    device = pick_device(replace(TrainConfig(), device=args.device), number)
+    backend = args.backend or pick_backend(TrainConfig(), device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     for name, value in (_CUDA if device.type == "cuda" else _CPU).items():

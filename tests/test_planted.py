@@ -145,6 +145,14 @@ def test_what_if_that_is_off_or_absent() -> None:
     assert score_one("slow_gpu", report(straggler, what_if=without(1, 100.0))).problems == ("no what-if",)
 
 
+def test_what_if_beside_a_fault_that_its_cure_leaves_is_not_compared_with_the_healthy_run() -> None:
+    input_of_all = finding("TO-I002", cause="input")
+    straggler = finding("TO-S001", ranks=(1,), cause="gpu_compute")
+    result = score_one("starved_slow", report(straggler, input_of_all, what_if=without(1, 130.0)))
+    assert result.ok
+    assert result.what_if_error_pct is None
+
+
 def test_case_without_a_report() -> None:
     result = score_one("slow_gpu", None)
     assert not result.ok
@@ -170,13 +178,12 @@ def test_registry_is_consistent() -> None:
     assert set(HEALTHY) == {case.strategy for case in CASES}
     for world in (2, 4, 8, 16):
         for case in CASES:
-            single = [plant for plant in case.plants if plant.rank is not None]
-            ranks = [rank_of(plant, world, shift=1) for plant in single]
+            single = [(plant.kind, rank_of(plant, world, shift=1)) for plant in case.plants]
+            expected = expectation(case, world, 1, LATE_STEP)
             if world >= case.min_world:
-                assert len(set(ranks)) == len(ranks) < world
-                assert not set(expectation(case, world, 1, LATE_STEP).rules) & set(
-                    expectation(case, world, 1, LATE_STEP).quiet
-                )
+                assert len(set(single)) == len(single)
+                assert len(set(expected.ranks)) == len(expected.ranks) < world
+                assert not set(expected.rules) & set(expected.quiet)
 
 
 def test_share_out_fills_tars_in_order_of_priority() -> None:
