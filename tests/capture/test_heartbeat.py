@@ -36,7 +36,8 @@ def test_a_rank_that_is_stopped_shows_its_last_step(tmp_path):
 
 @pytest.fixture
 def still(monkeypatch):
-    """A clock that goes on only when told, and the time that it shows."""
+    """A clock that goes on only when told, and the time that it shows; nothing known of other memories."""
+    monkeypatch.setattr(progress, "_memories", {})
     now = [time.time_ns()]
     monkeypatch.setattr(progress.time, "time_ns", lambda: now[0])
     return now
@@ -49,43 +50,76 @@ def in_file(folder):
 def test_the_file_is_written_every_20_ms_and_where_the_phase_changes(tmp_path, still):
     writer = ProgressWriter(tmp_path, 0)
     seen = []
-    for step in range(60):
-        writer.write("skipped" if step < 50 else "done", step, None)
+    for step in range(200, 260):
+        writer.write("skipped" if step < 250 else "done", step, None)
         seen.append(in_file(tmp_path))
         assert read_progress(tmp_path)[0].step == step
         still[0] += 1_000_000
-    assert sorted(set(seen)) == [0, 20, 40, 50]
+    assert sorted(set(seen)) == [200, 220, 240, 250]
     writer.close()
-    assert in_file(tmp_path) == 50
+    assert in_file(tmp_path) == 250
+
+
+def test_the_first_steps_are_all_in_the_file(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    for step in range(200):
+        writer.write("active", step, None)
+        assert in_file(tmp_path) == step
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from traceops.capture.progress import ProgressWriter
+writer = ProgressWriter(Path(sys.argv[1]), 3)
+writer.write("active", 300, None)
+print("there", flush=True)
+sys.stdin.readline()
+for step in range(301, 900):
+    writer.write("active", step, None)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_rank_that_was_killed_has_told_its_last_step(tmp_path):
+    """To one who has looked before: the memory would be gone with the process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as rank:
+        assert rank.stdout.readline() == "there\n"
+        assert read_progress(tmp_path)[0].step == 300
+        rank.communicate("\n")
+    assert rank.returncode < 0
+    assert read_progress(tmp_path)[0].step == 899
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_file(tmp_path, still):
     writer = ProgressWriter(tmp_path, 0)
-    writer.write("done", 1, None)
+    writer.write("done", 301, None)
     still[0] -= 3600 * 10**9
-    writer.write("done", 2, None)
-    assert in_file(tmp_path) == 2
+    writer.write("done", 302, None)
+    assert in_file(tmp_path) == 302
 
 
 def test_without_such_memory_every_step_is_in_the_file(tmp_path, still, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     writer = ProgressWriter(tmp_path, 0)
-    for step in range(3):
+    for step in range(300, 303):
         writer.write("done", step, None)
         assert in_file(tmp_path) == read_progress(tmp_path)[0].step == step
 
 
 def test_another_file_under_its_number_is_not_read(tmp_path, still):
     writer = ProgressWriter(tmp_path, 0)
-    writer.write("done", 1, None)
-    writer.write("done", 2, None)
+    writer.write("done", 301, None)
+    writer.write("done", 302, None)
     number = writer._number
     os.close(number)  # as a script does that closes all it did not open
     other = os.memfd_create(progress._NAME)  # of another capture, say
     try:
         assert other == number
         os.write(other, progress._MEMORY.pack(0, 7, 7, 7, 7))
-        assert read_progress(tmp_path)[0].step == 1
+        assert read_progress(tmp_path)[0].step == 301
         writer.close()
         os.fstat(other)  # not ours to close
     finally:
@@ -111,3 +145,14 @@ def test_closing_leaves_its_files_closed(tmp_path):
     for path in (Path(f"/proc/self/fd/{number}") for number in numbers):
         assert not path.exists() or "rank_0.json" not in str(path.readlink())
         assert not path.exists() or progress._NAME not in str(path.readlink())
+
+
+def test_the_next_capture_of_a_process_may_have_the_same_number(tmp_path, still):
+    for number in (300, 400):
+        writer = ProgressWriter(tmp_path, 0)
+        writer.write("done", number, None)
+        writer.write("done", number + 1, None)
+        steps = [read_progress(tmp_path)[0].step for _ in range(2)]
+        assert steps[-1] == number + 1
+        writer.close()
+        still[0] += 1
