@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from comparison_reports import made
+from comparison_reports import edited, made
 
-from traceops.compare import compare
+from traceops.compare import ComparedCapture, compare
 from traceops.compare.comparable import differences, refusals
 from traceops.core.errors import UsageError
 
@@ -74,3 +74,39 @@ def test_a_capture_is_not_compared_with_itself() -> None:
     assert "given more than once" in refusals([same], [same])[0]
     copy = made(at=1, name="a copy in another folder")
     assert "one and the same capture" in refusals([same], [copy])[0]
+
+
+def first_steps(capture: ComparedCapture) -> ComparedCapture:
+    """The capture as one of a program that ended before its schedule's window."""
+
+    def edit(report: dict[str, Any]) -> None:
+        report["summary"]["first_steps"] = True
+        for row in report["steps"]:
+            row["step"] -= 9
+
+    return edited(capture, edit)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_programs_first_steps_are_not_held_to_later_ones(swapped: bool) -> None:
+    """Warm-up counted as a regression: of five captures a side, ten first steps are enough to be sure of one."""
+    sides = [
+        [made(profiled=[100.0] * 4, at=2.0 * at) for at in range(5)],
+        [first_steps(made(profiled=[180.0] * 2, at=2.0 * at + 1)) for at in range(5)],
+    ]
+    base, head = sides[::-1] if swapped else sides
+    with pytest.raises(UsageError, match=r"recorded steps: base .*; first steps often take longer"):
+        compare(base, head)
+    both = [
+        [first_steps(made(profiled=[180.0] * 2, at=2.0 * at + side)) for at in range(5)] for side in (0, 1)
+    ]
+    assert compare(*both).verdict == "no_regression"
+
+
+def test_a_trace_whose_numbers_do_not_tell_is_held_to_either() -> None:
+    def renumbered(report: dict[str, Any]) -> None:
+        for row in report["steps"]:
+            row["step"] -= 8
+
+    anybodys = edited(made(), renumbered)
+    assert not refusals([anybodys], [made(at=1)]) and not refusals([anybodys], [first_steps(made(at=1))])

@@ -8,6 +8,7 @@ from typing import Any
 
 from traceops.compare.capture import ComparedCapture, damaged_ranks
 from traceops.core.rank_text import runs_text, who
+from traceops.core.shorter_schedule import FIRST_STEPS
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -16,6 +17,10 @@ _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("precision", ("precision", "dtype")),
 )  # fmt: skip
 _WORKLOAD_KEYS = frozenset(key for _, keys in _WORKLOAD for key in keys)
+_SAME_SCHEDULE = (
+    "first steps often take longer, and run other collectives. Let both train past the schedule's window, or record "
+    "both with the same --skip-first, --unprofiled, --warmup and --active"
+)
 _NO_SETTING = frozenset({"planted", "seed", "steps"})
 _VERSIONS = (
     ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
@@ -33,6 +38,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     for label, keys in _WORKLOAD:
         for key in keys:
             found += _refuse(base, head, f"{label} ({key})", partial(_setting, key))
+    found += [f"{why}; {_SAME_SCHEDULE}" for why in _refuse(base, head, "recorded steps", _which_steps)]
     starts = [(c.info.started_ns, c.info.path) for c in everyone if c.info.started_ns is not None]
     twice = sorted({c.info.path for c in everyone if [x.info.path for x in everyone].count(c.info.path) > 1})
     if twice:
@@ -60,6 +66,14 @@ def _refuse(
         mixed = sides[0] if len(sides[0]) > 1 else sides[1]
         return [f"the captures of {which} differ among themselves: {what} {' and '.join(sorted(mixed))}"]
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
+
+
+def _which_steps(capture: ComparedCapture) -> str | None:
+    """Whether a capture is of a program's first steps or of later ones; None where its numbers do not tell."""
+    if capture.report.summary.first_steps:
+        return "the program's first ones"
+    numbers = [row.step for row in capture.report.steps if row.step is not None]
+    return "later ones" if numbers and min(numbers) >= FIRST_STEPS else None
 
 
 def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
