@@ -12,12 +12,14 @@ EPOCH_NS = 1_790_857_026 * 10**9
 HOUR_US = 3_600_000_000
 
 
-def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0, group=(0, 1)):
+def write(
+    path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0, group=(0, 1), pid=1
+):
     """Two ranks' traces: one all-reduce a step; `begin_us` after the epoch that the file names."""
     events = []
     for i, step in enumerate(steps):
         at = begin_us + 1000 * i
-        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": pid, "tid": 1}
         launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
         comm = {"stream": 7, "correlation": 50 + i, "Collective name": "allreduce", "In msg nelems": 8,
                 "dtype": "Float", "Process Group Ranks": str(list(group)), "Seq": step}  # fmt: skip
@@ -176,3 +178,99 @@ def test_a_clock_that_is_off_is_no_other_capture_where_collectives_match(tmp_pat
     for rank in (0, 1):
         write(tmp_path / f"rank_{rank}.json", rank, begin_us=15 * 10**6 * rank)
     assert said(analyze(tmp_path), "TO-V007") == []
+
+
+def processes(pids, hosts=("node0", "node0")):
+    """run.json with the process and the lifetime of each rank."""
+    manifest = json.loads(lives((-10, 10), (-10, 10)))
+    for entry, pid, host in zip(manifest["ranks"], pids, hosts, strict=True):
+        entry |= {"pid": pid, "host": host}
+    return json.dumps(manifest)
+
+
+def test_a_trace_of_a_run_of_the_same_minute_is_left_out_by_its_process(tmp_path):
+    """Ranks of two runs at the same time were taken for one run without a word."""
+    write(tmp_path / "rank_0.json", 0, pid=40)
+    write(tmp_path / "rank_1.json", 1, pid=91)
+    (tmp_path / "run.json").write_text(processes((40, 41)))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0,)
+    (message,) = said(report, "TO-V002")
+    assert (
+        "rank_1.json: was recorded by process 91, and rank 1 was 41: it is of another run. It is left"
+        in message
+    )
+    assert_not_clean(report)
+
+
+@pytest.mark.parametrize(
+    "pids", [(40, 41), (40, 40), (91, 91), (91, 92)], ids=["its own", "of rank 0", "a parent's", "of nobody"]
+)
+def test_a_process_that_does_not_tell_leaves_nobody_out(tmp_path, pids):
+    for rank, pid in enumerate(pids):
+        write(tmp_path / f"rank_{rank}.json", rank, pid=pid)
+    (tmp_path / "run.json").write_text(processes((40, 41)))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    assert said(report, "TO-V002") == said(report, "TO-V007") == []
+
+
+def test_a_process_of_another_host_is_said_and_used(tmp_path):
+    for rank, pid in enumerate((40, 91)):
+        write(tmp_path / f"rank_{rank}.json", rank, pid=pid)
+    (tmp_path / "run.json").write_text(processes((40, 41), ("node0", "node1")))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    (message,) = said(report, "TO-V007")
+    assert "by process 91, and rank 1 was 41: it is of another run. It is used" in message
+
+
+def kept_windows(folder, steps):
+    """The traces of ranks that recorded these steps, and run.json that says so."""
+    schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+    ranks = []
+    for rank, own in enumerate(steps):
+        write(folder / f"rank_{rank}.json", rank, steps=own, world=len(steps), group=range(len(steps)))
+        window = {"index": 0, "trace": f"rank_{rank}.json", "steps": list(own), "complete": True}
+        ranks.append({"rank": rank, "windows": [window]})
+    manifest = {"world_size": len(steps), "ranks": ranks, "schedule": schedule, "steps": 20}
+    (folder / "run.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ([(10, 11, 12), (1, 2), (10, 11, 12)], (1,)),
+        ([(1, 2), (10, 11, 12)], (0,)),
+        ([(1, 2), (1, 2), (10,)], (2,)),
+        ([(10,), (10, 11, 12), (1, 2)], (2,)),
+    ],
+    ids=["the most ranks", "of two the later", "most ended early", "some in common"],
+)
+def test_ranks_with_other_steps_are_left_out_of_all_numbers(tmp_path, steps, left):
+    """The headline was a median of a program's first steps and of later ones, which is the time of no step."""
+    kept_windows(tmp_path, steps)
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == tuple(rank for rank in range(len(steps)) if rank not in left)
+    (message,) = [text for text in said(report, "TO-V003") if "recorded other steps" in text]
+    assert (
+        f"Rank {left[0]} recorded other steps (" in message
+        and "none in common. All numbers are of" in message
+    )
+    assert said(report, "TO-V001") == [], "they have a trace"
+    assert_not_clean(report)
+
+
+def test_ranks_with_a_step_in_common_all_count(tmp_path):
+    kept_windows(tmp_path, [(10, 11, 12), (10, 11)])
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    assert "2 steps are common to all ranks" in said(report, "TO-V003")[0]
+
+
+def test_steps_that_nobody_says_are_counted_alike_leave_no_rank_out(tmp_path):
+    kept_windows(tmp_path, [(10, 11, 12), (1, 2)])
+    (tmp_path / "run.json").unlink()
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    assert "0 steps are common to all ranks" in said(report, "TO-V003")[0]

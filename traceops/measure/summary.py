@@ -91,6 +91,9 @@ class RankSummary:
     step_mark: str = ""
     flops: RankFlops = NOT_COUNTED
     detail: bytes = b""  # what each step consists of, to draw it; see measure/detail.py
+    pid: int | None = (
+        None  # of the process that was recorded; None where the trace tells of none, or of several
+    )
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -150,7 +153,14 @@ def summarize(
         step_mark=steps.mark,
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
+        pid=_process(events),
     )
+
+
+def _process(events: Events) -> int | None:
+    """The pid of the host's own events: those of a GPU have the device's number in its place."""
+    pids = np.unique(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
+    return int(pids[0]) if len(pids) == 1 and pids[0] > 0 else None
 
 
 def _why_empty(trace: RankTrace, calls: int) -> str:

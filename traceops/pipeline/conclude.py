@@ -16,10 +16,12 @@ from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
 from traceops.pipeline.run_info import rank_hosts, run_block, world_size
+from traceops.pipeline.same_steps import with_same_steps
 from traceops.report.model import Report
 from traceops.rules.inputs import Inputs
 from traceops.rules.registry import judge
 from traceops.traces.discover import Discovery
+from traceops.traces.run_manifest import recorded_steps
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ def conclude(
             f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
         )
     one = of_one_run(usable, rank_hosts(found, usable), found.manifest)
-    usable = with_agreed_steps(one.ranks, world_size(found, one.ranks))
+    usable, other_steps = with_same_steps(one.ranks, recorded_steps(found.manifest, found.root))
+    usable = with_agreed_steps(usable, world_size(found, one.ranks))
     found = replace(found, problems=(*problems, *one.left_out), doubts=(*found.doubts, *one.doubts))
     fabric = run_fabric(found.root, evidence)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
@@ -64,7 +67,17 @@ def conclude(
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     verdicts = judge(
         Inputs(
-            found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, undisturbed, seen.memory
+            found,
+            run,
+            hang,
+            no_hang,
+            (),
+            seen.observed,
+            seen.whole,
+            seen.machine,
+            undisturbed,
+            seen.memory,
+            other_steps,
         )
     )
     return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, undisturbed), run)

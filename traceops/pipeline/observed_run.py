@@ -20,7 +20,7 @@ from traceops.pipeline.recorded_memory import recorded_memory_of
 from traceops.traces.discover import Discovery
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
-from traceops.traces.run_manifest import manifest_ranks
+from traceops.traces.run_manifest import manifest_ranks, profiled_itself_early
 from traceops.traces.source import is_remote
 
 _MOST_SNAPSHOTS = 4
@@ -90,6 +90,11 @@ def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str
     shorter = shorter_schedule(schedule, steps)
     if shorter is None:
         return [f"{_FIRST_ONES}: recording ended before the schedule's window"]
+    if profiled_itself_early(found.manifest) and {int(n) for own in ranks for n in own.step_numbers} == {1}:
+        return [
+            f"{_FIRST_ONES}: it ended after {steps} steps, and its own profiler was at work from step "
+            f"{FIRST_STEPS - 1} on. Two cannot record at once: take it out of the program for this run"
+        ]
     later = f"; traceops run {shorter.flags} records later ones" if steps > FIRST_STEPS else ""
     return [f"{_FIRST_ONES}: it ended after {steps} steps, and the schedule needs {shorter.needed}{later}"]
 

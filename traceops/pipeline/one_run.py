@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ def _content(summary: RankSummary) -> Hashable:
 def _without_other_processes(
     ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
-    """A trace recorded before its rank's process began, or after it ended, is of another run.
+    """A trace by another process than its rank's, or from before that began or after it ended, is of another run.
 
     It is left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is
     of another run, which `_of_another_manifest` says.
@@ -80,7 +80,8 @@ def _without_other_processes(
     entries = {
         entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)
     }
-    off = {summary.rank: _out_of_life(summary, entries.get(summary.rank, {})) for summary in ranks}
+    pids = {entry.get("pid") for entry in entries.values()}
+    off = {summary.rank: _not_of(summary, entries.get(summary.rank, {}), pids) for summary in ranks}
     fit = {hosts.get(rank) for rank, how in off.items() if how == ""}
     left_out, doubts = [], []
     for summary in ranks if fit else ():
@@ -91,10 +92,29 @@ def _without_other_processes(
             left_out.append((summary.path, f"{how}: it is of another run. It is left out; copy the trace of rank "
                              f"{summary.rank} of this run"))  # fmt: skip
         else:
-            doubts.append((summary.path, f"{how}: the host's clock was set, or it is of another run. It is used; put "
-                           "each run in a folder of its own"))  # fmt: skip
+            clock = "the host's clock was set, or " if _out_of_life(summary, entries[summary.rank]) else ""
+            doubts.append((summary.path, f"{how}: {clock}it is of another run. It is used; put each run in a folder "
+                           "of its own"))  # fmt: skip
     gone = {path for path, _ in left_out}
     return [summary for summary in ranks if summary.path not in gone], left_out, doubts
+
+
+def _not_of(summary: RankSummary, entry: Mapping[str, Any], pids: Collection[Any]) -> str | None:
+    """How a trace is not of its rank's process; '' where it is, None where nothing tells.
+
+    pids: of all ranks. A trace that has another rank's may be of a process that forked its ranks.
+    """
+    off = _out_of_life(summary, entry)
+    own = entry.get("pid")
+    if off or summary.pid is None or not isinstance(own, int):
+        return off
+    if summary.pid == own:
+        return ""
+    return (
+        off
+        if summary.pid in pids
+        else f"was recorded by process {summary.pid}, and rank {summary.rank} was {own}"
+    )
 
 
 def _out_of_life(summary: RankSummary, entry: Mapping[str, Any]) -> str | None:

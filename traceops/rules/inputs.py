@@ -24,13 +24,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class OtherSteps:
+    """A rank that recorded these steps and none of the other ranks', so that it is left out."""
+
+    rank: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Inputs:
     """One run, measured: the judge of a family takes from it what it needs.
 
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
     observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
     undisturbed: where a step goes that is not recorded; None where no light window tells.
-    memory: what the ranks held of their GPUs.
+    memory: what the ranks held of their GPUs. other_steps: ranks that are left out because of theirs.
     """
 
     found: Discovery
@@ -43,6 +51,7 @@ class Inputs:
     machine: tuple[MachineUse, ...] = ()
     undisturbed: Undisturbed | None = None
     memory: tuple[MemoryUse, ...] = ()
+    other_steps: tuple[OtherSteps, ...] = ()
 
     @property
     def ranks(self) -> list[RankSummary]:

@@ -21,6 +21,7 @@ from traceops.rules.activity import (
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
 from traceops.rules.inputs import Inputs
+from traceops.rules.uneven_steps import UNEVEN_STEPS, judge_steps
 from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP
 from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
@@ -46,13 +47,6 @@ DAMAGED = Rule(
         "Capture again, or copy the file again; check the disk's free space and that the job was not killed "
         "while it wrote. What could be read is used."
     ),
-)
-
-UNEVEN_STEPS = Rule(
-    id="TO-V003",
-    title="Ranks cover different steps",
-    fires="Fires where the step numbers differ between ranks.",
-    advice="Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
 )
 
 NO_SYNC_IN_BACKWARD = Rule(
@@ -103,12 +97,12 @@ def judge(inputs: Inputs) -> list[Verdict]:
     return [
         judge_missing(
             inputs.run.world,
-            [summary.rank for summary in inputs.ranks],
+            [*(summary.rank for summary in inputs.ranks), *(one.rank for one in inputs.other_steps)],
             inputs.single_file,
             capture_failures(inputs.manifest),
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
-        judge_steps(inputs.ranks),
+        judge_steps(inputs.ranks, inputs.other_steps),
         NO_SYNC_IN_BACKWARD.not_evaluated(NO_STEP_REASON)
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
@@ -174,32 +168,6 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
             )
         )
     return DAMAGED.verdict(*found, clear="every file was read to its end")
-
-
-def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:
-    """TO-V003: the same steps on every rank."""
-    steps = {summary.rank: {int(n) for n in summary.step_numbers if n >= 0} for summary in ranks}
-    if not any(steps.values()):
-        return UNEVEN_STEPS.not_evaluated("the traces mark no steps (no ProfilerStep annotation)")
-    if len(ranks) == 1:
-        return UNEVEN_STEPS.not_evaluated("there is only one rank")
-    common, every = set.intersection(*steps.values()), set.union(*steps.values())
-    if common == every:
-        return UNEVEN_STEPS.clear(f"all ranks cover the {len(every)} steps {_span(every)}")
-    odd = [rank for rank, own in steps.items() if own != every]
-    return UNEVEN_STEPS.verdict(
-        UNEVEN_STEPS.finding(
-            "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
-            "high",
-            f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
-            f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
-            f"{len(common)} steps are common to all ranks.",
-            [Evidence("common steps", len(common), "steps", len(every))]
-            + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
-            ranks=odd,
-            steps=sorted(every - common),
-        ),
-    )
 
 
 def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) -> Verdict:
@@ -272,13 +240,3 @@ def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
             impact_ms=None,
         ),
     )
-
-
-def _span(steps: set[int]) -> str:
-    if not steps:
-        return "none"
-    ordered = sorted(steps)
-    dense = ordered[-1] - ordered[0] + 1 == len(ordered)
-    if dense and len(ordered) > 1:
-        return f"{ordered[0]}–{ordered[-1]}"
-    return ", ".join(map(str, ordered[:20])) + (" …" if len(ordered) > 20 else "")

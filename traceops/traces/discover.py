@@ -17,6 +17,7 @@ from traceops.traces.run_manifest import (
     MOST_RANKS,
     RecordedSteps,
     capture_failures,
+    profiled_itself_early,
     read_run_manifest,
     recorded_steps,
 )
@@ -189,6 +190,11 @@ def _why_none(manifest: dict[str, Any]) -> str:
         when = f"after {steps} step{'' if steps == 1 else 's'}" if steps else "before its first step ended"
         return f": the program {ended} {when}"
     shorter = shorter_schedule(manifest.get("schedule"), steps) if isinstance(steps, int) else None
+    if shorter is not None and profiled_itself_early(manifest):
+        return (
+            f": the program ended after {steps} steps, with a profiler of its own at work, and two cannot record at "
+            "once: take its profiler out for this run, or analyze the folder that it writes to"
+        )
     if shorter is not None:
         return (
             f": the program ended after {steps} steps, and the schedule needs {shorter.needed}; record it with: "

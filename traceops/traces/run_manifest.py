@@ -13,6 +13,7 @@ from traceops.core.capture_failure import CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
 from traceops.core.memory_files import HELD
 from traceops.core.run_lock import Launcher, launcher_state
+from traceops.core.shorter_schedule import FIRST_STEPS
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 26  # ten thousand ranks have a tenth of it
@@ -155,6 +156,13 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
         for entry in manifest.get("ranks") or ()
         if isinstance(entry.get("rank"), int)
     )
+
+
+def profiled_itself_early(manifest: dict[str, Any]) -> bool:
+    """Whether a profiler of the program's own was at work where its first window would have recorded."""
+    told = [entry.get("script_profiler") for entry in manifest.get("ranks") or ()]
+    firsts = [one.get("first") for one in told if isinstance(one, dict)]
+    return any(isinstance(first, int) and first < FIRST_STEPS for first in firsts)
 
 
 def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
