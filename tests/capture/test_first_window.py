@@ -6,8 +6,10 @@ import pytest
 from capture_reading import run_json, step_numbers
 
 from traceops.capture.first_window import FIRST, may_have_gpu
+from traceops.core.errors import InputError
 from traceops.core.shorter_schedule import FIRST_STEPS
 from traceops.core.step_log import RECORD, RECORDED
+from traceops.pipeline.analyze import analyze
 
 _TRAIN = """
 import json, sys, torch, traceops
@@ -218,3 +220,79 @@ def test_a_machine_with_a_gpu_records_no_step_twice(train):
     kept, rank = windows(folder / "run")
     assert kept in ([], [(0, [], False)])
     assert len(rank["unprofiled_step_ms"]) == 6
+
+
+_OWN = """
+def profiled(out, steps, begin, end, **options):
+    with traceops.capture(out, **options) as profile:
+        for step in range(steps):
+            if step == begin:
+                theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+                theirs.start()
+            torch.ones(3).sum()
+            profile.step()
+            if step == end:
+                theirs.stop()
+"""
+
+
+def flagged(out):
+    _magic, _header, records = (out / "rank_0/steps.bin").read_bytes().split(b"\n", 2)
+    return [step for step, (*_, flags) in enumerate(RECORD.iter_unpack(records)) if flags & RECORDED]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_steps_under_the_scripts_own_profiler_are_none_without_one(train):
+    """They were among the steps that TO-V005 holds the recorded ones to, and typical ones of the whole run."""
+    _, folder, _ = train(
+        _OWN
+        + """
+before = {name: getattr(torch.autograd.profiler.profile, name) for name in ("_prepare_trace", "_start_trace")}
+profiled("run", 20, 4, 5)
+with traceops.capture("warming") as profile:
+    schedule = torch.profiler.schedule(skip_first=4, wait=0, warmup=2, active=1, repeat=1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule) as theirs:
+        for step in range(20):
+            torch.ones(3).sum()
+            profile.step()
+            theirs.step()
+assert all(getattr(torch.autograd.profiler.profile, name) is method for name, method in before.items())
+print(json.dumps(0))
+"""
+    )
+    kept, rank = windows(folder / "run")
+    assert kept == [(0, [10, 11, 12, 13], True)]
+    assert rank["script_profiler"] == {"first": 4, "last": 6, "steps": 3}, "it stopped in step 6"
+    assert len(rank["unprofiled_step_ms"]) == 1, "step 3: 7 may still wait for what the ranks wrote"
+    assert flagged(folder / "run") == [1, 2, 3, 4, 5, 6, 7, *range(8, 15)]
+    kept, rank = windows(folder / "warming")
+    assert kept == [(0, [10, 11, 12, 13], True)]
+    assert rank["script_profiler"] == {"first": 4, "last": 7, "steps": 4}, (
+        "prepared in step 4, stopped in step 7"
+    )
+    assert len(rank["unprofiled_step_ms"]) == 1
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_short_program_with_a_profiler_of_its_own_is_told_to_take_it_out(train):
+    _, folder, said = train(
+        _OWN + "profiled('late', 6, 2, 3)\nprofiled('early', 6, 0, 3)\nprint(json.dumps(0))"
+    )
+    for name, steps, held in (
+        (
+            "late",
+            [(0, [1], False)],
+            "recorded was step 1 alone: the script's own profiler was at work from step 2 on",
+        ),
+        ("early", [], "nothing was recorded: the script's own profiler was at work from step 0 on"),
+    ):
+        kept, rank = windows(folder / name)
+        assert kept == steps
+        assert held in rank["note"] and "Take it out for this run" in rank["note"]
+        assert rank["note"] in said and "--skip-first" not in rank["note"]
+    with pytest.raises(InputError, match="take its profiler out for this run"):
+        analyze(folder / "early")
+    (note,) = [note for note in analyze(folder / "late").summary.notes if "first whole ones" in note]
+    assert "its own profiler was at work from step 2 on" in note and "--skip-first" not in note

@@ -54,6 +54,14 @@ class LightRecord(TypedDict):
     calls: list[list[str | int]]
 
 
+class ScriptProfilerRecord(TypedDict):
+    """In which steps a profiler of the script's own was at work: the first, the last, and in how many."""
+
+    first: int
+    last: int
+    steps: int
+
+
 class MemoryRecord(TypedDict):
     """Bytes of GPUs at the end of `step`: what tensors held, and which of it was what."""
 
@@ -103,6 +111,7 @@ class RankManifest:
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
     observed: null if nothing was. light: null where no light window was begun.
     memory: at the end of the last step of a window; null without a GPU.
+    script_profiler: null where the script's own profiler was never at work while ours was not.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
     cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
@@ -138,6 +147,7 @@ class RankManifest:
     observed: ObservedRecord | None = None
     light: LightRecord | None = None
     memory: MemoryRecord | None = None
+    script_profiler: ScriptProfilerRecord | None = None
     step_ends: dict[str, int] = field(default_factory=dict)
     steps_within: dict[str, int] = field(default_factory=dict)
     cores: int | None = None

@@ -105,12 +105,14 @@ class Recorder:
             activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options
         )
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
-        self._profile = session
         try:
             with _without_remark():
                 session.start()
+                self._profile = session
             self._scope.enter_context(before_other_profilers(session.profiler, give_way))
         except BaseException:
+            if self._profile is None:  # stopped where it was not prepared, Kineto crashes
+                contained(_end_kineto)
             self.abandon()
             raise
 

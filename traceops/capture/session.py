@@ -22,10 +22,12 @@ from traceops.capture.guard import Guard, contained, describe, say
 from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.later_windows import AskedWindows, LongerSchedule
 from traceops.capture.light.window import LightWindow
+from traceops.capture.manifest import ScriptProfilerRecord
 from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.progress import ProgressWriter
 from traceops.capture.recorder import OtherThread, Recorder
 from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.script_profiler import ScriptProfiler
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
 from traceops.capture.step_ends import StepEnds
@@ -107,6 +109,8 @@ class Capture:
         self._signals: Saver | None = None
         self._watchers: Watchers | None = None
         self._first: FirstWindow | None = None
+        self._has_first = False
+        self._others = ScriptProfiler()
         self._asked: AskedWindows | None = None
         self._skipped = False
         self._ended_in: int | None = None  # the thread of the last step's end, as the system numbers it
@@ -155,6 +159,7 @@ class Capture:
         self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing, detaching)
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
             self._first = FirstWindow(self._out, place.rank, options, self._doing)
+            self._has_first = True
         self._record = OpenManifest(self._out, place, self._schedule, options, self._training)
         self._watchers = Watchers(self._record, self.settings)
         self._save()
@@ -166,6 +171,8 @@ class Capture:
         terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
+        self._scope.callback(self._others.close)
+        self._others.watch(self.guard)
         self._watchers.begin(self._schedule, self.guard, self._scope)
         self._begin(0)
 
@@ -187,9 +194,10 @@ class Capture:
     def _stepped(self, samples: int | None) -> None:
         with self._held():  # a SIGTERM in the middle would save a half-written trace
             recorded = self._recording()
+            others = self._others.step_ended(self._step, ours=recorded)
             observer = None if self._watchers is None else self._watchers.observer
             if observer is not None:
-                observer.step_ended(recorded=recorded, skipped=self._skipped)
+                observer.step_ended(recorded=recorded or others, skipped=self._skipped)
                 self._skipped = False
             if samples is not None:
                 self._samples = (self._samples or 0) + samples
@@ -207,7 +215,7 @@ class Capture:
             else:  # the launcher goes on watching for hangs
                 self._tell(Phase.DONE.value, self._step)
             if observer is not None:
-                observer.step_begins(recorded=self._recording())
+                observer.step_begins(recorded=self._recording() or self._others.at_work)
 
     def _hear_of_windows(self) -> None:
         """Take what `traceops capture` asks for into the schedule, behind what it has."""
@@ -310,7 +318,7 @@ class Capture:
         phase = self._schedule.phase(step)
         self._doing(CaptureOperation.TIME)
         if self._timers and phase in self._timers:
-            self._timers[phase].mark()
+            self._timers[phase].mark(counts=phase is not Phase.UNPROFILED or not self._others.disturbed)
         if self._adoption is not None:
             self._adoption.step_ended(step)
         if self._first is not None:
@@ -555,6 +563,13 @@ class Capture:
             if self._record is None or not self._record.manifest.windows
             else self._record.manifest.windows[-1].steps
         )
+        theirs = self._early_profiler()
+        if theirs is not None and (not kept or kept[-1] < FIRST.total_steps - 1):
+            held = f"recorded was step {kept[0]} alone" if kept else "nothing was recorded"
+            return (
+                f"{only}; {held}: the script's own profiler was at work from step {theirs['first']} on, and two cannot "
+                "record at once. Take it out for this run, or analyze the trace that it writes"
+            )
         if not kept or kept[-1] >= FIRST.total_steps:
             return f"{only}; train longer, or pass lower --skip-first, --unprofiled, --warmup or --active"
         recorded = f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}"
@@ -563,10 +578,17 @@ class Capture:
         advice = f"; for later ones: {shorter.flags}" if shorter is not None and better else ""
         return f"{only}; recorded were the first whole ones, {recorded}{advice}"
 
+    def _early_profiler(self) -> ScriptProfilerRecord | None:
+        """The script's own, if it was at work in the steps that the first window would have taken."""
+        theirs = self._others.record
+        early = theirs is not None and theirs["first"] < FIRST.total_steps <= self._step
+        return theirs if early and self._has_first else None
+
     def _save(self) -> None:
         assert self._record is not None
         self._doing(CaptureOperation.MANIFEST)
         light = None if self._light is None else self._light.record
+        self._record.manifest = replace(self._record.manifest, script_profiler=self._others.record)
         self._record.save(self._step, self._samples, self.failure, self.ends_of_steps(), light)
 
 

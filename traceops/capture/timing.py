@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,10 +33,13 @@ class StepTimer:
     def __init__(self) -> None:
         self._host_ns: list[int] = []
         self._events: list[Any] | None = [] if uses_gpu() else None
+        self._left_out: set[int] = set()
         self.mark()
 
-    def mark(self) -> None:
-        """A step ended."""
+    def mark(self, *, counts: bool = True) -> None:
+        """A step ended. counts: whether it is among the `durations`."""
+        if not counts:
+            self._left_out.add(len(self._host_ns) - 1)
         if self._events is not None:
             import torch
 
@@ -46,11 +50,14 @@ class StepTimer:
 
     def durations(self) -> Durations:
         """Of the steps that ended; those that the device has not finished are left out."""
-        host_ms = [(end - begin) / 1e6 for begin, end in pairwise(self._host_ns)]
+        host_ms = [(end - begin) / 1e6 for begin, end in self._steps(self._host_ns)]
         if self._events is None:
             return Durations(host_ms, None)
         finished = [event for event in self._events if event.query()]
-        return Durations(host_ms, [begin.elapsed_time(end) for begin, end in pairwise(finished)])
+        return Durations(host_ms, [begin.elapsed_time(end) for begin, end in self._steps(finished)])
+
+    def _steps(self, marks: list[Any]) -> Iterator[tuple[Any, Any]]:
+        return (ends for index, ends in enumerate(pairwise(marks)) if index not in self._left_out)
 
 
 def uses_gpu() -> bool:

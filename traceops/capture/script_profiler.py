@@ -1,0 +1,89 @@
+"""Tells in which steps a profiler of the script's own was at work: none of them shows what a step takes without one."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from traceops.capture.after_import import when_loaded
+from traceops.capture.guard import Guard, contained
+from traceops.capture.manifest import ScriptProfilerRecord
+
+_MODULE = "torch.autograd.profiler"
+_BEGINNINGS = ("_prepare_trace", "_start_trace")  # of torch's profilers, the public ones too
+
+
+class ScriptProfiler:
+    """Told where each step ends. A profiler that only warms up is at work too: it is at CUPTI already."""
+
+    def __init__(self) -> None:
+        self.record: ScriptProfilerRecord | None = None
+        self._began = False
+        self._at_work = False  # where the last step ended
+        self.disturbed = False  # the step that ended last: one was at work in it, or in the one before
+        self._within = False
+        self._prepared = False
+        self._undo: list[Callable[[], Any]] = []
+
+    def watch(self, guard: Guard) -> None:
+        """Hear of torch's profilers, from when the program loads them."""
+        when_loaded({_MODULE: self._install}, guard, self._undo)
+
+    def close(self) -> None:
+        """Hear no more."""
+        for undo in self._undo:
+            if contained(undo) is None:
+                contained(undo)  # what failed in the middle
+
+    @property
+    def at_work(self) -> bool:
+        """Whether one was, where the last step ended."""
+        return self._at_work
+
+    def step_ended(self, step: int, *, ours: bool) -> bool:
+        """Whether one was at work in this step.
+
+        ours: the capture's own profiler records, so that no other does.
+        """
+        now = not ours and (self._prepared or _enabled())
+        within = not ours and (self._began or self._at_work or now)
+        self._began, self._at_work = False, now
+        self.disturbed = within or self._within
+        self._within = within
+        if within:
+            before = self.record or {"first": step, "last": step, "steps": 0}
+            self.record = {"first": before["first"], "last": step, "steps": before["steps"] + 1}
+        return within
+
+    def _install(self, module: Any) -> None:
+        for name in _BEGINNINGS:
+            original = getattr(module.profile, name, None)
+            if original is not None:
+                method = self._heard(original, prepares=name == _BEGINNINGS[0])
+                self._undo.append(functools.partial(_restore, module.profile, name, method, original))
+                setattr(module.profile, name, method)
+
+    def _heard(self, original: Callable[..., Any], *, prepares: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(session: Any, *args: Any, **kwargs: Any) -> Any:
+            self._began, self._prepared = (
+                True,
+                prepares,
+            )  # no call that could fail: torch is half-way in its own work
+            return original(session, *args, **kwargs)
+
+        return method
+
+
+def _restore(owner: Any, name: str, method: Any, original: Any) -> bool:
+    if getattr(owner, name) is method:
+        setattr(owner, name, original)
+    return True
+
+
+def _enabled() -> bool:
+    torch = sys.modules.get("torch")
+    autograd = getattr(getattr(torch, "_C", None), "_autograd", None)
+    return autograd is not None and bool(autograd._profiler_enabled())
