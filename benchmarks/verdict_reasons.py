@@ -9,6 +9,9 @@ _CLOCK = "it takes a GPU beside others whose clock is lower while it trains: "
 _SMI = "no public output of nvidia-smi -q -x that we found shows it; "
 
 REASONS: dict[Kind, str] = {
+    Kind("TO-V003", "ended_early"): (
+        "it takes ranks that do not wait for each other and end after different steps, one of them before its window"
+    ),
     Kind("TO-V006", "one_host"): (
         "it takes traces of two captures on one host with GPUs, mixed in one folder; those that we have of such "
         "hosts do not name the host"
