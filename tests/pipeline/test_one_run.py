@@ -274,3 +274,31 @@ def test_steps_that_nobody_says_are_counted_alike_leave_no_rank_out(tmp_path):
     report = analyze(tmp_path)
     assert report.run.ranks_present == (0, 1)
     assert "0 steps are common to all ranks" in said(report, "TO-V003")[0]
+
+
+@pytest.mark.parametrize(
+    ("later", "analysed"),
+    [
+        ([(60, 61, 62), (60, 61, 62)], 1),
+        ([(60, 61), (60, 61)], 1),
+        ([(60, 61, 62), ()], 0),
+        ([(60, 61, 62)], 0),
+        ([(60,), (60,)], 0),
+    ],
+    ids=["whole", "two steps", "without a whole step on a rank", "on one rank only", "one step"],
+)
+def test_a_window_that_the_programs_end_cut_short_costs_no_earlier_one(tmp_path, later, analysed):
+    """The last window was analysed whatever it held, and the whole one before it left alone."""
+    ranks = [{"rank": rank, "windows": []} for rank in (0, 1)]
+    for number, steps in enumerate(([(3, 4, 5)] * 2, later)):
+        for rank, own in enumerate(steps):
+            name = f"rank_{rank}/trace.window_{number}.json"
+            write(tmp_path / name, rank, begin_us=10_000 * number, steps=own or (60, 61, 62))
+            window = {"index": number, "trace": name, "steps": list(own), "complete": len(own) == 3}
+            ranks[rank]["windows"].append(window)
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "ranks": ranks}))
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    assert report.run.steps == ((3, 4, 5) if not analysed else later[0])
+    notes = [note for note in report.summary.notes if "was cut short" in note]
+    assert len(notes) == (not analysed)

@@ -74,7 +74,7 @@ def open_run(
         traces = find_traces(asked)
         before_analysis(shown)
         options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
-        report = analyze_window(traces, traces.windows[-1], options)
+        report = analyze_window(traces, traces.latest, options)
         others = len(traces.windows) - 1
         left = (f"{others} earlier capture window{'s' if others > 1 else ''} left out",) if others else ()
         return Opened(shown, report, "traces", problems=left)

@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
         output = Path(folder) / FILE_NAME.removesuffix(".gz")
         write_timeline(
             found,
-            found.windows[-1],
+            found.latest,
             output,
             ranks=args.ranks,
             steps=args.steps,

@@ -128,7 +128,7 @@ def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
 
 def _capture(place: FoundRun) -> MeasuredRun:
     found = find_traces(place.path)
-    analysis = run_pipeline(found, found.windows[-1], MapOptions(own_kernels=own_kernels()))
+    analysis = run_pipeline(found, found.latest, MapOptions(own_kernels=own_kernels()))
     run, graph = analysis.run, analysis.run.graph
     fixed = optimizer_ms(analysis.report.tables.kernels)
     if graph is None or run.what_if is None or not run.what_if.holds:

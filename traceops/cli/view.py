@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
         timeline = write_timeline(
             found,
-            found.windows[-1],
+            found.latest,
             output,
             ranks=args.ranks,
             steps=args.steps,

@@ -40,7 +40,7 @@ def analyze(
     """
     found = find_traces(os.fspath(path))
     options = MapOptions(jobs, executor, cache, with_hta, progress, load_reduce, own_kernels())
-    return analyze_window(found, found.windows[-1], options, evidence)
+    return analyze_window(found, found.latest, options, evidence)
 
 
 def find_traces(path: str) -> Discovery:

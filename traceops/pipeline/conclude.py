@@ -15,6 +15,7 @@ from traceops.pipeline.assemble import assemble
 from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
+from traceops.pipeline.own_window import of_own_window
 from traceops.pipeline.run_info import rank_hosts, run_block, world_size
 from traceops.pipeline.same_steps import with_same_steps
 from traceops.report.model import Report
@@ -63,6 +64,8 @@ def conclude(
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, no_hang = diagnosis_of_run(found.root)
     seen = observed_run(found, usable)
+    steps = {int(n) for summary in usable for n in summary.step_numbers if n >= 0}
+    found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole))
     undisturbed, light_notes = undisturbed_run(found, run, seen.whole)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     verdicts = judge(

@@ -33,6 +33,7 @@ from traceops.traces.windows import (
     group_windows,
     join_beside,
     join_elsewhere,
+    latest_window,
     trace_stem,
     without_other_runs,
 )
@@ -59,6 +60,11 @@ class Discovery:
     problems: tuple[tuple[str, str], ...] = ()  # path, what is wrong with it
     notes: tuple[str, ...] = ()
     doubts: tuple[tuple[str, str], ...] = ()  # path of a file that is used, what contradicts itself in it
+
+    @property
+    def latest(self) -> Window:
+        """The window to analyse."""
+        return latest_window(self.windows)
 
 
 def discover(path: str) -> Discovery:
@@ -101,6 +107,11 @@ def discover(path: str) -> Discovery:
     files, notes, doubts = assign_ranks(candidates)
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
+    if (latest := latest_window(windows)) is not windows[-1]:
+        notes.append(
+            f"window {windows[-1].index} was cut short. Window {latest.index} is analysed: more ranks recorded two "
+            "whole steps in it"
+        )
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
     return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), tuple(doubts))
 

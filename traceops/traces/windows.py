@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from traceops.traces.summary_header import SUFFIX
@@ -38,6 +39,23 @@ class Window:
     @property
     def started_ns(self) -> int:
         return min((file.started_ns for file in self.files), default=0)
+
+    def ranks_with(self, steps: int) -> int:
+        """How many ranks hold so many whole steps, as far as anybody says."""
+        return sum(file.steps is None or len(file.steps) >= steps for file in self.files)
+
+
+_FEW = 2  # whole steps: with fewer there is no typical one
+
+
+def latest_window(windows: Sequence[Window]) -> Window:
+    """The last one that as many ranks hold as any: a program may end in the middle of the next.
+
+    Two whole steps are enough, or as many as the longest window has.
+    """
+    longest = max(_FEW if file.steps is None else len(file.steps) for own in windows for file in own.files)
+    ranks = [own.ranks_with(min(_FEW, longest)) for own in windows]
+    return next(own for own, n in zip(reversed(windows), reversed(ranks), strict=True) if n == max(ranks))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""What the profiler cost in one of several windows, by the steps right before it."""
+
+import pytest
+from observed_run import Step, usual, write_rank
+
+from traceops.across.before_window import step_before
+from traceops.across.whole_run import whole_run
+from traceops.pipeline.own_window import of_own_window
+from traceops.traces.observed import read_observed
+
+FIRST, LATER = range(10, 14), range(60, 64)
+
+
+def run_of(root, steps):
+    write_rank(root, 0, steps)
+    return whole_run([read_observed(str(root), 0)[0]])
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Steps of 50 ms, of 40 from step 40 on; both windows make them 1.2 times as long."""
+    steps = [usual(50 if number < 40 else 40) for number in range(100)]
+    for number in (*range(8, 15), *range(58, 65)):
+        steps[number] = Step(1.2 * steps[number].ms, recorded=True)
+    steps[56] = Step(400)  # an evaluation is no step to hold others to
+    return run_of(tmp_path, steps)
+
+
+def test_the_steps_right_before_a_window_are_its_own(run):
+    assert step_before(run, FIRST) == pytest.approx(50)
+    assert step_before(run, LATER) == pytest.approx(40)
+    assert step_before(run, [200]) is None and step_before(run, []) is None
+    assert step_before(run, range(3, 6)) is None, "too few"
+
+
+def test_steps_before_an_earlier_window_are_not(tmp_path):
+    steps = [Step(60, recorded=number in (*range(8, 14), *range(16, 30))) for number in range(60)]
+    assert step_before(run_of(tmp_path, steps), range(18, 29)) is None, "two lie between"
+
+
+def manifest(**more):
+    windows = [{"index": 0, "steps": list(FIRST)}, {"index": 1, "steps": list(LATER)}]
+    rank = {
+        "rank": 0, "windows": windows, "profiled_steps": [*FIRST, *LATER],
+        "profiled_step_ms": [60.0] * 4 + [48.0] * 4, "unprofiled_step_ms": [50.0] * 6,
+    }  # fmt: skip
+    whole = {"profiled_steps": [*FIRST, *LATER], "profiled_step_ms": 54.0, "unprofiled_step_ms": 50.0}
+    return {"ranks": [rank | more], **whole}
+
+
+def test_each_window_is_held_to_its_own_steps(run):
+    """A later window's 48 ms were held to the 50 of the program's beginning: 'the profiler costs nothing'."""
+    told = of_own_window(manifest(), set(LATER), run)
+    assert told["profiled_step_ms"] / told["unprofiled_step_ms"] == pytest.approx(1.2)
+    assert told["profiled_steps"] == list(LATER) and told["ranks"] == manifest()["ranks"]
+    told = of_own_window(manifest(), set(FIRST), run)
+    assert told["profiled_step_ms"] / told["unprofiled_step_ms"] == pytest.approx(1.2)
+    assert of_own_window(manifest(), set(LATER), None)["unprofiled_step_ms"] is None, "nothing tells of them"
+
+
+def test_a_run_with_one_window_is_as_run_json_says(run):
+    only = manifest(windows=[{"index": 0, "steps": list(FIRST)}])
+    assert of_own_window(only, set(FIRST), run) is only
+    assert of_own_window({}, set(FIRST), run) == {} and of_own_window(manifest(), set(), run) == manifest()
