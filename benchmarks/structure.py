@@ -52,6 +52,7 @@ LATE: dict[str, str] = {
     "traceops.capture.light.torch_device": "torch, once a GPU is used",
     "traceops.capture.light.window": "torch, once a GPU is used; the quicker packer, if it is installed",
     "traceops.capture.adopted": "torch, once the script runs a profiler of its own",
+    "traceops.capture.detaching": "torch, once a window ends that CUPTI is to leave behind",
     "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
