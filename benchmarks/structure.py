@@ -45,7 +45,6 @@ LATE: dict[str, str] = {
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
     "traceops.capture.abort": "torch, which a rank that uses no GPU may lack",
-    "traceops.capture.detaching": "torch, as its profiler stops",
     "traceops.capture.join": "multiprocessing, in a process that trains",
     "traceops.capture.joining.sitecustomize": "most processes of a command never train, and load nothing",
     "traceops.capture.light.cupti": "the compiled part may be missing",

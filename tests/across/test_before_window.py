@@ -3,7 +3,7 @@
 import pytest
 from observed_run import Step, usual, write_rank
 
-from traceops.across.before_window import step_before
+from traceops.across.before_window import steps_before
 from traceops.across.whole_run import whole_run
 from traceops.pipeline.own_window import of_own_window
 from traceops.traces.observed import read_observed
@@ -27,15 +27,14 @@ def run(tmp_path):
 
 
 def test_the_steps_right_before_a_window_are_its_own(run):
-    assert step_before(run, FIRST) == pytest.approx(50)
-    assert step_before(run, LATER) == pytest.approx(40)
-    assert step_before(run, [200]) is None and step_before(run, []) is None
-    assert step_before(run, range(3, 6)) is None, "too few"
+    assert steps_before(run, FIRST).tolist() == [2, 3, 4, 5, 6, 7]
+    assert steps_before(run, LATER).tolist() == [51, 52, 53, 54, 55, 57]
+    assert [len(steps_before(run, window)) for window in ([200], [], range(3, 6))] == [0, 0, 0], "too few"
 
 
 def test_steps_before_an_earlier_window_are_not(tmp_path):
     steps = [Step(60, recorded=number in (*range(8, 14), *range(16, 30))) for number in range(60)]
-    assert step_before(run_of(tmp_path, steps), range(18, 29)) is None, "two lie between"
+    assert not len(steps_before(run_of(tmp_path, steps), range(18, 29))), "two lie between"
 
 
 def manifest(**more):
@@ -45,17 +44,30 @@ def manifest(**more):
         "profiled_step_ms": [60.0] * 4 + [48.0] * 4, "unprofiled_step_ms": [50.0] * 6,
     }  # fmt: skip
     whole = {"profiled_steps": [*FIRST, *LATER], "profiled_step_ms": 54.0, "unprofiled_step_ms": 50.0}
-    return {"ranks": [rank | more], **whole}
+    schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+    return {"ranks": [rank | more], "schedule": schedule, **whole}
 
 
 def test_each_window_is_held_to_its_own_steps(run):
     """A later window's 48 ms were held to the 50 of the program's beginning: 'the profiler costs nothing'."""
     told = of_own_window(manifest(), set(LATER), run)
     assert told["profiled_step_ms"] / told["unprofiled_step_ms"] == pytest.approx(1.2)
-    assert told["profiled_steps"] == list(LATER) and told["ranks"] == manifest()["ranks"]
+    assert told["profiled_steps"] == list(LATER)
+    assert told["ranks"][0]["unprofiled_step_ms"] == pytest.approx([40.0] * 6), "compare takes these"
     told = of_own_window(manifest(), set(FIRST), run)
     assert told["profiled_step_ms"] / told["unprofiled_step_ms"] == pytest.approx(1.2)
-    assert of_own_window(manifest(), set(LATER), None)["unprofiled_step_ms"] is None, "nothing tells of them"
+    assert told["ranks"] == manifest()["ranks"]
+    told = of_own_window(manifest(), set(LATER), None)
+    assert told["unprofiled_step_ms"] is None and told["ranks"][0]["unprofiled_step_ms"] == [], (
+        "nothing tells"
+    )
+
+
+def test_the_schedules_windows_count_together():
+    """With the steps that it times before each of them, where nothing else was observed too."""
+    schedule = {"skip_first": 2, "unprofiled": 44, "warmup": 2, "active": 4, "repeat": 2}
+    repeated = manifest() | {"schedule": schedule}
+    assert of_own_window(repeated, set(LATER), None) == repeated
 
 
 def test_a_run_with_one_window_is_as_run_json_says(run):

@@ -47,6 +47,16 @@ def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
     return ShorterSchedule(needed, phases["active"], flags)
 
 
+def steps_needed(schedule: Any) -> int | None:
+    """After how many steps the last window of a `schedule` as run.json has it is complete; None where it is none."""
+    phases = _phases(schedule)
+    if phases is None:
+        return None
+    repeat = schedule.get("repeat", 1)
+    windows = repeat if isinstance(repeat, int) and 1 <= repeat < _MOST else 1
+    return phases["skip_first"] + windows * (sum(phases.values()) - phases["skip_first"])
+
+
 def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
     """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
 

@@ -6,8 +6,11 @@ import statistics
 from collections.abc import Collection
 from typing import Any
 
-from traceops.across.before_window import step_before
+import numpy as np
+
+from traceops.across.before_window import steps_before
 from traceops.across.whole_run import WholeRun
+from traceops.core.shorter_schedule import steps_needed
 
 
 def of_own_window(
@@ -15,18 +18,40 @@ def of_own_window(
 ) -> dict[str, Any]:
     """`manifest` with the step times of the window with these steps, and of those right before it.
 
-    As it is where the run has one window only: then all are. A later one lies among other steps than the first, so
-    that the median of both is neither's, nor are the steps before the first those that it would have without it.
+    The schedule's windows count together, with the steps that it times before each. One that was asked for later lies
+    among other steps: the median of both is neither's, nor are the steps of the beginning those that it would have
+    without the profiler.
     """
     ranks = manifest.get("ranks") or ()
-    if not window or max((_windows(entry) for entry in ranks), default=0) < 2:
+    end = steps_needed(manifest.get("schedule"))
+    if not window or end is None or max((_windows(entry) for entry in ranks), default=0) < 2:
         return manifest
-    profiled = [ms for entry in ranks for number, ms in _profiled(entry) if number in window]
-    return {
+    is_later = min(window) >= end
+    own = {
+        number: ms
+        for rank, entry in enumerate(ranks)
+        for number, ms in _profiled(rank, entry)
+        if (number[1] in window if is_later else number[1] < end)
+    }
+    told = {
         **manifest,
-        "profiled_steps": sorted(window),
-        "profiled_step_ms": statistics.median(profiled) if profiled else None,
-        "unprofiled_step_ms": None if whole is None else step_before(whole, window),
+        "profiled_steps": sorted({number for _, number in own}),
+        "profiled_step_ms": statistics.median(own.values()) if own else None,
+    }
+    return told | _before(ranks, window, whole) if is_later else told
+
+
+def _before(
+    ranks: Collection[dict[str, Any]], window: Collection[int], whole: WholeRun | None
+) -> dict[str, Any]:
+    at = np.zeros(0, dtype=np.int64) if whole is None else steps_before(whole, window)
+    times = {} if whole is None else dict(zip(whole.ranks, whole.took_ms[:, at].tolist(), strict=True))
+    return {
+        "unprofiled_step_ms": float(np.median(whole.step_ms[at])) if whole is not None and len(at) else None,
+        "ranks": [
+            {**entry, "unprofiled_step_ms": [ms for ms in times.get(entry.get("rank", -1), ()) if ms > 0]}
+            for entry in ranks
+        ],
     }
 
 
@@ -35,12 +60,12 @@ def _windows(entry: dict[str, Any]) -> int:
     return len(windows) if isinstance(windows, list) else 0
 
 
-def _profiled(entry: dict[str, Any]) -> list[tuple[int, float]]:
+def _profiled(rank: int, entry: dict[str, Any]) -> list[tuple[tuple[int, int], float]]:
     numbers, times = entry.get("profiled_steps"), entry.get("profiled_step_ms")
     if not isinstance(numbers, list) or not isinstance(times, list):
         return []
     return [
-        (number, float(ms))
+        ((rank, number), float(ms))
         for number, ms in zip(numbers, times, strict=False)
         if isinstance(number, int) and isinstance(ms, (int, float)) and not isinstance(ms, bool)
     ]
