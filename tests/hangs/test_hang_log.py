@@ -515,3 +515,19 @@ def test_compressed_and_unreadable(tmp_path):
     read_log(str(path))
     with pytest.raises(InputError):
         read_log(str(tmp_path / "none.txt"))
+
+
+def test_a_compressed_log_is_found_whatever_its_name(tmp_path):
+    import gzip
+
+    from traceops.hangs.diagnose import diagnose
+
+    told = gzip.compress(
+        b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+    )
+    (tmp_path / "job-17.log.gz").write_bytes(told)
+    for path in (tmp_path, tmp_path / "job-17.log.gz"):
+        assert [root.cause for root in diagnose(path).roots] == ["no_kernel"]
+    (tmp_path / "images.idx3.gz").write_bytes(gzip.compress(bytes(range(256)) * 9))  # no text
+    (tmp_path / "torn.gz").write_bytes(told[:12])
+    assert len(diagnose(tmp_path).roots) == 1

@@ -20,6 +20,7 @@ from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_progress import read_progress
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
@@ -38,7 +39,12 @@ _SKIPPED = (
     ".pyc",
     ".png",
     ".svg",
-    ".gz",
+    ".json.gz",
+    ".csv.gz",
+    ".pkl.gz",
+    ".pickle.gz",
+    ".tar.gz",
+    ".tgz",
     ".zip",
 )
 _TEXTS = (".log", ".txt", ".out", ".err")
@@ -229,7 +235,7 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind == "log":
-        events = read_log(str(path), rank)
+        events = without_outlived(str(path), read_log(str(path), rank))
         if events:
             found.log += events
             found.files.append(str(path))

@@ -187,6 +187,10 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if seen and all(event.kind == "inspector" for event in seen):
         more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
         return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
+    if seen and all(event.kind == "outlived" for event in seen):
+        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
+        went_on = "of trouble, after which the log goes on with steps: they ended an earlier start at most"
+        return f"{lines} {went_on}. See them below. Read: {read_text(diagnosis)}."
     if seen:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble, but no cause is told: see them below. Read: {read_text(diagnosis)}."

@@ -91,4 +91,5 @@ def _first_end(chunk: bytes) -> int | None:
 
 def _text(line: bytes) -> str:
     text = line.lstrip(b"\0")[:LONGEST_LINE].decode(errors="replace")  # after a hole in the file
+    text = text.removeprefix("\ufeff")  # the mark of Windows' editors and shells
     return _ESCAPE.sub("", text) if "\x1b" in text else text

@@ -53,6 +53,7 @@ _NOT_THE_CAUSE = (
     "torch.multiprocessing.spawn.",
 )
 _MOST_BARE = 16
+_PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
@@ -240,9 +241,7 @@ class _LogReader:
         if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
             return
         before = self._raised.get(rank)
-        if before is not None and before.event.text == shortened(
-            raised.text
-        ):  # printed, and in an error file
+        if before is not None and self._is_again(before.event, raised):
             return
         if raised.link == "origin" and before is not None:
             text = shortened(f"{before.event.text} {raised.text}")
@@ -263,6 +262,11 @@ class _LogReader:
             open_event = self._events.add("error", speaker, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
             self._raised[rank] = open_event
+
+    @staticmethod
+    def _is_again(before: LogEvent, raised: Raised) -> bool:
+        """Whether it was printed, and is in an error file too."""
+        return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
     def _stack_of_failed(self, rank: int | None, body: str) -> bool:
         """Whether the line is a frame of the failed collective's stack; others may come in between."""

@@ -1,4 +1,4 @@
-"""What log collectors put in front of a line: quotes, times, pods, containers and workers; not the ranks."""
+"""What stands in front of a line: a collector's quotes, times, pods and workers, or a progress bar; not the ranks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ _PREFIXES = tuple(
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
     )
 )
+# A message follows tqdm's bar in the same line: '  5%|▌   | 20/400 [00:10<03:10,  2.00it/s][ERROR] …'.
+_BAR = re.compile(
+    r"(?:[^|]{0,120}: {0,4})?\s{0,4}\d{1,3}%\|[^|]{0,400}\| {0,4}\d[^\[\]]{0,60}\[[^\[\]]{0,400}\] ?"
+)
+_REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}$")  # Ray, at the end of a line
 _MOST = 4
 
 
@@ -32,4 +37,8 @@ def without_prefixes(line: str) -> str:
         if match is None or match.end() == start:
             break
         start = match.end()
+    if "%|" in line and (bar := _BAR.match(line, start)) is not None:
+        start = bar.end()
+    if "[repeated " in line:
+        line = _REPEATED.sub("", line)
     return line[start:]

@@ -19,8 +19,14 @@ SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
 # 'MeanSquaredError: 0.0123' is a metric.
 _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
-# How a traceback ends, whatever the exception is called.
-_ENDS = re.compile(r"^[^\W\d](?:[\w.]|<locals>){0,300}(?:[:(]| \(|$)")
+# How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message.
+_ENDS = re.compile(
+    r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL):)[^\W\d](?:[\w.]|<locals>){0,300}(?:[:(]| \(|$)"
+)
+# The last line of a traceback without a message: 'NotImplementedError'.
+_NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
+# Ray's word on what a task raised: the task's own traceback follows, without its first line.
+_OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -68,6 +74,7 @@ class Tracebacks:
         self._open: _OpenTraceback | None = None
         self._chained = False
         self._survived = False
+        self._of_ray = False  # the last traceback ended in Ray's word on another, which comes
         self.dropped = False  # the last line did not end a traceback: what had looked like one was none
 
     @property
@@ -82,7 +89,7 @@ class Tracebacks:
             self._begin(number, body, found)
             return None
         if self._open is None and is_frame(body) and not self._survived:
-            self._open = _OpenTraceback(number, 0, 0, "", False, headless=True)
+            self._open = _OpenTraceback(number, 0, 0, "origin" if self._of_ray else "", False, headless=True)
         if self._open is None:
             if body.strip():
                 self._chained = any(words in body for words in _CHAINED) or (
@@ -120,11 +127,12 @@ class Tracebacks:
         if len(line) - len(line.lstrip(" ")) > open_.base:
             return None
         self._open = None
-        if not (is_exception if open_.headless else _ENDS.match)(
+        if not (_ends_headless if open_.headless else _ENDS.match)(
             line.strip()
         ):  # a line of something else, or torn
             self.dropped = True
             return None
+        self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
 
@@ -141,6 +149,10 @@ def is_exception(line: str) -> bool:
     """Whether a line is how a traceback ends: 'ValueError: …'."""
     match = _EXCEPTION.match(line)
     return match is not None and match[0][match[1].rfind(".") + 1].isupper()
+
+
+def _ends_headless(line: str) -> bool:
+    return is_exception(line) or _NAME.match(line) is not None
 
 
 def fatal_frame(body: str) -> Frame | None:

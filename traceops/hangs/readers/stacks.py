@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -60,7 +61,10 @@ def sniff(path: str) -> str | None:
     with open_binary(path) as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x1f\x8b"):
-        return None
+        try:
+            head = zlib.decompressobj(31).decompress(head, _HEAD)
+        except zlib.error:
+            return None
     if not head.strip() or _is_binary(head):
         return None
     if _is_pyspy_json(head) or _GDB_ALONE.match(head) is not None:
