@@ -64,6 +64,14 @@ def told(tmp_path: Path):
         "panic: runtime error: invalid memory address",
         "free(): invalid pointer",
         "python: malloc.c:2617: sysmalloc: Assertion `(old_top == initial_top (av)' failed.",
+        "[2025-10-31 17:10:05,847 E 24507 24507] (raylet) worker_pool.cc:586: The process is dead, probably it crashed",
+        "(raylet) [2025-10-31 17:10:05,847 C 24507 24507] (raylet) worker_pool.cc:586: Check failed: it != end()",
+        "\ufeff[ERROR] the mesh has no such axis",
+        "  5%|\u258c         | 20/400 [00:10<03:10,  2.00it/s][ERROR] the mesh has no such axis",
+        "Epoch 0:  5%|# | 20/400 [00:10<03:10,  2.00it/s, loss=2.6]ERROR: the mesh has no such axis",
+        "/bin/bash: fork: retry: Resource temporarily unavailable",
+        "./train.sh: line 12: fork: retry: Resource temporarily unavailable",
+        "May 27 16:50:10 host kernel: NVRM: GPU 0000:09:00.0: RmInitAdapter failed! (0x22:0x56:894)",
     ],
 )
 def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
@@ -104,6 +112,11 @@ def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
         "urllib3 WARNING Retrying (Retry(total=4)) after connection broken by '…: Connection refused': /api\n",
         "slurmstepd: error: couldn't chdir to `/home/u': No such file or directory: going to /tmp instead\n",
         "[node1:01234] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 169\n",
+        "[2025-09-01 10:00:00,1 I 876 985] core_worker.cc:859: Exit signal received, exit_type=INTENDED_USER_EXIT\n",
+        "[2025-09-01 10:00:00,123 E 1 2] core_worker_process.cc:825: Failed to establish connection to the metrics "
+        "exporter agent. Metrics will not be exported. Exporter agent status: RpcError\n",
+        "[2025-09-01 10:00:00,123 E 1 2] (raylet) file_system_monitor.cc:116: /tmp is over 95% full, available: 3 GB\n",
+        "\ufeffstep 1 loss 2.0\n  5%|#  | 20/400 [00:10<03:10,  2.00it/s]\n",
     ],
 )
 def test_words_of_healthy_logs_are_no_trouble(told, text):
@@ -196,6 +209,21 @@ def test_a_store_with_the_workers_of_an_attempt_before(told):
     assert [root.waiting for root in diagnosis.roots] == [(), ()]  # rank 6 raised: it waits for nobody
     fewer = told(BARRIER.format(rank=6, count=7))
     assert "did not find all ranks" in fewer.roots[0].statement
+
+
+def test_a_limit_that_bash_met_at_last_is_a_cause(told):
+    (root,) = told(
+        "bash: fork: retry: Resource temporarily unavailable\nbash: fork: Resource temporarily unavailable\n"
+    ).roots
+    assert root.cause == "no_threads"
+
+
+def test_a_raylet_that_ended_is_no_clean_log(told):
+    diagnosis = told(
+        "2023-02-24 04:30:19,237 WARNING worker.py:1851 -- Raylet is terminated: ip=192.0.2.5, id=abc. Termination is "
+        "unexpected. Possible reasons include: (1) SIGKILL by the user or system OOM killer, (2) SIGSEGV\n"
+    )
+    assert diagnosis.roots == () and "no cause is told" in hang_sentence(diagnosis)
 
 
 def test_what_ray_and_jax_say_of_another_process_is_no_cause(told):

@@ -103,7 +103,7 @@ WORDINGS: tuple[Wording, ...] = (
         "can't start new thread",
         "pthread_create failed",
     ),
-    *_each("no_threads", "Thread creation failed", "fork: retry: Resource temporarily unavailable"),
+    *_each("no_threads", "Thread creation failed", "fork: Resource temporarily unavailable"),
     Wording("not_launched", ("srun: error: Task launch for ", " failed on node")),
     *_each("not_launched", "slurmstepd: error: execve():"),
     *_each("duplicate_gpu", "Duplicate GPU detected"),

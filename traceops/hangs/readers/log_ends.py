@@ -10,7 +10,7 @@ _KUBERNETES = re.compile(r"^\s{0,20}Exit Code:\s{1,20}(\d{1,3})\s{0,8}$")
 # bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'.
 _SHELL = re.compile(
     r"^(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?(Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
-    r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}\S)"
+    r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!\( ?(?:while|until|for|sleep)\b)\S)"  # not its own loop
 )
 _TORCH = re.compile(
     r"^(SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "

@@ -146,7 +146,11 @@ def told_by(body: str) -> Told | None:
 
 
 # What Ray says of a process that ended, and does not know why.
-OF_RAY = ("its worker process has died", "A worker died or was killed while executing")
+OF_RAY = (
+    "its worker process has died",
+    "A worker died or was killed while executing",
+    "Raylet is terminated: ip=",
+)
 _TRIES_AGAIN = ("Retrying (Retry(",)  # urllib3
 # In this order: the first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (

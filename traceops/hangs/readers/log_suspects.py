@@ -14,22 +14,26 @@ _LEVEL = re.compile(
     r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
     r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b',
 )
-# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's and TensorRT's.
+# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's and Ray's.
 _GLOG = re.compile(
     r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
     r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]) \d{1,10} \d{1,10}\] "
 )
 # Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
 _SAID = re.compile(
     r"(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: |(?:[\w./-]{1,60}: (?:fatal )?error|Error|error|panic): "
     r"|thread '[^']{1,60}' panicked at |Error executing job with |(?:docker: )?Error response from daemon"
     r"|\*\*\* (?:An error occurred in MPI_|stack smashing)|(?:free|malloc|realloc|munmap_chunk)\(\): "
+    r"|[\w./-]{1,200}: (?:line \d{1,7}: )?(?=fork: retry: )"
     r"|double free or corruption|corrupted (?:size|double-linked)|[^\s:]{1,60}: .{1,120}: Assertion `"
 )
-_ANYWHERE = re.compile(r"\bUnhandled exception\b|: ABORT\s{0,8}$")
+_ANYWHERE = re.compile(
+    r"\bUnhandled exception\b|: ABORT\s{0,8}$|\bNVRM: .{0,60}\b(?:RmInitAdapter|rm_init_adapter)\b.{0,60} failed\b"
+)
 _SEVERE = frozenset(("error", "fatal", "critical"))
 # One is in whatever _LEVEL and _ANYWHERE find that is severe.
-_WORDS = ("rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled")
+_WORDS = ("rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled", "NVRM")
 _ASIDE = re.compile(
     r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"
 )  # times, places, names
@@ -47,12 +51,15 @@ _NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", 
 _DIGIT = re.compile(r"\d")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 # Errors by name of which a program says that it goes on, or that healthy programs print.
-_GOES_ON = re.compile(r"\b(?:[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
+_GOES_ON = re.compile(
+    r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b"
+)
 _HARMLESS = (
     "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
     "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
     "PMIX ERROR", "Using pad_token, but", "buffer_comparator.cc:", "task/cgroup: unable to add task",
-    "_is_a_lwp: ", "collect2: error: ld returned", "wandb: ERROR ",
+    "_is_a_lwp: ", "collect2: error: ld returned", "wandb: ERROR ", "Metrics will not be exported",
+    "file_system_monitor.cc:",
 )  # fmt: skip
 
 
@@ -76,7 +83,7 @@ class Suspects:
 
 def _is_severe(head: str) -> bool:
     if (glog := _GLOG.match(head)) is not None:
-        return glog[glog.lastindex or 0] in "EF"
+        return glog[glog.lastindex or 0] in "EFC"
     if (said := _SAID.match(head)) is not None:
         return _is_message(head[said.end() :])
     if not any(word in head for word in _WORDS):
