@@ -144,9 +144,42 @@ def test_slurm_says_who_was_killed_for_memory_and_nobody_else_is_said_to_wait(to
         "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks have been OOM Killed.\n"
         "srun: error: n1: tasks 1-2: Out Of Memory\n"
     )
-    assert [root.ranks for root in diagnosis.roots] == [(1,), (2,)]
+    assert [root.ranks for root in diagnosis.roots] == [(1, 2)]
     assert all("Out Of Memory" in root.message and not root.waiting for root in diagnosis.roots)
     assert all("Nothing in the log says who" not in root_advice(root) for root in diagnosis.roots)
+
+
+def test_ranks_that_ended_alike_are_one_cause(told):
+    ended = "srun: error: n{}: tasks {}: Exited with exit code 1\n"
+    (root,) = told(ended.format(1, "0-3") + ended.format(2, "4-7")).roots
+    assert (
+        root.ranks == tuple(range(8)) and root.statement == "Ranks 0\u20137 died: each ended with exit code 1"
+    )
+
+
+def test_a_loop_of_the_shell_that_it_killed_is_no_training(told):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(
+            "DONE\nrun.sh: line 151: 107629 Killed                  ( while true; do\n    sleep 90\ndone )\n"
+        )
+    assert told("run.sh: line 151: 107629 Killed                  python train.py\n").roots
+
+
+def test_a_rank_that_did_not_finish_has_not_finished_what_it_queued(told):
+    watchdog = (
+        "[rank{0}]:[E1122 06:40:00.5 ProcessGroupNCCL.cpp:6] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=8, NumelOut=4, Timeout(ms)=600000) ran for 600080 milliseconds "
+        "before timing out.\n[rank{0}]:[E1122 06:40:00.5 P.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+        "Exception (either an error or timeout) detected by watchdog at work: {1}, last enqueued NCCL work: {3}, last "
+        "completed NCCL work: {4}.\n"
+    )
+    diagnosis = told(
+        watchdog.format(0, 122, "_REDUCE_SCATTER_BASE", 127, 121)
+        + watchdog.format(1, 126, "_ALLGATHER_BASE", 128, 125)
+    )
+    (root,) = diagnosis.roots
+    assert (root.ranks, root.waiting, root.confidence) == ((0,), (1,), "low")
+    assert "Or #122 is another operation on rank 1" in root.statement
 
 
 def test_ranks_that_a_launcher_ended_are_dead_and_known(told):

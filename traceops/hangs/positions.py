@@ -59,7 +59,7 @@ class RankPosition:
 
     enqueued: the last collective it called in each group, messages the last send or receive, latest either of
     them, None where that cannot be told. sends: the operations to and from single peers, by (group, peer,
-    kind), in order, finished ones too.
+    kind), in order, finished ones too. counted: of a log, the last collective that the rank finished in each group.
     """
 
     rank: int
@@ -70,6 +70,7 @@ class RankPosition:
     messages: Mapping[ProcessGroup, int | None]
     latest: Mapping[ProcessGroup, int | None]
     sends: Mapping[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]
+    counted: Mapping[ProcessGroup, int] = field(default_factory=dict)
 
     @property
     def head(self) -> Call | None:
@@ -84,6 +85,8 @@ class RankPosition:
     def finished(self, group: ProcessGroup, sequence: int) -> bool:
         """Whether the rank's call of this collective is complete; one that the recorder forgot is."""
         call = self.calls.get((group, sequence))
+        if call is None and group in self.counted:
+            return sequence <= self.counted[group]
         return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
 
 
@@ -168,6 +171,7 @@ def _position(
             and not _unclear(status, named[name], with_p2p, done)
         ):
             last_finished[named[name]] = status.completed
+    counted = dict(last_finished) if record.source == "log" else {}
     for call in calls:  # a group's collectives finish in order: one before a finished one is finished
         if not call.op.is_p2p and call.op.state == "completed":
             last_finished[call.group] = max(last_finished.get(call.group, 0), call.op.sequence)
@@ -207,6 +211,7 @@ def _position(
         messages,
         latest,
         {key: tuple(same) for key, same in sends.items()},
+        counted,
     )
 
 

@@ -132,13 +132,14 @@ def _gpu(
     members = tuple(sorted(call.rank for call in stuck))
     held = {*members, *(others if did == "started" else ())}
     waiting = tuple(sorted({*held, *waits.waiting_for(held)} - set(members)))
+    counted = [rank for rank in others if did == "finished" and stuck[0].group in ranks[rank].counted]
     return about(
         stuck[0],
         Root(
             rule=GPU,
             ranks=members,
-            confidence=how_sure(operation.group, ranks),
-            statement=words.gpu_behind(members, stuck[0], others, did, waiting),
+            confidence="low" if counted else how_sure(operation.group, ranks),
+            statement=words.gpu_behind(members, stuck[0], others, did, waiting, counted),
             tells_waiting=True,
             waiting=waiting,
             cause="gpu",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from traceops.core.findings import Confidence
@@ -79,7 +80,27 @@ def died(
                 evidence=tuple(proof),
             )
         )
-    return roots
+    return _alike(roots, failed)
+
+
+def _alike(roots: Sequence[Root], failed: Collection[int]) -> list[Root]:
+    """Ranks that ended in one way, of which nothing else is known, as one cause: none is seen to be the first."""
+    kinds: dict[tuple[object, ...], list[Root]] = {}
+    for root in roots:
+        alone = root.waiting or root.tells_waiting or set(root.ranks).intersection(failed)
+        kinds.setdefault((root.ranks,) if alone else (root.evidence, root.confidence, root.cause), []).append(
+            root
+        )
+    return [
+        same[0]
+        if len(same) == 1
+        else replace(
+            same[0],
+            ranks=(members := tuple(sorted(rank for root in same for rank in root.ranks))),
+            statement=words.died_alike(members, same[0].evidence[0][1]),
+        )
+        for same in kinds.values()
+    ]
 
 
 def _why(rank: int, death: Death, crashes: Sequence[Crash]) -> str | None:

@@ -114,13 +114,18 @@ def gpu_behind(
     others: Sequence[int],
     did: Literal["finished", "started"],
     waiting: Sequence[int],
+    counted: Sequence[int] = (),
 ) -> str:
-    """The members' GPUs did not do with the call what the others' did."""
+    """The members' GPUs did not do with the call what the others' did.
+
+    counted: others whose logs only count their calls: that number may be another operation there.
+    """
     gpus = "its GPU" if len(members) == 1 else "their GPUs"
     never = "finished it, though" if did == "finished" else "got to it, while"
+    or_else = f". Or #{call.op.sequence} is another operation on {who(counted)}: logs only count them"
     return (
         f"{who_first(members)} called {call_text(call)}, but {gpus} never {never} {who(others)} {did} it; "
-        f"{_they_wait(waiting)}"
+        f"{_they_wait(waiting)}{or_else if counted else ''}"
     )
 
 
@@ -185,6 +190,11 @@ def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
     """wait: in what others wait for it, None where nobody is seen to."""
     meanwhile = "" if wait is None else f" while {_they_wait(waiting)} for it in {waited_operation(wait)}"
     return f"Rank {rank} died{meanwhile}: {how}"
+
+
+def died_alike(ranks: Sequence[int], how: str) -> str:
+    """Several ranks that ended in one way."""
+    return f"{who_first(ranks)} died: each {how.removeprefix('it ')}"
 
 
 def ending(exit_code: int | None, *, gone: bool, detail: str | None) -> str:
