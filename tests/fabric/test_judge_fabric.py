@@ -292,6 +292,17 @@ def test_a_network_that_does_not_start_and_the_setting_that_asked_for_it():
     assert fired(Fabric((NVLINK,), went_on)) == {"TO-P003": ["info"]}
 
 
+def test_a_device_that_cannot_be_opened_says_nothing_of_the_others():
+    """openai/parameter-golf, NaiveBaseline: eight ranks cannot open mlx5_an0 and train to their end."""
+    line = quote("p2p_plugin.c:565 NCCL WARN NET/IB : Unable to open device mlx5_an0")
+    event = NetworkEvent("device_failed", "a", 1, line, "IB")
+    warned = NcclLog(("nccl.log",), plugin_failures=(line,), network_events=(event,))
+    told = verdicts(Fabric((), warned))["TO-P003"]
+    assert not told.findings and "could not open or query a network device" in str(told.not_evaluated)
+    informed = replace(warned, informed=frozenset({("a", 1)}))
+    assert fired(Fabric((), informed)) == {"TO-P003": ["warning"]}
+
+
 def test_a_far_nic_is_named_with_the_near_one():
     nics = (Nic("NIC0", "mlx5_0", "IB"), Nic("NIC1", "mlx5_1", "IB"))
     host = machine({(0, "NIC0"): "SYS", (0, "NIC1"): "PIX"}, nics=nics)

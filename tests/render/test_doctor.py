@@ -117,6 +117,19 @@ def test_the_verdict_says_what_to_act_on(name: str, level: str, said: str) -> No
     assert " ".join(said.replace("–", "-").split()) in " ".join(printed(ALL[name]).split())
 
 
+def test_what_failed_and_worked_the_next_time_is_a_warning() -> None:
+    again = Look("a", "tests", "the same again", "worked, with nothing changed", "warning", rule="TO-D607")
+    failed = Trial("start", "failed", (0, 1), 7.9, 130.0, "rank 1 was killed by SIGKILL")
+    passed = replace(healthy(), looks=(again,), trials=(failed,))
+    found = doctor_verdict(passed)
+    assert (found.level, found.sentence) == (
+        "warning",
+        "start failed: rank 1 was killed by SIGKILL. It worked the next time, with nothing changed: it may come and "
+        "go.",
+    )
+    assert doctor_verdict(replace(passed, looks=())).level == "error"
+
+
 def test_json_is_as_published(checkup: Checkup) -> None:
     jsonschema.validate(doctor_document(checkup), SCHEMA)
 

@@ -60,6 +60,10 @@ RULES = (SOCKETS, FAR_NIC)
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
+_ONE_DEVICE = (
+    "NCCL could not open or query a network device, and without INFO lines of that process (NCCL_DEBUG=INFO) the log "
+    "does not tell which others it uses"
+)
 _NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
 
 
@@ -101,6 +105,8 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         evidence.insert(0, Evidence("pairs of ranks over sockets", pairs))
     severity: Severity
     connected = any(communicator.connections for communicator in log.communicators)
+    if not (over_sockets or connected or log.networks or failed_are_informed(log)) and _only_devices(log):
+        return SOCKETS.not_evaluated(_ONE_DEVICE)
     if log.plugin_failures and not connected and log.networks:
         severity = "warning"
         instead = ", ".join(sorted({network.plugin for network in log.networks}))
@@ -249,6 +255,11 @@ def _what_instead(log: NcclLog) -> str:
         "A network's plugin is absent or does not suit this machine. NCCL normally goes on over sockets then; this log "
         "has no INFO lines of that process, so it cannot tell: NCCL_DEBUG=INFO would say which network is in use."
     )
+
+
+def _only_devices(log: NcclLog) -> bool:
+    """Whether all that failed are single devices of a network, beside which others may work."""
+    return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
 
 
 def _by_settings(log: NcclLog) -> str:

@@ -26,6 +26,7 @@ from traceops.render.topology.shape import shape_of
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.fabric_benchmarks import SLOW_TEST, alone_text, benchmark_text
 from traceops.rules.machine import RULES, wrong_looks
+from traceops.rules.machine_tests import COMES_AND_GOES
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
@@ -61,18 +62,20 @@ def doctor_verdict(checkup: Checkup) -> Headline:
     looks = [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
     if not findings and not broken and not looks:
         return _healthy(checkup)
+    passed = sum(look.rule == COMES_AND_GOES.id for look in looks) if broken else 0
     error = any(found.severity == "error" for found in findings) or any(
         look.level == "error" for look in looks
     )
     if broken:
-        said = f"{trial_text(broken[0], checkup.hosts)}."
+        again = " It worked the next time, with nothing changed: it may come and go." if passed else ""
+        said = f"{trial_text(broken[0], checkup.hosts)}.{again}"
     elif findings:
         said = f"{findings[0].title}. {findings[0].message}"
     else:
         said = f"{look_text(looks[0])}."
-    rest = len(findings) + len(broken) + len(looks) - 1
+    rest = len(findings) + len(broken) + len(looks) - 1 - passed
     return Headline(
-        "error" if error or broken else "warning",
+        "error" if error or (broken and not passed) else "warning",
         f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
     )
 
