@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from field_fabric import FABRIC
+from field_fourth_fine import FOURTH_FINE
+from field_fourth_logs import FOURTH_LOGS
 from field_input import Input
 from field_later import LATER
 from field_logs import LOGS
@@ -13,4 +15,5 @@ from field_third_logs import THIRD_LOGS
 from field_traces import TRACES
 
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
-INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD)
+FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
+INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH)

@@ -121,6 +121,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Set aside", [row for row in rows if row.input.held]),
         ("Second day", [row for row in rows if row.input.day == 2]),
         ("Third day", [row for row in rows if row.input.day == 3]),
+        ("Fourth day", [row for row in rows if row.input.day == 4]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
