@@ -35,6 +35,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", LOCAL_RANK) if ON_GPU else torch.device("cpu")
 DIM = int(os.environ.get("DIM", "2048" if ON_GPU else "128"))
 STEPS = int(os.environ.get("STEPS", "30"))
+PAUSE = float(os.environ.get("PAUSE", "0.15"))  # seconds a step that every second rank loses
 FAULTY, AT = 1, 4  # the rank and the step of the fault
 HERE = Path(os.environ.get("TMPDIR", "/tmp"))
 
@@ -342,13 +343,22 @@ def _half(seconds: float) -> None:
 def slow_half_input() -> None:
     """The data of every second rank comes late; with eight ranks and more that is a group."""
     start()
-    train(spoil=lambda index: _half(0.15 if index % 8 == 0 else 0.0))
+    train(spoil=lambda index: _half(PAUSE if index % 8 == 0 else 0.0))
 
 
 def slow_half_host() -> None:
     """Every second rank does something between its steps that the others do not."""
     start()
-    train(after=lambda step, model: _half(0.15))
+    train(after=lambda step, model: _half(PAUSE))
+
+
+def slow_half_both() -> None:
+    """As much of the one as of the other, so that neither explains why every second rank is slower."""
+    start()
+    train(
+        spoil=lambda index: _half(PAUSE / 2 if index % 8 == 0 else 0.0),
+        after=lambda step, model: _half(PAUSE / 2),
+    )
 
 
 def network_down() -> None:
@@ -580,7 +590,7 @@ def slow_pair() -> None:
 STARTED: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (evaluation, checkpoint, garbage, slow_batch, loader_dies, late_start, alone, unreachable, rank_twice,
-        views, network_down, stuck_later, slow_half_input, slow_half_host, recompiled)
+        views, network_down, stuck_later, slow_half_input, slow_half_host, slow_half_both, recompiled)
 }  # fmt: skip
 TRAINED: dict[str, Callable[[], None]] = {
     one.__name__: one for one in (own_profiler, unsynchronised, slow_pair, short_profiler, apart)
