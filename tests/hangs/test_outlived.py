@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_events
@@ -111,3 +112,12 @@ def test_rays_task_says_itself_what_it_raised(told):
     )
     (root,) = told(text).roots
     assert root.where == "score (score.py:37)" and "NotImplementedError" in root.statement
+
+
+@pytest.mark.parametrize(
+    "words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"]
+)
+def test_what_python_ignores_is_no_end(told, words):
+    """Python 3.14 has other words than those before."""
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(f"Training completed\nException ignored {words}\n{RAISED}")

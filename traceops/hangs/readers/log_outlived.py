@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.traces.text_lines import blocks
 
-# A step in a line, also behind a colour's escape, or in tqdm's bar.
-_STEP = re.compile(
-    rb"(?:(?<![A-Za-z_])|(?<=\dm))(?:global_step|iteration|iter|step)\b[^\d\n\r]{0,12}(\d{1,9})\b"
-    rb"|\b(\d{1,9})/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)",
-    re.IGNORECASE,
-)
-_WORDS = (b"step", b"Step", b"STEP", b"iter", b"Iter", b"s/it", b"it/s")  # a block without them holds no step
+# A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
+_STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b[^\d\n\r]{0,12}(\d{1,9})\b")
+_BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")
+_BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
+_COUNT = re.compile(rb"(?<!\d)\d{1,9}\Z")
+_IN_WORD = re.compile(rb"[A-Za-z_]\Z")
+_MAY_PRECEDE = re.compile(rb"(?:\bglobal_|\x1b\[[\d;]{0,20}m)\Z")
 _IN_MESSAGE = (b"rror", b"xception", b"raise ")  # 'ValueError: step 0 failed'
 _BEFORE = 200  # bytes of a line before its step that are looked at
 # What processes had printed into their buffers before they ended, a log may show after the traceback. Steps count from
 # there on, and only those that are beyond the steps in between.
 _BUFFERED = 1 << 16
-_MOST = 1_000_000  # steps of one file
 _WENT_ON = 50  # lines after an exception that was outlived before: it was outlived again
 _FAILURES: tuple[LogKind, ...] = (
     "error", "memory", "cuda", "nccl", "connection", "timeout", "mismatch", "missing", "monitor",
@@ -37,8 +35,7 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
     lines = sorted({event.line for event in events if event.kind not in ("status", "trouble", "outlived")})
     if not lines:
         return events
-    offsets, steps, last = _places(path, lines)
-    outlived = _outlived(offsets, steps)
+    outlived, last = _read(path, lines)
     known = {_raised_at(event) for event in events if event.line in outlived} - {None}
     outlived |= {
         event.line for event in events if _raised_at(event) in known and last - event.line > _WENT_ON
@@ -65,45 +62,48 @@ def _is_before(line: int, outlived: set[int]) -> bool:
     return bool(outlived) and line <= max(outlived)
 
 
-def _outlived(offsets: dict[int, int], steps: Sequence[tuple[int, int]]) -> set[int]:
-    """The lines after which at least two steps were made that no text shortly after them has."""
-    if len(steps) < 2:
-        return set()
-    at = [offset for offset, _ in steps]
-    first, second = [-1] * (len(steps) + 1), [-1] * (len(steps) + 1)  # the two furthest steps from each on
-    for i in range(len(steps) - 1, -1, -1):
-        step = steps[i][1]
-        first[i], second[i] = first[i + 1], second[i + 1]
-        if step > first[i]:
-            first[i], second[i] = step, first[i + 1]
-        elif second[i] < step < first[i]:
-            second[i] = step
-    found = set()
-    for line, offset in offsets.items():
-        begin, end = bisect_left(at, offset), bisect_right(at, offset + _BUFFERED)
-        between = max((step for _, step in steps[begin:end]), default=-1)
-        if second[end] > between:
-            found.add(line)
-    return found
-
-
-def _places(path: str, lines: Sequence[int]) -> tuple[dict[int, int], list[tuple[int, int]], int]:
-    """Where in the file each of `lines` begins, its steps with their place from the first of them on, its last line."""
-    offsets: dict[int, int] = {}
-    steps: list[tuple[int, int]] = []
+def _read(path: str, lines: Sequence[int]) -> tuple[set[int], int]:
+    """Those of `lines` after which two steps were made that no text shortly after them has, and the last line."""
+    windows: list[_Window] = []
+    outlived: set[int] = set()
     wanted, begin, last = 0, 0, 0
     for number, block in blocks(path):
-        count = block.count(b"\n")
-        if wanted < len(lines) and lines[wanted] <= number + count:
+        last = number + block.count(b"\n")
+        if wanted < len(lines) and lines[wanted] <= last:
             for line, place in _line_places(block, number):
                 while wanted < len(lines) and lines[wanted] <= line:
-                    offsets[lines[wanted]] = begin + place
+                    windows.append(_Window(lines[wanted], begin + place))
                     wanted += 1
-        if offsets and len(steps) < _MOST and any(word in block for word in _WORDS):
-            steps += ((begin + match.start(), int(match[1] or match[2])) for match in _steps(block))
+        if windows:
+            steps = [(begin + place, step) for place, step in _steps(block)]
+            furthest = [(begin, step) for step in sorted({step for _, step in steps})[-2:]]
+            for window in windows:
+                for place, step in furthest if window.offset + _BUFFERED < begin else steps:
+                    window.take(place, step)
+            outlived |= {window.line for window in windows if window.is_outlived}
+            windows = [window for window in windows if not window.is_outlived]
         begin += len(block)
-        last = number + count
-    return offsets, steps, last
+    return outlived, last
+
+
+@dataclass
+class _Window:
+    """A failure in a line: the furthest step shortly after it, and the steps beyond that later on."""
+
+    line: int
+    offset: int
+    between: int = -1
+    beyond: int | None = None
+    is_outlived: bool = False
+
+    def take(self, offset: int, step: int) -> None:
+        if offset < self.offset:
+            return
+        if offset <= self.offset + _BUFFERED:
+            self.between = max(self.between, step)
+        elif step > self.between:
+            self.is_outlived |= self.beyond not in (None, step)
+            self.beyond = step
 
 
 def _line_places(block: bytes, number: int) -> Iterator[tuple[int, int]]:
@@ -114,9 +114,18 @@ def _line_places(block: bytes, number: int) -> Iterator[tuple[int, int]]:
         yield number, place
 
 
-def _steps(block: bytes) -> Iterator[re.Match[bytes]]:
+def _steps(block: bytes) -> Iterator[tuple[int, int]]:
+    """Place and number of each step, in order of each kind."""
     for match in _STEP.finditer(block):
-        begin = max(block.rfind(b"\n", 0, match.start()) + 1, match.start() - _BEFORE)
-        before = block[begin : match.start()]
-        if not any(word in before for word in _IN_MESSAGE):
-            yield match
+        before = _line_before(block, match.start())
+        in_word = _IN_WORD.search(before) is not None and _MAY_PRECEDE.search(before) is None
+        if not in_word and not any(word in before for word in _IN_MESSAGE):
+            yield match.start(), int(match[1])
+    if any(word in block for word in _BAR_WORDS):
+        for match in _BAR.finditer(block):
+            if (count := _COUNT.search(block[max(match.start() - 10, 0) : match.start()])) is not None:
+                yield match.start(), int(count[0])
+
+
+def _line_before(block: bytes, place: int) -> bytes:
+    return block[max(block.rfind(b"\n", 0, place) + 1, place - _BEFORE) : place]

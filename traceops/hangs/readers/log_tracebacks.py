@@ -14,7 +14,7 @@ _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,10
 _FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
-SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
+SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
 # 'MeanSquaredError: 0.0123' is a metric.
