@@ -71,7 +71,8 @@ def test_what_the_launcher_saw_gets_the_cost(tmp_path):
 
 def test_a_rank_late_by_itself_is_not_said_to_be_late_for_cores(tmp_path):
     report = late_for_cores(tmp_path, 20.0, 0.0)
-    assert told(report, "TO-S001") and not told(report)
+    assert told(report, "TO-S001")
+    assert [(one.severity, "late" in one.message) for one in told(report)] == [("info", False)]
 
 
 def test_one_quota_is_one_finding(tmp_path):
@@ -84,7 +85,10 @@ def test_one_quota_is_one_finding(tmp_path):
 
 def judged(uses):
     inputs = SimpleNamespace(
-        machine=tuple(uses), run=SimpleNamespace(stragglers=None), observed=(), found_before=lambda rule: []
+        machine=tuple(uses),
+        run=SimpleNamespace(stragglers=None, ranks=()),
+        observed=(),
+        found_before=lambda rule: [],
     )
     [verdict_of_machine] = machine_use.judge(inputs)
     return verdict_of_machine.findings
@@ -106,3 +110,24 @@ def test_most_ranks_on_a_host_with_too_few_cores():
     found = judged([*(use(rank, 20.0) for rank in range(5)), *(use(rank, 0.1, "b") for rank in range(5, 8))])
     assert {one.severity for one in found} == {"warning"}
     assert sorted(rank for one in found for rank in one.ranks) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "looks, severity",
+    [((), "warning"), (looks_of((0.05, 0.05)), "info"), (looks_of((0.5, 0.5)), "warning")],
+)
+def test_all_ranks_on_one_core_in_a_run_too_short_for_the_launcher(tmp_path, looks, severity):
+    """Two ranks on one core had '✔ nothing serious': three looks, a second apart, are a longer run than many."""
+    [waiting] = told(late_for_cores(tmp_path, 40.0, 40.0, looks))
+    assert (waiting.ranks, waiting.cause, waiting.severity) == ((0, 1), "shared_cores", severity)
+    by_launcher = len(looks) > 0 and severity == "warning"
+    assert ("of its recorded steps for a core" in waiting.message) is not by_launcher
+
+
+@pytest.mark.parametrize("ms, severities", [(15.0, ["info"]), (8.0, [])])
+def test_short_waits_in_the_recorded_steps_are_a_remark_or_nothing(tmp_path, ms, severities):
+    report = late_for_cores(tmp_path, ms, ms)
+    assert [one.severity for one in told(report)] == severities
+    if not severities:
+        [check] = [check for check in report.checks if check.rule == "TO-W002"]
+        assert check.status == "not_evaluated", "nobody looked at the machine: it is not cleared"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,15 @@ from traceops.core.step_log import CORE_WAIT_NS, RECORDED
 from traceops.traces.observed import Observed
 
 CoreWaits = Mapping[int, Mapping[int, int]]  # rank -> step -> ns
+_LEAST_STEPS = 3
+
+
+@dataclass(frozen=True)
+class RecordedWait:
+    """What a rank wanted for a core in its recorded steps: ms a step, and percent of their time."""
+
+    ms: float
+    pct: float
 
 
 def core_waits(observed: Sequence[Observed]) -> CoreWaits:
@@ -21,6 +31,20 @@ def core_waits(observed: Sequence[Observed]) -> CoreWaits:
         waited = one.steps["core_wait"].astype(np.int64) * CORE_WAIT_NS
         if len(recorded):
             found[one.rank] = {one.first + int(at): int(waited[at]) for at in recorded}
+    return found
+
+
+def recorded_waits(observed: Sequence[Observed]) -> dict[int, RecordedWait]:
+    """By rank; ranks that waited nowhere, or do not tell, are left out, as are those with fewer than three steps."""
+    found = {}
+    for one in observed:
+        recorded = one.steps[(one.steps["flags"] & RECORDED) > 0]
+        waited, took = (float(recorded[name].astype(np.int64).sum()) for name in ("core_wait", "host_us"))
+        if len(recorded) >= _LEAST_STEPS and waited > 0 and took > 0:
+            waited_us = waited * CORE_WAIT_NS / 1e3
+            found[one.rank] = RecordedWait(
+                waited_us / 1e3 / len(recorded), min(100 * waited_us / took, 100.0)
+            )
     return found
 
 

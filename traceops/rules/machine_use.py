@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from traceops.across.core_waits import core_waits
+from traceops.across.core_waits import core_waits, recorded_waits
 from traceops.across.machine_use import MachineUse, Stranger
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, percent_text, size_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.recorded_cores import MUCH_PCT, WAITS_PCT, in_recorded_steps
 from traceops.rules.straggler_cores import HeldByCores, held_by_cores
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
@@ -26,7 +27,9 @@ MACHINE = Rule(
         "thread waits 10 % of the time for a core, or where its cgroup or the hypervisor takes cores away. Info "
         "where all ranks of all hosts wait less than 25 % of the time for cores, alike, and no other process is "
         "seen there. Warning too where a rank without a GPU makes the others wait in the recorded steps, and its "
-        "own waits for a core explain that."
+        "own waits for a core explain that. Where the launcher saw too little of a rank, its recorded steps tell: info "
+        "where its main thread waits 10 % of them for a core, warning from 25 %. Info from 25 % of them where the "
+        "launcher saw less than 10 % over the whole run."
     ),
     advice="Give the rank a device and cores of its own.",
     by_cause=(
@@ -55,8 +58,6 @@ MACHINE = Rule(
     ),
 )
 RULES = (MACHINE,)
-_WAITS_PCT = 10.0  # of the time, for a core
-_MUCH_PCT = 25.0  # of the time, for a core: too much, even if all ranks wait alike
 _PEERS = 2.0  # times what its peers wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count
 _ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
@@ -73,20 +74,23 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """What the machine does to ranks."""
     uses = inputs.machine
     held = held_by_cores(inputs.run, core_waits(inputs.observed))
-    if not uses and not held:
-        return [
-            MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")
-        ]
     found: list[Finding] = []
     for use in uses:
         found += [one for one in (_gpu(use, uses, inputs), _cores(use, uses), _taken(use)) if one is not None]
-    most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
     told = [_with_cost(one, held) for one in _of_hosts(_alike(found, len(uses)), uses)]
     named = {rank for one in told if one.cause in _OF_CORES for rank in one.ranks}
+    told += [_late_for_cores(one) for rank, one in held.items() if rank not in named]
+    waits = recorded_waits(inputs.observed)
+    on_cpu = not any(times.summary.on_gpu for times in inputs.run.ranks)
+    told += in_recorded_steps(MACHINE, waits, uses, named | held.keys(), on_cpu=on_cpu)
+    if not uses and not told:
+        return [
+            MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")
+        ]
+    most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
     return [
         MACHINE.verdict(
             *told,
-            *(_late_for_cores(one) for rank, one in held.items() if rank not in named),
             clear=f"no process of others works on the ranks' GPUs, and no rank waits more than {percent_text(most)} of "
             "the time for a core",
         )
@@ -199,7 +203,7 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     waited = use.waited_pct
-    if waited is None or waited < _WAITS_PCT:
+    if waited is None or waited < WAITS_PCT:
         return None
     peers = _peers(use, uses)
     crowded = use.crowded_pct or 0.0
@@ -211,11 +215,11 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     beside = f" (its peers {percent_text(peers)})" if len(uses) > 1 else ""
     wants = f": {percent_text(crowded)} of the times that it wants one{beside}" if crowded else ""
     return MACHINE.finding(
-        "warning" if alone or there or waited >= _MUCH_PCT else "info",
+        "warning" if alone or there or waited >= MUCH_PCT else "info",
         "high",
         f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
         [
-            Evidence("waits for a core", round(waited, 1), "% of the time", _WAITS_PCT, use.rank),
+            Evidence("waits for a core", round(waited, 1), "% of the time", WAITS_PCT, use.rank),
             Evidence(
                 "has none when it wants one", round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)
             ),
