@@ -62,6 +62,11 @@ def loading_need(
     return LoadingNeed(workers, workers * step_ms, rest_ms, share, math.ceil(workers * share), cores)
 
 
+def has_workers(times: RankTimes) -> bool:
+    """Whether a DataLoader that the rank waits for has worker processes."""
+    return bool(_WORKERS.search(" ".join(times.summary.host.input_names)))
+
+
 def told_workers(manifest: Mapping[str, Any]) -> int | None:
     """Workers of each rank's DataLoader, as the training says; None where it does not."""
     training = manifest.get("training")

@@ -10,6 +10,7 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
+from traceops.rules.idle_cores import loading_ranks, next_batch
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
@@ -44,7 +45,9 @@ INPUT_BOUND = Rule(
         "the step, warning from 10 %, error from 30 %. "
         "Ranks with less than half of the worst one's share are not named. Beside ranks that are late for their input "
         "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
-        "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error."
+        "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error. A rank "
+        "whose loader's workers mostly have nothing to do, and that waits for a core as long, does not wait for its "
+        "loader. Info where the workers were looked at too seldom to tell."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
@@ -109,7 +112,11 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     ]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
-    saved = _saved_ms(run, kind)
+    saved, spared = _saved_ms(run, kind), ""
+    if kind.rule is INPUT_BOUND:
+        idle, spared = loading_ranks(inputs, idle, kind.bounds[0])
+        if not idle:
+            return kind.rule.clear(spared)
     if behind is not None and kind.rule is INPUT_BOUND:
         late = behind.late_by_input
         beside = [one for one in idle if late and one.times.summary.rank not in late]
@@ -129,10 +136,12 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if severity is None:
         return kind.rule.clear(
             f"at most {worst.pct:.1f} % of {run.step_words.the} on any rank (bound {kind.bounds[0]:g} "
-            f"%){stretched(idle)}",
+            f"%){stretched(idle)}{'; ' * bool(spared)}{spared}",
         )
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
+    if kind.rule is INPUT_BOUND and (batch := next_batch(inputs, worst)) is not None and batch.unsure:
+        severity = "info"
     damaged = bool(judged[0].summary.damage)
     return kind.rule.verdict(finding_of(kind, severity, inputs, idle, saved, damaged=damaged))
 

@@ -14,6 +14,7 @@ from traceops.core.rank_text import who
 from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
+from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.idle_time import Idle
@@ -70,8 +71,10 @@ def finding_of(
         when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
         message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
         evidence += (Evidence("the optimizer's step", stored(took), words.unit("ms"), rank=rank),)
-    if kind.bucket == "idle_input" and not worst.bounded:
-        said, told = workers_needed(worst.times, saved, inputs.manifest, words)
+    if kind.bucket == "idle_input":
+        said, told = not_by_workers(next_batch(inputs, worst))
+        if not said and not worst.bounded:
+            said, told = workers_needed(worst.times, saved, inputs.manifest, words)
         message, evidence = message + said, evidence + told
     found = kind.rule.finding(
         severity,

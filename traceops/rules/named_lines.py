@@ -12,6 +12,7 @@ from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_cores import BUSY_PCT
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
@@ -27,7 +28,6 @@ _OF_GPU = {
 REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _LEAST_LOOKS = 5
-_BUSY_PCT = 50.0  # of the workers' time: below it they are not what the rank waits for
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
 
 
@@ -70,7 +70,7 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     """Where the workers of the rank's loader are, if they are what it waits for."""
     assert inputs.whole is not None
     work = inputs.whole.loaders.get(rank)
-    if work is None or work.place is None or work.busy_pct < _BUSY_PCT or work.place_pct < _LEAST_PCT:
+    if work is None or work.place is None or work.busy_pct < BUSY_PCT or work.place_pct < _LEAST_PCT:
         return found
     said = (
         f"The workers of rank {rank}'s loader are busy for {work.busy_pct:.0f} % of the time, "

@@ -1,0 +1,70 @@
+"""TO-I002 where ranks get no core: a loader whose workers have nothing to do is not what they wait for."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from observed_run import usual, write_loader, write_rank
+
+from traceops import analyze
+
+RUN = Path(__file__).parents[1] / "data" / "starved_loader2"
+
+
+def waiting_for_batches(tmp_path, core_ms, looks):
+    """starved_loader2 as if its loader had a worker: 164 ms of each step of 271 ms pass until the next batch comes.
+
+    core_ms: what the ranks wait for a core in each recorded step. looks: at the worker, by what it is seen in.
+    """
+    run = tmp_path / "run"
+    for path in sorted(RUN.rglob("*")):
+        if path.is_file():
+            raw = path.read_bytes()
+            if path.suffix == ".gz":
+                text = gzip.decompress(raw).replace(
+                    b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter"
+                )
+                raw = gzip.compress(text, 1)
+            (run / path.relative_to(RUN)).parent.mkdir(parents=True, exist_ok=True)
+            (run / path.relative_to(RUN)).write_bytes(raw)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["ranks"] = [{"rank": rank, "pid": 100 + rank} for rank in range(2)]
+    (run / "run.json").write_text(json.dumps(manifest))
+    window = range(8, 14)
+    for rank in range(2):
+        steps = [usual(271.0, recorded=n in window, core_wait_ms=core_ms * (n in window)) for n in range(20)]
+        write_rank(run, rank, steps)
+        if looks:
+            write_loader(run, rank, 0, looks)
+    report = analyze(run)
+    [check] = [check for check in report.checks if check.rule == "TO-I002"]
+    return [one for one in report.findings if one.rule == "TO-I002"], check
+
+
+def test_a_rank_without_a_core_does_not_wait_for_its_loader(tmp_path):
+    """It was 'one process needs 271 ms to load: more workers', of a worker that waited for work all the time."""
+    found, check = waiting_for_batches(tmp_path, 170.0, {"idle": 60, "tokenize": 2})
+    assert not found and check.status == "clear"
+    assert (
+        "nothing to do for 97 % of the time, and it waits 170 ms of each recorded step for a core"
+        in check.reason
+    )
+
+
+@pytest.mark.parametrize(
+    "core_ms, looks, severity, says",
+    [
+        (170.0, {"tokenize": 60}, "error", "times as many would keep up"),
+        (10.0, {"tokenize": 60}, "error", "times as many would keep up"),
+        (10.0, {"idle": 60}, "error", "more of them would not help"),
+        (170.0, {}, "info", "nothing tells whether its loader is late too"),
+        (10.0, {}, "error", "times as many would keep up"),
+    ],
+)
+def test_what_more_workers_would_do_is_said_where_it_is_known(tmp_path, core_ms, looks, severity, says):
+    [found], _ = waiting_for_batches(tmp_path, core_ms, looks)
+    assert found.severity == severity
+    assert says in found.message or (
+        says.startswith("workers") and "times as many would keep up" in found.message
+    )

@@ -1,0 +1,105 @@
+"""Whether a rank that waits for its next batch waits for its loader's workers, or for a core of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceops.across.core_waits import recorded_waits
+from traceops.across.loading import has_workers
+from traceops.core.findings import Evidence
+from traceops.core.units import ms_text, stored
+from traceops.measure.loader_work import LoaderWork, loader_work
+from traceops.rules.idle_time import Idle
+from traceops.rules.inputs import Inputs
+
+BUSY_PCT = 50.0  # of the workers' time: below it they are not what the rank waits for
+
+
+@dataclass(frozen=True)
+class NextBatch:
+    """What is known of a rank that waits for the next batch of a loader with workers.
+
+    core_ms: what it waits for a core in each recorded step, 0 where that is not known. work: what the workers do, None
+    where they were looked at too seldom. waits_ms: for its next batch.
+    """
+
+    rank: int
+    waits_ms: float
+    core_ms: float
+    work: LoaderWork | None
+
+    @property
+    def idle_workers(self) -> bool:
+        """Whether its workers are seen to have nothing to do most of the time."""
+        return self.work is not None and self.work.busy_pct < BUSY_PCT
+
+    @property
+    def wants_a_core(self) -> bool:
+        """Whether it waits for a core as long as for its next batch, so that one may be all of the other."""
+        return self.core_ms >= self.waits_ms
+
+    @property
+    def not_loading(self) -> bool:
+        """Whether its loader is in time, and the rank itself gets no core to take the batch."""
+        return self.idle_workers and self.wants_a_core
+
+    @property
+    def unsure(self) -> bool:
+        """Whether nothing tells if its workers are late, or it gets no core."""
+        return self.work is None and self.wants_a_core
+
+
+def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
+    """Of a rank whose loader has workers; None where it loads by itself, or waits for something else."""
+    if not has_workers(one.times):
+        return None
+    rank = one.times.summary.rank
+    wait = recorded_waits(inputs.observed).get(rank)
+    observed = next((own for own in inputs.observed if own.rank == rank), None)
+    work = None if observed is None else loader_work(observed)
+    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, work)
+
+
+def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tuple[list[Idle], str]:
+    """The ranks that may wait for their loaders, and why the worst of the others that wait so long does not, or ''."""
+    kept, spared = list[Idle](), list[NextBatch]()
+    for one in idle:
+        batch = next_batch(inputs, one) if one.pct >= least_pct else None
+        if batch is not None and batch.not_loading:
+            spared.append(batch)
+        else:
+            kept.append(one)
+    return kept, _spared_text(spared)
+
+
+def _spared_text(spared: Sequence[NextBatch]) -> str:
+    worst = max(spared, key=lambda one: one.waits_ms, default=None)
+    if worst is None or worst.work is None:
+        return ""
+    return (
+        f"rank {worst.rank} waits {ms_text(worst.waits_ms)} ms for its next batch, but its loader's workers have "
+        f"nothing to do for {100 - worst.work.busy_pct:.0f} % of the time, and it waits {ms_text(worst.core_ms)} ms of "
+        "each recorded step for a core"
+    )
+
+
+def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
+    """A sentence where more workers are not known to help, and its numbers; nothing where they may."""
+    if batch is None:
+        return "", ()
+    core = Evidence("waits for a core", stored(batch.core_ms), "ms/recorded step", rank=batch.rank)
+    if batch.idle_workers and batch.work is not None:
+        busy = Evidence("loader workers busy", round(batch.work.busy_pct, 1), "%", rank=batch.rank)
+        return (
+            f" The workers of rank {batch.rank}'s loader have nothing to do for {100 - batch.work.busy_pct:.0f} % of "
+            "the time: more of them would not help.",
+            (busy,),
+        )
+    if batch.unsure:
+        return (
+            f" Rank {batch.rank} waits {ms_text(batch.core_ms)} ms of each recorded step for a core: nothing tells "
+            "whether its loader is late too.",
+            (core,),
+        )
+    return "", ()
