@@ -12,6 +12,8 @@ from traceops.across.replay.graph import WORK, RankNodes, StepGraph
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
+_LOST = 0.002  # of a step, a step: what a host must lose of its lead to be looked at
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -55,9 +57,28 @@ def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
 def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps:
     """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end.
 
-    [what-if replay on the collective graph: docs/metrics.md]
+    What a host was ahead before the window is no part of a change: where one loses its lead within the window, all of
+    the steps are replayed as they would be without it. [what-if replay on the collective graph: docs/metrics.md]
     """
-    as_measured, change = change is None, change or Scenario()
+    if change is None:
+        return _replay(graph, Scenario(), None)[0]
+    replayed, lost = _replay(graph, change, {})
+    least = _LOST * len(graph.steps) * float(replayed.step_ns().mean())
+    later = {rank: ns for rank, ns in lost.items() if ns > least}
+    if not later:
+        return replayed
+    again = _replay(graph, change, later)[0]
+    longest = max(float(measured_step_ns(graph)[0]), float(replayed.step_ns()[0]))
+    return again if float(again.step_ns()[0]) <= longest else replayed
+
+
+def _replay(
+    graph: StepGraph, change: Scenario, later: Mapping[int, int] | None
+) -> tuple[SimulatedSteps, dict[int, int]]:
+    """The replayed steps, and by how much each host is less ahead at their end than where they begin, ns.
+
+    later: by how much hosts are later than just in time for the first step; None: as they were.
+    """
     programs = {}
     for rank, nodes in graph.ranks.items():
         source = change.program_of.get(rank, rank)
@@ -66,7 +87,8 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         without = () if spared else change.without
         own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
         own = _unslowed(own, change.unslowed) if change.unslowed else own
-        programs[rank] = _Simulation(own, graph.end_of[rank], without, keep_lead=as_measured)
+        lead = 0 if later is None else _lead(own) + later.get(rank, 0)
+        programs[rank] = _Simulation(own, graph.end_of[rank], without, lead)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
@@ -85,7 +107,11 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         rank: np.array([programs[rank].begin(node, ends) for node in own.tolist()], dtype=np.int64)
         for rank, own in graph.edges.items()
     }
-    return SimulatedSteps(edges, waited_for)
+    lost = {
+        rank: programs[rank].lost_lead(own, edges[rank], graph.ranks[rank].begin[own])
+        for rank, own in graph.edges.items()
+    }
+    return SimulatedSteps(edges, waited_for), lost
 
 
 def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
@@ -163,10 +189,8 @@ def _lead(nodes: RankNodes) -> int:
 class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], keep_lead: bool) -> None:
-        work, join_work, host = nodes.work, nodes.join_work, nodes.host
-        if not keep_lead:
-            host = host + _lead(nodes)
+    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int) -> None:
+        work, join_work, host = nodes.work, nodes.join_work, nodes.host + lead
         if without:
             gone = [WORK.index(name) for name in without]
             work = work - nodes.spent[:, gone].sum(axis=1)
@@ -183,6 +207,7 @@ class _Simulation:
         place[order] = np.arange(len(order))
         late = np.concatenate((np.full(len(join_work), NEVER), host - work))[order]
         behind = np.maximum(np.maximum.accumulate(late), 0)[place[len(join_work) :]]
+        self._host = host
         self._work: list[int] = work.tolist()
         self._launched: list[int] = (work + behind).tolist()
         self._delay: list[int] = nodes.delay.tolist()
@@ -210,3 +235,20 @@ class _Simulation:
         if 0 <= after < len(ends) and ends[after] > moment:
             moment = ends[after]
         return moment + self._delay[node]
+
+    def lost_lead(self, edges: Int, begins: NDArray[np.int64], measured: Int) -> int:
+        """By how much the host is further ahead of its rank at the first of these edges than at any other, ns.
+
+        What ends the step before the first may have been launched before the window: the shortest step before the next.
+        No more than what makes the first step as long as it was measured.
+        """
+        host = self._host[edges]
+        known = np.flatnonzero(host > NEVER // 2)
+        if len(known) < 2 or known[0] > 1:
+            return 0
+        launched = int(host[known[0]])
+        if known[0]:
+            launched -= int(np.diff(host[known]).min())
+        ahead = (begins - host)[known[known > 0]]
+        shorter = int(measured[1] - measured[0]) - int(begins[1] - begins[0])
+        return max(min(int(begins[0]) - launched - int(ahead.max()), shorter), 0)
