@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from generated_run import Mesh, Size, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
+from generated_run import Mesh, Size, SlowCompute, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
 from measured_runs import across, program, true_step
 
 from traceops.across.links import (
@@ -372,3 +372,18 @@ def test_transfers_at_the_reference_in_the_order_of_the_graph():
             size = collective_bytes(one) * bus_factor(one.op, len(one.group))
             assert ns == pytest.approx(20_000 + size / 350.0, abs=2)
     assert reference_transfers(measured.matching, order, None, measured.hosts, 8) is None
+
+
+@pytest.mark.parametrize(("late", "saves"), [((), 2.15), ((SlowCompute(2, 2.0),), 0.0)])
+def test_a_slow_sibling_costs_what_its_cure_saves(late, saves):
+    """It was the sum of its longer transfers: 5.46 ms of a step, beside a late rank that hides them too."""
+    made = program(hsdp, FAST, sync=True)
+    measured = across(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late]))
+    [found] = judge_siblings(measured).findings
+    assert found.ranks == (0, 1) and found.severity == ("info" if late else "warning")
+    true = true_step(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late])) - true_step(
+        simulate(made, 4, late)
+    )
+    assert true / 1e6 == pytest.approx(saves, abs=0.01)
+    assert found.impact_ms == pytest.approx(saves, abs=0.05)
+    assert ("hides it" in found.message) is bool(late)

@@ -18,9 +18,10 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
-from traceops.core.findings import Evidence, severity_of
+from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
+from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import stored
+from traceops.core.units import ms_text, stored
 from traceops.core.words import Role
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import in_role, role_evidence, role_of
@@ -49,7 +50,8 @@ SLOWER_THAN_SIBLINGS = Rule(
     title="Some groups or pairs are far slower than their peers",
     fires=(
         "Fires where a group transfers the same operation on the same bytes (1 MB or more) at least twice as "
-        "slowly as the median of its sibling groups."
+        "slowly as the median of its sibling groups. Info where transfers as in those would save less than 2 % of the "
+        "step."
     ),
     advice=(
         "Compare the slow ranks' links with the others': width and speed (nvidia-smi nvlink -s, lspci -vv), "
@@ -68,7 +70,6 @@ _LOW_PCT = (
     10.0,
 )  # percent of the reference: info and warning below the first, error below the last
 _MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
-_SIBLING = 2.0  # times as long as in groups of the same kind
 _LEAST_COUNT = 3
 
 
@@ -182,51 +183,43 @@ def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:
 
 def judge_siblings(run: CrossRank) -> Verdict:
     """TO-C002: groups that run the same operation on the same bytes, against each other."""
-    steps = max((len(times.duration) for times in run.ranks), default=1)
-    kinds: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for c in run.matching.collectives:
-        if (collective_bytes(c) or 0) >= 1_000_000:
-            kinds[c.description, c.op, c.elements, c.dtype, len(c.group)][c.group].append(c.transfer_ns)
-    slow: dict[tuple[int, ...], list[tuple[float, float, int]]] = defaultdict(list)
-    compared = 0
-    for groups in kinds.values():
-        medians = {g: float(np.median(ns)) for g, ns in groups.items() if len(ns) >= _LEAST_COUNT}
-        for group, median in medians.items():
-            others = [other for g, other in medians.items() if g != group]
-            if others:
-                compared += 1
-                usual = float(np.median(others))
-                if usual > 0 and median >= _SIBLING * usual:
-                    slow[group].append((median, usual, len(groups[group])))
-    if not compared:
+    slow = slow_siblings(run)
+    if slow is None:
         return SLOWER_THAN_SIBLINGS.not_evaluated("no two groups run the same operation on the same bytes")
-    found = []
-    for group, kind in slow.items():
-        lost_ms = sum((median - usual) * count for median, usual, count in kind) / 1e6 / max(steps, 1)
-        median, usual, count = max(kind, key=lambda entry: entry[0] / entry[1])
-        listed = ", ".join(map(str, group[:16]))
-        # What a cut-off trace lost may have paired other collectives.
-        damaged = any(times.summary.damage for times in run.ranks)
-        role = role_of(run, [group])
-        found.append(
-            SLOWER_THAN_SIBLINGS.finding(
-                "info" if damaged else "warning",
-                "low" if damaged else "high",
-                f"Collectives among ranks {listed}{in_role(run, role, ' ({})')} transfer "
-                f"{median / usual:.1f} times as long as the same ones in sibling "
-                f"groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
-                [
-                    Evidence("transfer", stored(median / 1e6), "ms", stored(_SIBLING * usual / 1e6)),
-                    Evidence("transfer of siblings", stored(usual / 1e6), "ms"),
-                    Evidence("collectives", count),
-                ],
-                ranks=group,
-                impact_ms=stored(lost_ms),
-                role=role,
-            )
-        )
+    found = [_slow_sibling(run, one) for one in slow]
     return SLOWER_THAN_SIBLINGS.verdict(
-        *found, clear=f"no group takes {_SIBLING:g} times as long as its siblings"
+        *found, clear=f"no group takes {SLOWER:g} times as long as its siblings"
+    )
+
+
+def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
+    listed = ", ".join(map(str, one.group[:16]))
+    # What a cut-off trace lost may have paired other collectives.
+    damaged = any(times.summary.damage for times in run.ranks)
+    role = role_of(run, [one.group])
+    words = run.step_words
+    cost_ms = (one.longer if one.saved is None else one.saved) / 1e6
+    hidden = one.saved is not None and 100.0 * cost_ms < _MATTERS_PCT * run.step_ms
+    saves = ""
+    if one.saved is not None:
+        saves = f" With transfers as in those, {words.the} would be {ms_text(cost_ms)} ms shorter."
+        if hidden:
+            saves = f" That costs next to nothing of {words.the} now: other work or a late rank hides it."
+    return SLOWER_THAN_SIBLINGS.finding(
+        "info" if damaged or hidden else "warning",
+        "low" if damaged else "high",
+        f"Collectives among ranks {listed}{in_role(run, role, ' ({})')} transfer "
+        f"{one.median / one.usual:.1f} times as long as the same ones in sibling "
+        f"groups ({one.median / 1e6:.3f} against {one.usual / 1e6:.3f} ms).{saves}",
+        [
+            Evidence("transfer", stored(one.median / 1e6), "ms", stored(SLOWER * one.usual / 1e6)),
+            Evidence("transfer of siblings", stored(one.usual / 1e6), "ms"),
+            Evidence("collectives", one.count),
+            Evidence("longer than in siblings", stored(one.longer / 1e6), words.unit("ms")),
+        ],
+        ranks=one.group,
+        impact_ms=stored(cost_ms),
+        role=role,
     )
 
 
