@@ -126,3 +126,14 @@ def test_a_slow_host_is_no_remark_for_one_long_step_of_all(tmp_path, device, fau
     [late] = found(report, "TO-S001")
     assert (late.ranks, late.cause, late.severity) == ((2,), cause, "error")
     assert "hosts bound" not in late.message
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_of_two_ranks_the_one_that_is_late_in_most_steps_is_named(device):
+    """Rank 0 evaluates in one step, for which rank 1 waits longest: nobody was left who is late in all the others."""
+    made = program(ddp, layers=6, steps=5, sync=True, device=device)
+    faults = [SlowHost(1, 5000), SlowHost(0, 60_000, steps=(6,))]
+    always, _ = judge_stragglers(across(simulate(made, 2, faults)), 1.0)
+    [late] = always.findings
+    assert (late.ranks, late.cause) == ((1,), "host")
+    assert late.impact_ms == pytest.approx(5.0, rel=0.15)

@@ -87,7 +87,7 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
         if shares[rank] >= LEAST_SHARE or (shares[rank] >= least and _stands_out(graph, rank))
     ][:MOST_CANDIDATES]
     while chosen and cure(graph, chosen) is None:
-        chosen.pop()  # somebody has to show how fast a rank can be
+        chosen.remove(_least_late(replays, chosen))  # somebody has to show how fast a rank can be
     chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
     with_all = _steps(replays, chosen) if chosen else None
     found = [straggler(replays, lateness, rank, chosen) for rank in chosen]
@@ -139,6 +139,19 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
         if before is not None and (before - steps).mean() >= least:
             sure = len(chosen)
     return chosen[:sure]
+
+
+def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
+    """Of ranks that cannot all be cured: who is late in most steps stays, before who causes most of the waiting."""
+    base = replays.base.step_ns()
+    saved = {
+        rank: float(np.median(base - steps))
+        for rank in chosen
+        if (steps := _steps(replays, [rank])) is not None
+    }
+    if max(saved.values(), default=0.0) < LATE_STEP * float(np.median(base)):
+        return chosen[-1]
+    return min(chosen, key=lambda rank: (saved.get(rank, 0.0), -chosen.index(rank)))
 
 
 def _needed(replays: Replays, chosen: list[int]) -> list[int]:
