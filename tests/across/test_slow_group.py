@@ -140,6 +140,22 @@ def test_a_rank_beside_others_is_promised_what_its_cure_alone_would_give(tmp_pat
     assert f"would take {ms_text(cure.then_ms)} ms" in verdict(report).sentence
 
 
+@pytest.mark.parametrize(("part", "named"), [(0.95, False), (0.3, True)])
+def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
+    """Four ranks of a crowded host were 'slower: their hosts launch later', as no single rank of them was."""
+    made = program(ddp, steps=4, layers=2, sync=True, device="cpu")
+    longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
+    measured = across(simulate(made, 8, [SlowCompute(rank, extra_us=longer_us) for rank in range(4, 8)]))
+    waited = round(part * longer_us * 1e3)
+    waits = {rank: dict.fromkeys(measured.lateness.steps, waited) for rank in range(4, 8)}
+    verdicts = judge_late(measured, 1.0, waits=waits)
+    assert {rank for one in verdicts for found in one.findings for rank in found.ranks} == (
+        {4, 5, 6, 7} if named else set()
+    )
+    if not named:
+        assert "they wait for cores there, which is the machine's doing" in verdicts[-1].not_evaluated
+
+
 def test_ranks_that_differ_a_little_or_one_by_one_are_no_group():
     random = np.random.default_rng(7)
     alike = {rank: 1e6 + random.normal(0, 5e4, 5) for rank in range(WORLD)}

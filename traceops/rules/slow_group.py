@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
+from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.slow_group import SlowGroup, SlowGroups
+from traceops.across.stragglers import LATE_STEP
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rank_text import who as who_of
@@ -45,7 +49,8 @@ SLOW_GROUP = Rule(
         "four are TO-S001. The step must be 10 % shorter with the group and the other late ranks cured (warning; "
         "error from 20 %). The others are seen to wait, three quarters of all waiting is for late ranks, and a "
         "permutation test puts chance at 12 % or less. Info on CPUs, and where hosts are the cause and the "
-        "profiler slowed the steps by more than 20 % or by an unknown amount."
+        "profiler slowed the steps by more than 20 % or by an unknown amount. Without a GPU, time in which the ranks "
+        "wait for cores, beyond the others, does not count."
     ),
     advice=(
         "Look for something that only these ranks have in common: hosts, switch, GPU model, image, data "
@@ -91,8 +96,11 @@ def clause_of(finding: Finding) -> str:
     return _CLAUSES.get(kind if isinstance(kind, str) else finding.cause or "unknown", _CLAUSES["unknown"])
 
 
-def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
-    """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none."""
+def judge(run: CrossRank, slowdown: float | None, uncertain: str, waits: CoreWaits | None = None) -> Verdict:
+    """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none.
+
+    waits: what the ranks waited for a core in the recorded steps.
+    """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
     slow = run.slow_groups
@@ -108,6 +116,7 @@ def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
         saved = run.what_if.mean_ns(group.saved)
+        wanted = _in_want_of_cores(run, group, waits or {})
         if severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None:
             spared.append(
                 f"{_who(group.ranks)} are slower than the others; at their pace {saved / 1e6:.2f} of "
@@ -117,11 +126,36 @@ def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
             count = len(group.longer)
             few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
             unsure.append(f"{_who(group.ranks)} look slower, but {few} cannot rule out chance")
+        elif (wanted > 0).any() and not _late_by_itself(run, group, wanted):
+            unsure.append(
+                f"{_who(group.ranks)} take longer in the recorded steps, but they wait for cores there, which is the "
+                "machine's doing"
+            )
         else:
             found.append(_finding(run, slow, group, step, saved, slowdown))
     return SLOW_GROUP.verdict(
         *found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared)
     )
+
+
+def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
+    """What the group's median rank, without a GPU, waits for a core in each step beyond the others, ns."""
+    assert run.lateness is not None
+    steps = run.lateness.steps
+    if any(times.summary.on_gpu for times in run.ranks):
+        return np.zeros(len(steps))
+    each = [beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks]
+    wanted: NDArray[np.float64] = np.median(each, axis=0)
+    return wanted
+
+
+def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64]) -> bool:
+    """Whether a group would be slower with cores enough, in most steps and by so much that it matters."""
+    assert run.stragglers is not None
+    step = run.stragglers.step_ns
+    own = group.saved - wanted
+    still = group.longer - wanted >= LATE_STEP * float(np.median(step))
+    return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
 def _who(ranks: Sequence[int]) -> str:

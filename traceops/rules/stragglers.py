@@ -231,7 +231,7 @@ def judge_late(
     single = judge_stragglers(run, slowdown, undisturbed, waits)
     if not comparable(run):
         return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(run))]
-    group = slow_group.judge(run, slowdown, uncertain(run))
+    group = slow_group.judge(run, slowdown, uncertain(run), waits)
     named = {
         rank
         for verdict in single
