@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceops.across.core_waits import core_waits
 from traceops.across.cross_rank import RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.core.findings import Evidence, Finding, severity_of
@@ -13,6 +14,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
+from traceops.rules.straggler_cores import held_by_cores
 from traceops.rules.whole_run import NOT_OBSERVED
 
 HOST_LONGER = Rule(
@@ -50,8 +52,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
     found: list[Longer] = []
     by_cores: list[Longer] = []
+    held = held_by_cores(inputs.run, core_waits(inputs.observed))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
-        (by_cores if core_wait_ms(inputs, one.rank) >= _BY_CORES * one.more_ms else found).append(one)
+        waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
+        (by_cores if waited >= _BY_CORES * one.more_ms else found).append(one)
     said = (
         f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
         if by_cores
