@@ -125,7 +125,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(worst.pct, *kind.bounds)
     if severity is None and behind is not None and kind.rule is INPUT_BOUND:
-        hidden = hidden_loading(kind.rule, kind.bounds, run, behind, manifest)
+        hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
         if hidden is not None:
             return kind.rule.verdict(hidden)
     if severity is None and (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:

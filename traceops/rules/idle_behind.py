@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.loading import has_workers
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule
-from traceops.core.units import stored
+from traceops.core.step_words import StepWords
+from traceops.core.units import ms_text, stored
+from traceops.measure.loader_work import loader_work
 from traceops.rules.idle_loading import loading_evidence, workers_needed
+from traceops.rules.inputs import Inputs
 
 _ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
 
@@ -51,25 +54,30 @@ def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
 
 
 def hidden_loading(
-    rule: Rule,
-    bounds: tuple[float, float, float],
-    run: CrossRank,
-    behind: BehindLate,
-    manifest: Mapping[str, Any],
+    rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
 ) -> Finding | None:
     """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
 
     It comes after the late rank: it is a remark, or a warning where that is an error.
     """
+    run = inputs.run
+    by_workers = _worker_periods(inputs)
+    behind = _bound_by(behind, max(by_workers.values(), default=0.0))
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
     if reached is None:
         return None
     severity: Severity = "warning" if behind.serious and reached != "info" else "info"
-    loads = {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
+    loads = by_workers or {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
     ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
     worst = _of(run, max(loads, key=lambda rank: loads[rank]))
     words = run.step_words
-    said, told = workers_needed(worst, worst.step_ms - (behind.step_ms - behind.waits_ms), manifest, words)
+    rest_ms = behind.step_ms - behind.waits_ms
+    if by_workers:
+        said, told = _by_workers(worst, loads[worst.summary.rank], rest_ms, words)
+    elif has_workers(worst):
+        said, told = "", ()
+    else:
+        said, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
     on = "all ranks" if len(ranks) == len(run.ranks) else who(ranks)
     message = (
         f"While the others wait for {who(behind.late)}, loading is hidden. With "
@@ -90,6 +98,43 @@ def hidden_loading(
         ranks=ranks,
         impact_ms=stored(behind.waits_ms),
         cause="input",
+    )
+
+
+def _worker_periods(inputs: Inputs) -> dict[int, float]:
+    """By rank: what the workers of its loader take for the batches of a step, ms, as far as they were looked at.
+
+    The replay knows nothing of them: what they load while others are late is ready when it is asked for.
+    """
+    step_ms = inputs.run.step_ms if inputs.whole is None else inputs.whole.typical_ms
+    own = {one.rank: one for one in inputs.observed}
+    found = {}
+    for times in inputs.run.ranks:
+        observed = own.get(times.summary.rank)
+        work = None if observed is None or not has_workers(times) else loader_work(observed)
+        if work is not None:
+            found[times.summary.rank] = work.busy_pct / 100 * step_ms
+    return found
+
+
+def _bound_by(behind: BehindLate, period_ms: float) -> BehindLate:
+    """The step with the late ranks cured, if loaders give a batch so often."""
+    if period_ms <= behind.step_ms:
+        return behind
+    rest_ms = behind.step_ms - behind.waits_ms
+    return replace(behind, step_ms=period_ms, waits_ms=period_ms - rest_ms)
+
+
+def _by_workers(
+    times: RankTimes, period_ms: float, rest_ms: float, words: StepWords
+) -> tuple[str, tuple[Evidence, ...]]:
+    rank = times.summary.rank
+    said = (
+        f" The workers of rank {rank}'s loader need {ms_text(period_ms)} ms for what {words.a} takes, the rest of "
+        f"{words.the} {ms_text(rest_ms)} ms."
+    )
+    return said, (
+        Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),
     )
 
 
