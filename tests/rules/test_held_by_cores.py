@@ -16,8 +16,11 @@ from traceops.rules import machine_use
 RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
 
 
-def late_for_cores(tmp_path, late_ms, others_ms, looks=()):
-    """straggler_gloo2, whose rank 1 is 67 ms late in each recorded step, with so much waiting for a core in it."""
+def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0):
+    """straggler_gloo2, whose rank 1 is 67 ms late in each recorded step, with so much waiting for a core in it.
+
+    longer_ms: what looks at rank 1's host find in a function that rank 0 is not in.
+    """
     run = tmp_path / "run"
     shutil.copytree(RUN, run)
     manifest = json.loads((run / "run.json").read_text())
@@ -26,6 +29,8 @@ def late_for_cores(tmp_path, late_ms, others_ms, looks=()):
     for rank, ms in enumerate((others_ms, late_ms)):
         window = range(8, 14)
         steps = [usual(100.0, recorded=n in window, core_wait_ms=ms * (n in window)) for n in range(60)]
+        for step in steps if rank else ():
+            step.stacks["tokenize"] = longer_ms
         write_rank(run, rank, steps)
     if looks:
         write_machine(run, looks)
@@ -131,3 +136,11 @@ def test_short_waits_in_the_recorded_steps_are_a_remark_or_nothing(tmp_path, ms,
     if not severities:
         [check] = [check for check in report.checks if check.rule == "TO-W002"]
         assert check.status == "not_evaluated", "nobody looked at the machine: it is not cleared"
+
+
+@pytest.mark.parametrize("waited_ms, blamed", [(65.0, False), (5.0, True)])
+def test_no_line_is_blamed_for_cores_that_a_rank_did_not_get(tmp_path, waited_ms, blamed):
+    """The launcher saw both ranks wait alike, so the rank 'spends 60 ms in a line, its peers none' was an error."""
+    looks = looks_of((0.5, 0.55))
+    report = late_for_cores(tmp_path, waited_ms, 0.0, looks, longer_ms=60.0)
+    assert bool(told(report, "TO-W003")) is blamed
