@@ -48,7 +48,6 @@ REASONS: dict[Kind, str] = {
         "it takes nccl-tests on GPUs with NVLink that do not use it: NCCL_P2P_DISABLE=1 all_reduce_perf -g 4; public "
         "logs of slow tests are of GPUs without NVLink or of several hosts"
     ),
-    Kind("TO-D001"): f"{_SMI}it takes a GPU with a worn or broken memory",
     Kind("TO-D003"): f"{_SMI}it takes a GPU that is hot, or nvidia-smi -ac, which takes root on bare metal",
     Kind("TO-D005"): (
         "the one public output of nvidia-smi -q -x that shows it is of 2013, and we do not know whose; it takes "

@@ -90,6 +90,29 @@ def test_a_busy_gpu_at_its_power_limit_is_as_it_should_be() -> None:
     assert wrong(judge_gpus(read(busy), "h")) == {}
 
 
+def test_errors_of_a_gpu_that_has_new_ones_are_not_called_of_no_consequence() -> None:
+    """As of a published V100 with one new error and 7627 of the past."""
+    ecc = """<ecc_errors><volatile><double_bit><total>1</total></double_bit></volatile>
+        <aggregate><double_bit><total>7627</total></double_bit></aggregate></ecc_errors>"""
+    worn = smi(
+        ("<ecc_errors>", f"{ecc}<other>"),
+        ("</ecc_errors>\n", "</other>\n"),
+    )
+    looks = judge_gpus(read(worn), "h")
+    assert wrong(looks) == {"ECC errors": "warning"}
+    assert one(looks, "ECC errors").found == "GPU1: 1 uncorrectable (7627 ever)"
+
+
+def test_an_idle_gpu_far_below_its_power_limit_has_not_reached_it() -> None:
+    """A published RTX 2080 Ti with nothing to do names the cap at 19 of 250 W: 'the power limit is reached'."""
+    cap = ("sw_power_cap>Not Active", "sw_power_cap>Active")
+    assert wrong(judge_gpus(read(smi(cap, gpu=2)), "h")) == {}
+    draw = ("<current_power_limit>700.00 W", "<current_power_limit>80.00 W")
+    default = ("<default_power_limit>700.00 W", "<default_power_limit>80.00 W")
+    at_it = wrong(judge_gpus(read(smi(cap, draw, default, gpu=2)), "h"))
+    assert at_it["clocks lowered"] == "note"
+
+
 def test_the_clocks_that_a_card_has_by_default_were_set_by_nobody() -> None:
     """As a K20m has them, below its highest."""
     lower = ("applications_clocks_setting>Not Active", "applications_clocks_setting>Active")

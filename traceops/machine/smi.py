@@ -54,6 +54,7 @@ class SmiGpu:
     temperature: int | None = None
     tlimit: int | None = None
     slowdown_at: int | None = None
+    power_draw: float | None = None
     power_limit: float | None = None
     default_power_limit: float | None = None
     clock: int | None = None
@@ -130,6 +131,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         temperature=_number(gpu, "temperature/gpu_temp"),
         tlimit=_number(gpu, "temperature/gpu_temp_tlimit"),
         slowdown_at=_number(gpu, "temperature/gpu_temp_slow_threshold"),
+        power_draw=_first(gpu, "gpu_power_readings/instant_power_draw", "power_readings/power_draw"),
         power_limit=_first(gpu, "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
         default_power_limit=_first(
             gpu, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"

@@ -132,8 +132,8 @@ def _health(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         *some_gpus(gpus, lambda gpu: ", ".join(gpu.broken), host, "broken memory", "error",
                "the GPU can no longer repair itself", "take GPU {index} out of the job and have it replaced",
                rule=MEMORY),
-        *some_gpus(gpus, lambda gpu: f"{gpu.uncorrectable} uncorrectable" if gpu.uncorrectable else "", host,
-               "ECC errors", "warning", "since the driver was loaded, and not corrected: the job that met them died",
+        *some_gpus(gpus, _new_errors, host, "ECC errors", "warning",
+               "since the driver was loaded, and not corrected: the job that met them died",
                f"{reset}; if it comes again, have it replaced", rule=MEMORY),
         *some_gpus(gpus, lambda gpu: ", ".join(gpu.pending), host, "repair waits", "warning",
                "until the reset a job may meet the bad place", reset, rule=MEMORY),
@@ -169,7 +169,15 @@ def _full_clocks(gpus: Sequence[SmiGpu], host: str) -> Look:
     return Look(host, "GPU", "clocks", f"{shown}; not lowered" if shown else "not lowered", rule=CLOCKS.id)
 
 
+def _new_errors(gpu: SmiGpu) -> str:
+    ever = f" ({gpu.uncorrectable_ever} ever)" if gpu.uncorrectable_ever > gpu.uncorrectable else ""
+    return f"{gpu.uncorrectable} uncorrectable{ever}" if gpu.uncorrectable else ""
+
+
 def _past(gpu: SmiGpu) -> str:
+    """What was repaired, of a GPU that needs no repair now: else it is not of the past alone."""
+    if gpu.broken or gpu.uncorrectable or gpu.pending:
+        return ""
     parts = [
         f"{gpu.remapped} rows replaced" if gpu.remapped else "",
         f"{gpu.retired} pages retired" if gpu.retired else "",
@@ -186,8 +194,11 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         return ", ".join(_REASONS[reason] for reason in gpu.reasons if reason in _REASONS)
 
     def capped(gpu: SmiGpu) -> str:
-        # at the power limit is where a busy GPU belongs, and nobody set the clocks that a card has by default
-        usual = {"sw_power_cap": not gpu.idle, "applications_clocks_setting": gpu.own_clocks}
+        # at the power limit is where a busy GPU belongs, an idle one may say so far below it, and nobody set the
+        # clocks that a card has by default
+        draw, limit = gpu.power_draw, gpu.power_limit
+        below = draw is not None and limit is not None and draw < _LESS_POWER * limit
+        usual = {"sw_power_cap": not gpu.idle or below, "applications_clocks_setting": gpu.own_clocks}
         return ", ".join(_CAPPED[r] for r in gpu.reasons if r in _CAPPED and not usual.get(r))
 
     def weaker(gpu: SmiGpu) -> str:
