@@ -88,6 +88,8 @@ def _one(folder: Path, to: Path, what: str) -> str:
 
 def pack(root: Path, to: Path, jobs: int, *, whole: bool) -> None:
     to.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():  # its part was left out
+        return
     folders = sorted(f for f in root.iterdir() if f.is_dir() and any(f.rglob(f"*{_TRACE}*")))
     kinds = ["report", "whole"] if root.name in _ON_CPU else ["report", "cut", *(["whole"] if whole else [])]
     with ProcessPoolExecutor(jobs) as pool:

@@ -23,6 +23,8 @@ else
 fi
 RESERVE=${RESERVE:-62}   # for packing at the end
 left() { echo $((BUDGET - RESERVE - SECONDS)); }
+# most N: N seconds, or what is left
+most() { local have; have=$(left); [ "$have" -lt 1 ] && have=1; echo $((have < $1 ? have : $1)); }
 say() { echo "=== $(printf %4d $SECONDS) s: $*"; }
 # part NAME SECONDS COMMAND...: with a time limit, and only where enough of the budget is left
 part() {
@@ -85,7 +87,7 @@ SET="healthy_ddp slow_gpu slow_loader slow_host slow_copy late_step healthy_fsdp
 [ -n "$CPU" ] && SET="healthy_ddp slow_no_p2p other_attention"
 TAIL=30 make planted 165 2 "$SET" "$PL"
 # Its reports and packing beside what follows, with a part of the cores.
-nice -n 19 timeout -k 5 150 $PY "$HERE/bring.py" pack "$W/planted" --to "$PK" --whole --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 150)" $PY "$HERE/bring.py" pack "$W/planted" --to "$PK" --whole --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
 BACK=$!
 
 # 2. nccl-tests, with NVLink and without.
@@ -133,7 +135,7 @@ if [ "$(left)" -gt 35 ]; then
   kill $HOG 2>/dev/null; wait $HOG 2>/dev/null
 fi
 
-nice -n 19 timeout -k 5 100 $PY "$HERE/bring.py" pack "$W/g8" --to "$PK" --jobs $((JOBS > 16 ? 14 : 2)) > "$W/pack.g8.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 100)" $PY "$HERE/bring.py" pack "$W/g8" --to "$PK" --jobs $((JOBS > 16 ? 14 : 2)) > "$W/pack.g8.log" 2>&1 &
 BACK="$BACK $!"
 
 # 4. Two ranks, each on its GPU, over gloo: to be read without run.json.
