@@ -14,22 +14,16 @@ REASONS: dict[Kind, str] = {
     ),
     Kind("TO-V006", "one_host"): (
         "it takes traces of two captures on one host with GPUs, mixed in one folder; those that we have of such "
-        "hosts do not name the host"
+        "hosts do not name the host, and of two programs that ran at one time on CPUs no collective matches"
     ),
     Kind("TO-S001", "gpu_compute"): (
         "the traces have told so far what a GPU computes longer for; it takes kernels of other names on the late rank, "
         "as of another GPU model"
     ),
-    Kind("TO-S003"): f"{_GROUP}are slow for no single reason",
     Kind("TO-S003", "gpu_compute"): f"{_GROUP}run kernels of other names, as of another GPU model",
     Kind("TO-S003", "slower"): f"{_GROUP}have a lower clock or power limit",
     Kind("TO-S003", "more_work"): f"{_GROUP}get larger batches",
-    Kind("TO-S003", "input"): (
-        "a slow group has four ranks or more; of 8 ranks on CPUs with 4 slow loaders each slow one was named by itself"
-    ),
-    Kind("TO-S003", "host"): (
-        "a slow group has four ranks or more; of 8 ranks on CPUs with 4 slow hosts each slow one was named by itself"
-    ),
+    Kind("TO-S003", "host"): f"{_GROUP}have slower hosts; without GPUs it is `on_cpu`",
     Kind("TO-S003", "copy"): f"{_GROUP}have fewer PCIe lanes",
     Kind(
         "TO-W002", "power_cap"

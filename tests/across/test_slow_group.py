@@ -156,6 +156,37 @@ def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
         assert "they wait for cores there, which is the machine's doing" in verdicts[-1].not_evaluated
 
 
+@pytest.mark.parametrize(("kind", "cause"), [(SlowInput, "input"), (SlowHost, "host")])
+@pytest.mark.parametrize(("ranks", "told"), [(8, False), (16, True)])
+def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kind, cause, ranks, told):
+    """Four ranks of eight were four errors of TO-S001, and TO-S003 was clear; eight of sixteen were a remark.
+
+    told: whether the ranks note what they wait for cores. Of sixteen TO-S001 names none, so that this has to tell.
+    """
+    made = program(ddp, steps=4, layers=2, sync=True, device="cpu")
+    longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
+    slow = tuple(range(1, ranks, 2))
+    measured = across(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
+    waits = {0: dict.fromkeys(measured.lateness.steps, 100_000)} if told else {}
+    verdicts = judge_late(measured, 1.0, waits=waits)
+    [found] = [one for verdict in verdicts for one in verdict.findings]
+    assert (found.rule, found.severity, found.ranks, found.cause) == ("TO-S003", "error", slow, cause)
+    saved = true_step(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
+    saved -= true_step(simulate(made, ranks))
+    assert found.impact_ms == pytest.approx(saved / 1e6, rel=0.1)
+    assert f"{len(slow)} of {ranks} ranks" in found.message and "by turns" not in found.message
+
+
+def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for_cores():
+    made = program(ddp, steps=4, layers=2, sync=True, device="cpu")
+    longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
+    slow = tuple(range(1, 16, 2))
+    measured = across(simulate(made, 16, [SlowHost(rank, longer_us) for rank in slow]))
+    [found] = [one for verdict in judge_late(measured, 1.0) for one in verdict.findings]
+    assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
+    assert "slow by turns" in found.message
+
+
 def test_ranks_that_differ_a_little_or_one_by_one_are_no_group():
     random = np.random.default_rng(7)
     alike = {rank: 1e6 + random.normal(0, 5e4, 5) for rank in range(WORLD)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from msgspec import UNSET
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
-from traceops.across.slow_group import SlowGroup, SlowGroups
+from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups
 from traceops.across.stragglers import LATE_STEP
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
@@ -37,6 +37,7 @@ _CLAUSES = {
     "more_work": "they have more to compute",
     "extra_kernels": "they run kernels that the others do not run",
     "more_calls": "they launch some kernels more often",
+    "on_cpu": "their hosts take longer",
 }
 
 SLOW_GROUP = Rule(
@@ -48,9 +49,10 @@ SLOW_GROUP = Rule(
         "slowest from their median. Ranks that are slower for different reasons are separate groups; fewer than "
         "four are TO-S001. The step must be 10 % shorter with the group and the other late ranks cured (warning; "
         "error from 20 %). The others are seen to wait, three quarters of all waiting is for late ranks, and a "
-        "permutation test puts chance at 12 % or less. Info on CPUs, and where hosts are the cause and the "
-        "profiler slowed the steps by more than 20 % or by an unknown amount. Without a GPU, time in which the ranks "
-        "wait for cores, beyond the others, does not count."
+        "permutation test puts chance at 12 % or less. Info where hosts are the cause and the profiler "
+        "slowed the steps by more than 20 % or by an unknown amount. Info also without a GPU, where "
+        "nothing tells how long ranks waited for cores; time in which they did, beyond the others, does not count. "
+        "But a group of which TO-S001 would name four ranks above info by themselves is as serious as they."
     ),
     advice=(
         "Look for something that only these ranks have in common: hosts, switch, GPU model, image, data "
@@ -83,6 +85,11 @@ SLOW_GROUP = Rule(
             "processes there.",
         ),
         (
+            "on_cpu",
+            "See `grew` for what takes longer on these ranks. Then compare their cores, CPU model and NUMA binding with "
+            "the others', and look for other processes there, and for work that only these ranks do.",
+        ),
+        (
             "copy",
             "Compare PCIe generation and width of their GPUs with the others' (nvidia-smi -q); pin memory.",
         ),
@@ -96,10 +103,16 @@ def clause_of(finding: Finding) -> str:
     return _CLAUSES.get(kind if isinstance(kind, str) else finding.cause or "unknown", _CLAUSES["unknown"])
 
 
-def judge(run: CrossRank, slowdown: float | None, uncertain: str, waits: CoreWaits | None = None) -> Verdict:
+def judge(
+    run: CrossRank,
+    slowdown: float | None,
+    uncertain: str,
+    waits: CoreWaits | None = None,
+    named: Collection[int] = (),
+) -> Verdict:
     """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none.
 
-    waits: what the ranks waited for a core in the recorded steps.
+    waits: what the ranks waited for a core in the recorded steps. named: whom TO-S001 would name above info.
     """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
@@ -132,7 +145,9 @@ def judge(run: CrossRank, slowdown: float | None, uncertain: str, waits: CoreWai
                 "machine's doing"
             )
         else:
-            found.append(_finding(run, slow, group, step, saved, slowdown))
+            plain = len(set(named) & set(group.ranks)) >= LEAST_RANKS
+            doubt = None if plain else _doubt(run, group, slowdown, waits)
+            found.append(_finding(run, slow, group, step, saved, doubt))
     return SLOW_GROUP.verdict(
         *found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared)
     )
@@ -158,6 +173,17 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
+def _doubt(
+    run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None
+) -> str | None:
+    """Why a group is a remark only, where it is one."""
+    if group.middle in (run.graph.on_cpu if run.graph else ()) and not waits:
+        return "Ranks that share a host's cores are slow by turns: more steps tell."
+    if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
+        return "These traces do not tell how much of it is the profiler's own cost."
+    return None
+
+
 def _who(ranks: Sequence[int]) -> str:
     return f"{len(ranks)} ranks ({ranks_text(ranks, 4, counted=False)})"
 
@@ -177,19 +203,17 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
 
 
 def _finding(
-    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, slowdown: float | None
+    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: str | None
 ) -> Finding:
     severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
     severity = "warning" if severity == "info" else severity
     confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
     kind = UNSET if group.compared is None else group.compared.kind
+    if group.cause == "host" and group.middle in (run.graph.on_cpu if run.graph else ()):
+        kind = "on_cpu"
     note = ""
-    if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
-        severity, confidence = "info", "low"
-        note = " These traces do not tell how much of it is the profiler's own cost."
-    if group.middle in (run.graph.on_cpu if run.graph else ()):
-        severity, confidence = "info", "low"
-        note = " Ranks that share a host's cores are slow by turns: more steps tell."
+    if doubt is not None:
+        severity, confidence, note = "info", "low", f" {doubt}"
     place = shared_place(group.ranks, run.hosts)
     who = (
         f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"

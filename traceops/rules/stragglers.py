@@ -231,7 +231,6 @@ def judge_late(
     single = judge_stragglers(run, slowdown, undisturbed, waits)
     if not comparable(run):
         return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(run))]
-    group = slow_group.judge(run, slowdown, uncertain(run), waits)
     named = {
         rank
         for verdict in single
@@ -239,6 +238,7 @@ def judge_late(
         if found.severity != "info"
         for rank in found.ranks
     }
+    group = slow_group.judge(run, slowdown, uncertain(run), waits, named)
     groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
     if not groups:
         return [
