@@ -52,7 +52,7 @@ SLOW_GROUP = Rule(
         "permutation test puts chance at 12 % or less. Info where hosts are the cause and the profiler "
         "slowed the steps by more than 20 % or by an unknown amount. Info also without a GPU, where "
         "nothing tells how long ranks waited for cores; time in which they did, beyond the others, does not count. "
-        "But a group of which TO-S001 would name four ranks above info by themselves is as serious as they."
+        "Where TO-S001 would name four ranks of a group above info, so is the group."
     ),
     advice=(
         "Look for something that only these ranks have in common: hosts, switch, GPU model, image, data "
@@ -86,8 +86,8 @@ SLOW_GROUP = Rule(
         ),
         (
             "on_cpu",
-            "See `grew` for what takes longer on these ranks. Then compare their cores, CPU model and NUMA binding with "
-            "the others', and look for other processes there, and for work that only these ranks do.",
+            "See `grew` for what takes longer on these ranks. Then compare their cores, CPU model and NUMA binding "
+            "with the others', and look for other processes there, and for work that only these ranks do.",
         ),
         (
             "copy",
@@ -173,9 +173,7 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
-def _doubt(
-    run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None
-) -> str | None:
+def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> str | None:
     """Why a group is a remark only, where it is one."""
     if group.middle in (run.graph.on_cpu if run.graph else ()) and not waits:
         return "Ranks that share a host's cores are slow by turns: more steps tell."
