@@ -1,6 +1,7 @@
 import pytest
 
-from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.later_windows import LaterWindow, LongerSchedule
+from traceops.capture.schedule import NEVER, Phase, Schedule
 from traceops.core.errors import UsageError
 
 
@@ -14,6 +15,18 @@ def test_phases_and_windows_of_a_repeated_schedule():
     for window in range(schedule.repeat):
         for step in schedule.active_steps(window):
             assert (schedule.phase(step), schedule.window(step)) == (Phase.ACTIVE, window)
+
+
+@pytest.mark.parametrize(
+    "later", [(), (LaterWindow(2, 15, 1, 2), LaterWindow(3, 18, 0, 1)), (LaterWindow(2, 30, 2, 1),)]
+)
+def test_the_end_of_what_is_idle_is_the_next_step_that_is_timed_or_recorded(later):
+    schedule = Schedule(skip_first=3, unprofiled=2, warmup=1, active=2, repeat=2)
+    for window in later:
+        schedule = LongerSchedule.of(schedule, window)
+    due = [step for step in range(60) if schedule.phase(step) not in (Phase.SKIP, Phase.DONE)]
+    for step in range(60):
+        assert schedule.idle_until(step) == next((one for one in due if one >= step), NEVER)
 
 
 @pytest.mark.parametrize(

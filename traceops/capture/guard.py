@@ -39,9 +39,19 @@ class Guard:
 
         passing: errors meant for the program, which go through.
         """
+        if os.getpid() != self._pid:
+            return None
+        return self.run_here(operation, work, *arguments, passing=passing)
+
+    def run_here(
+        self,
+        operation: CaptureOperation,
+        work: Callable[..., T],
+        *arguments: Any,
+        passing: tuple[type[Exception], ...] = (),
+    ) -> T | None:
+        """The same where the caller knows that this is the process: asking takes a call to the system."""
         try:
-            if os.getpid() != self._pid:
-                return None
             self.doing = operation
             return work(*arguments)
         except passing:

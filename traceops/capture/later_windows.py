@@ -70,6 +70,13 @@ class LongerSchedule(Schedule):
                 return range(later.end - later.active, later.end)
         return super().active_steps(window)
 
+    def idle_until(self, step: int) -> int:
+        if self._at(step) is not None:
+            return step
+        return min(
+            [super().idle_until(step), *(window.start for window in self.later if window.start > step)]
+        )
+
     def _at(self, step: int) -> LaterWindow | None:
         return next((window for window in self.later if window.start <= step < window.end), None)
 

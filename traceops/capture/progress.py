@@ -62,15 +62,16 @@ class ProgressWriter:
         self._phase = ""
         self._filed_ns = 0
 
-    def write(self, phase: str, step: int, samples: int | None) -> None:
-        """Replace the record; does nothing after `close`."""
+    def write(self, phase: str, step: int, samples: int | None) -> bool:
+        """Replace the record; does nothing after `close`. Whether the file was written too."""
         if self._fd is None:
-            return
+            return False
         sequence = last_collective()
         now = time.time_ns()
         # A clock that was set back must not keep anything out of the file.
         due = phase != self._phase or not 0 <= now - self._filed_ns < _EVERY_NS
-        if due or step < _FIRST or self._memory is None:
+        due = due or step < _FIRST or self._memory is None
+        if due:
             self._to_file(phase, step, samples, now, sequence)
             self._phase, self._filed_ns = phase, now
         if self._memory is not None:
@@ -79,6 +80,7 @@ class ProgressWriter:
                 self._filed_ns, step, -1 if samples is None else int(samples), now,
                 -1 if sequence is None else sequence,
             )  # fmt: skip
+        return due
 
     def _to_file(
         self, phase: str, step: int, samples: int | None, time_ns: int, sequence: int | None

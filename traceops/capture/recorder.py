@@ -66,6 +66,11 @@ class Recorder:
         return self._profile is not None
 
     @property
+    def has_left(self) -> bool:
+        """Whether something is open that only another thread can stop."""
+        return self._left is not None
+
+    @property
     def _in_own_thread(self) -> bool:
         """Whether this is the thread that opened, which alone can stop torch's profiler."""
         return threading.get_native_id() == self._thread

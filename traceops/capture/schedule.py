@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
 
 from traceops.core.errors import UsageError
+
+NEVER = sys.maxsize  # the number of no step
 
 
 class Phase(Enum):
@@ -80,6 +83,13 @@ class Schedule:
         """Numbers of the recorded steps of `window`, as ``ProfilerStep#<n>`` in the trace."""
         end = self.skip_first + (window + 1) * self.window_steps
         return range(end - self.active, end)
+
+    def idle_until(self, step: int) -> int:
+        """The first step from `step` on that is timed or recorded."""
+        phase = self.phase(step)
+        if phase is Phase.SKIP:
+            return self.skip_first
+        return NEVER if phase is Phase.DONE else step
 
     def check(self, total_steps: int) -> None:
         """Raise UsageError if the windows cannot be complete after `total_steps` steps."""

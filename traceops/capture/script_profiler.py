@@ -25,6 +25,7 @@ class ScriptProfiler:
         self.disturbed = False  # the step that ended last: one was at work in it, or in the one before
         self._within = False
         self._prepared = False
+        self._is_enabled: Callable[[], bool] | None = None  # torch's own answer, once it is loaded
         self._undo: list[Callable[[], Any]] = []
 
     def watch(self, guard: Guard) -> None:
@@ -47,7 +48,7 @@ class ScriptProfiler:
 
         ours: the capture's own profiler records, so that no other does.
         """
-        now = not ours and (self._prepared or _enabled())
+        now = not ours and (self._prepared or self._enabled())
         within = not ours and (self._began or self._at_work or now)
         self._began, self._at_work = False, now
         self.disturbed = within or self._within
@@ -56,6 +57,14 @@ class ScriptProfiler:
             before = self.record or {"first": step, "last": step, "steps": 0}
             self.record = {"first": before["first"], "last": step, "steps": before["steps"] + 1}
         return within
+
+    def _enabled(self) -> bool:
+        if self._is_enabled is None:
+            torch = sys.modules.get("torch")
+            self._is_enabled = getattr(
+                getattr(getattr(torch, "_C", None), "_autograd", None), "_profiler_enabled", None
+            )
+        return self._is_enabled is not None and self._is_enabled()
 
     def _install(self, module: Any) -> None:
         for name in _BEGINNINGS:
@@ -81,9 +90,3 @@ def _restore(owner: Any, name: str, method: Any, original: Any) -> bool:
     if getattr(owner, name) is method:
         setattr(owner, name, original)
     return True
-
-
-def _enabled() -> bool:
-    torch = sys.modules.get("torch")
-    autograd = getattr(getattr(torch, "_C", None), "_autograd", None)
-    return autograd is not None and bool(autograd._profiler_enabled())

@@ -23,13 +23,14 @@ from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.later_windows import AskedWindows, LongerSchedule
 from traceops.capture.light.window import LightWindow
 from traceops.capture.manifest import ScriptProfilerRecord
+from traceops.capture.observing.observer import Observer
 from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.progress import ProgressWriter
 from traceops.capture.recorder import OtherThread, Recorder
-from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.schedule import NEVER, Phase, Schedule
 from traceops.capture.script_profiler import ScriptProfiler
 from traceops.capture.settings import CaptureSettings, from_environment
-from traceops.capture.signals import Saver, saving_on_sigterm
+from traceops.capture.signals import saving_on_sigterm
 from traceops.capture.step_ends import StepEnds
 from traceops.capture.timing import StepTimer
 from traceops.capture.watchers import Watchers
@@ -106,13 +107,15 @@ class Capture:
         self._adoption: Adoption | None = None
         self._adopted = False
         self._progress: ProgressWriter | None = None
-        self._signals: Saver | None = None
         self._watchers: Watchers | None = None
         self._first: FirstWindow | None = None
         self._has_first = False
         self._others = ScriptProfiler()
         self._asked: AskedWindows | None = None
         self._skipped = False
+        self._held: AbstractContextManager[None] = nullcontext()  # a SIGTERM in it waits for its end
+        self._idle_until = 0  # steps that end before: nothing is due but watching
+        self._phase = ""  # as the launcher was told
         self._ended_in: int | None = None  # the thread of the last step's end, as the system numbers it
         self._thread_changed = False
         self._detach: Callable[[], None] | None = None
@@ -169,7 +172,7 @@ class Capture:
             self._asked = AskedWindows(Path(self.settings.progress))
         self._doing(CaptureOperation.PREPARE)
         terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")
-        self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
+        self._held = self._scope.enter_context(saving_on_sigterm(terminated)).held()
         self._open, _current = True, self
         self._scope.callback(self._others.close)
         self._others.watch(self.guard)
@@ -182,7 +185,10 @@ class Capture:
             return
         step = self._step
         try:
-            if self.failure is None or self._progress is not None:
+            # The thread of the step before is this process's too: a forked one has other numbers.
+            if step < self._idle_until and threading.get_native_id() == self._ended_in:
+                self.guard.run_here(CaptureOperation.TIME, self._passed, samples)
+            elif self.failure is None or self._progress is not None:
                 self.guard.run(CaptureOperation.TIME, self._stepped, samples)
         finally:
             self._step = step + 1
@@ -191,16 +197,33 @@ class Capture:
         """The step that ends next left its optimizer out: a gradient scaler found numbers that are none."""
         self._skipped = True
 
-    def _stepped(self, samples: int | None) -> None:
-        with self._held():  # a SIGTERM in the middle would save a half-written trace
-            recorded = self._recording()
-            others = self._others.step_ended(self._step, ours=recorded)
-            observer = None if self._watchers is None else self._watchers.observer
+    def _passed(self, samples: int | None) -> None:
+        """A step ended, and nothing is due but watching: what most steps of a training are, so it is kept short."""
+        with self._held:
+            observer = self._watch_end(samples, recorded=False)
+            self._step += 1
+            if self._watchers is not None:
+                self._watchers.steps_done(self._step)
+            asked = self._tell(self._phase, self._step) and contained(self._hear_of_windows)
+            if asked:
+                self._begin(self._step)
             if observer is not None:
-                observer.step_ended(recorded=recorded or others, skipped=self._skipped)
-                self._skipped = False
-            if samples is not None:
-                self._samples = (self._samples or 0) + samples
+                observer.step_begins(recorded=self._others.at_work or (bool(asked) and self._recording()))
+
+    def _watch_end(self, samples: int | None, *, recorded: bool) -> Observer | None:
+        """Tell those who watch that the step ended; the observer has to hear of the next one too."""
+        others = self._others.step_ended(self._step, ours=recorded)
+        observer = None if self._watchers is None else self._watchers.observer
+        if observer is not None:
+            observer.step_ended(recorded=recorded or others, skipped=self._skipped)
+            self._skipped = False
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
+        return observer
+
+    def _stepped(self, samples: int | None) -> None:
+        with self._held:  # a SIGTERM in the middle would save a half-written trace
+            observer = self._watch_end(samples, recorded=self._recording())
             if self._recorder is not None:
                 self._recorder.stop_left()
             if self.failure is None:
@@ -212,25 +235,38 @@ class Capture:
             if self.failure is None:
                 contained(self._hear_of_windows)
                 self._begin(self._step)
+                self._idle_until = self._next_due(self._step)
             else:  # the launcher goes on watching for hangs
                 self._tell(Phase.DONE.value, self._step)
             if observer is not None:
                 observer.step_begins(recorded=self._recording() or self._others.at_work)
 
-    def _hear_of_windows(self) -> None:
-        """Take what `traceops capture` asks for into the schedule, behind what it has."""
+    def _next_due(self, step: int) -> int:
+        """The first step at whose end more is due than watching, now that `step` has begun."""
+        recorder = self._recorder
+        if recorder is None or recorder.has_left or self._thread_changed or self._recording():
+            return step
+        if self.failure is not None or self._timers or self._adoption is not None or self._first is not None:
+            return step
+        light = NEVER if self._light is None else self._light.idle_until(step)
+        return min(self._schedule.idle_until(step), light) - 1  # which begins at the end of the one before
+
+    def _hear_of_windows(self) -> bool:
+        """Take what `traceops capture` asks for into the schedule, behind what it has; whether that changes it."""
         window = None if self._asked is None else self._asked.look()
         if window is None or self._recorder is None or self._record is None:
-            return
+            return False
         longer = LongerSchedule.of(self._schedule, window)
         if longer.later[-1].start < self._step:
             note = f"window {window.number} was asked for from step {window.start} on, when step {self._step} had begun"
             self._record.manifest = replace(self._record.manifest, note=note)
-            return
+            return False
+        self._idle_until = 0
         self._schedule = self._recorder.schedule = longer
         memory = None if self._watchers is None else self._watchers.memory
         if window.with_memory and memory is not None:
             memory.begin_history()
+        return True
 
     @property
     def _light(self) -> LightWindow | None:
@@ -250,9 +286,6 @@ class Capture:
             or (first is not None and first.is_open)
         )
 
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._signals is None else self._signals.held()
-
     def _doing(self, operation: CaptureOperation) -> None:
         self.guard.doing = operation
 
@@ -263,6 +296,7 @@ class Capture:
     def _failed(self, operation: CaptureOperation, error: BaseException) -> None:
         """Told by the guard: end the capture, keep what there is, and say why in the first place that takes it."""
         first = self.failure is None
+        self._idle_until = 0
         rank = self._record.manifest.rank if self._record is not None else who_am_i().rank
         failure = self.failure or failure_of(rank, operation, self._step, error)
         self.failure = failure
@@ -354,7 +388,8 @@ class Capture:
             self._timers[phase] = StepTimer()
         if phase is Phase.DONE and self._light is not None and self._record.manifest.status == "running":
             self._light.step_begins(step)
-        self._tell("starting" if self.automatic and step == 0 else phase.value, step)
+        self._phase = "starting" if self.automatic and step == 0 else phase.value
+        self._tell(self._phase, step)
 
     def _open_window(self, step: int) -> None:
         assert self._recorder is not None
@@ -375,10 +410,12 @@ class Capture:
             return True
         return self._first is not None and phase not in self._timers
 
-    def _tell(self, phase: str, step: int) -> None:
-        if self._progress is not None:
-            self._doing(CaptureOperation.HEARTBEAT)
-            self._progress.write(phase, step, self._samples)
+    def _tell(self, phase: str, step: int) -> bool:
+        """Whether it went to the file too, which it need not in each of many short steps."""
+        if self._progress is None:
+            return False
+        self.guard.doing = CaptureOperation.HEARTBEAT
+        return self._progress.write(phase, step, self._samples)
 
     def _keep_window(self, window: int, *, complete: bool) -> None:
         assert self._record is not None
@@ -493,7 +530,7 @@ class Capture:
         self.guard.run(CaptureOperation.STOP, self._closed, error)
 
     def _closed(self, error: BaseException | None) -> None:
-        with self._held():
+        with self._held:
             if error is None:
                 self._close("finished")
             else:

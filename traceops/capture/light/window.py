@@ -13,6 +13,7 @@ from traceops.capture.light.cupti import Cupti
 from traceops.capture.light.source import Activities, Source
 from traceops.capture.light.torch_device import TorchDevice
 from traceops.capture.manifest import LightRecord
+from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.core.light_log import LIGHT_FILE, MAGIC
 from traceops.core.whole_file import write_whole
@@ -52,6 +53,14 @@ class LightWindow:
     @property
     def is_open(self) -> bool:
         return self._source is not None
+
+    def idle_until(self, step: int) -> int:
+        """The first step from `step` on whose begin or end it has to hear of."""
+        if self.is_open:
+            return step
+        if self._done or step > self._first:
+            return NEVER
+        return max(step, self._first - AFTER)
 
     def step_begins(self, step: int) -> None:
         """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it."""

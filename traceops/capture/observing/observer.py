@@ -57,7 +57,7 @@ class Observer:
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
         self._under_profiler = self._after_window = False
-        self._weighed, self._weighed_ns = 0, 0  # looks at what tensors hold, and when the last one was
+        self._weighed, self._weigh_from_ns = 0, 0  # looks at what tensors hold, and when the next one is due
         self._ended = threading.Event()
         self._thread = daemon_thread("traceops-observer", self._run)
         self._workers = LoaderWorkers(folder)
@@ -83,7 +83,8 @@ class Observer:
                 self._after_window = recorded
                 ns, count = self._compilations.take(self._step)
                 self._clock.ended(self._garbage.take(), ns, count, flags)
-                self._weigh()
+                if self._clock.begun_ns >= self._weigh_from_ns:
+                    self._weigh(self._clock.begun_ns)
                 self._step += 1
             except Exception as error:
                 self._ended_by(error)
@@ -94,8 +95,6 @@ class Observer:
             try:
                 self._clock.resumed(recorded=recorded)
                 self._looking, self._under_profiler = not recorded, recorded
-                if self._device is None and uses_gpu():
-                    self._device = sys.modules["torch"].cuda.current_device()
             except Exception as error:
                 self._ended_by(error)
 
@@ -192,14 +191,15 @@ class Observer:
         if counters is not None:
             self._compilations.notes.append(["m", self._step, *counters])
 
-    def _weigh(self) -> None:
+    def _weigh(self, now: int) -> None:
         """What tensors hold where a step ends: there it is alike from step to step, unless something grows."""
-        now = time.perf_counter_ns()
-        if self._device is None or now - self._weighed_ns < _BYTES_NS << min(
-            self._weighed // _RARER_AFTER, 8
-        ):
+        if self._device is None and uses_gpu():
+            self._device = sys.modules["torch"].cuda.current_device()
             return
-        self._weighed, self._weighed_ns = self._weighed + 1, now
+        self._weigh_from_ns = now + (_BYTES_NS << min(self._weighed // _RARER_AFTER, 8))
+        if self._device is None:
+            return
+        self._weighed += 1
         found = allocator_bytes(self._device)
         if found is not None:
             self._compilations.notes.append(["b", self._step, *found])

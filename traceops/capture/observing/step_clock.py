@@ -11,6 +11,7 @@ from typing import Any
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import CORE_WAIT_NS, MOST_CORE_WAIT, MOST_US, RECORD
 
+_MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
 _SHORT_NS = 8e6
 _FIRST = 4  # steps that tell nothing of those after them
@@ -25,8 +26,10 @@ class StepClock:
 
     def __init__(self) -> None:
         self.records: deque[bytes] = deque()  # ready to be written; another thread may take them
-        self._open: deque[list[int]] = deque()  # records whose device time is not known yet
-        self._events: deque[tuple[Any, Any] | None] = deque()  # the device's begin and end of each of them
+        self._record: list[int] | None = None  # of the step that ended, until the next one begins
+        self._events: tuple[Any, Any] | None = None  # the device's begin and end of it
+        # Records whose device time is not known yet, and those behind them.
+        self._open: deque[tuple[list[int], tuple[Any, Any] | None]] = deque()
         self._spare: list[Any] = []
         self.begun_ns = time.perf_counter_ns()  # where the step began that goes on
         self.usual_ns = 0.0  # about the median step, 0 until there are some
@@ -39,14 +42,11 @@ class StepClock:
         """A step ended, in which so much went to the garbage collector and the compiler."""
         now = time.perf_counter_ns()
         before, self._mark = self._mark, self._event()
-        self._open.append(
-            [
-                _us(now - self.begun_ns), 0, _us(gc_ns), _us(compile_ns), 0, self._core_wait(),
-                min(compiles, 255), flags,
-            ]
-        )  # fmt: skip
-        self._events.append(None if before is None or self._mark is None else (before, self._mark))
-        self._learn(now - self.begun_ns)
+        took = now - self.begun_ns
+        waited = 0 if self._waited_ns is None else self._core_wait(self._waited_ns)
+        self._record = [_us(took), 0, _us(gc_ns), _us(compile_ns), 0, waited, min(compiles, 255), flags]
+        self._events = None if before is None or self._mark is None else (before, self._mark)
+        self._learn(took)
         self._ended = self.begun_ns = now
 
     def resumed(self, *, recorded: bool = False) -> None:
@@ -55,19 +55,25 @@ class StepClock:
         recorded: the profiler is at work in it. Only there is it looked at how long the thread wants for a core.
         """
         now = time.perf_counter_ns()
-        self._open[-1][4] = _us(now - self._ended)
-        if now - self._ended > _OWN_WORK_NS:
+        record, self._record = self._record, None
+        own = now - self._ended
+        if own > _OWN_WORK_NS:
             self.begun_ns = now
             if self._mark is not None:
                 self._mark = self._event()
         self._waited_ns = _waited_for_cores_ns() if recorded else None
+        if record is not None:
+            record[4] = _us(own)
+            if self._events is None and not self._open:
+                self.records.append(RECORD.pack(*record))
+                return
+            self._open.append((record, self._events))
         self._take()
 
-    def _core_wait(self) -> int:
-        """What the step spent in want of a core, in tenths of a ms; 0 where that was not looked at."""
-        if self._waited_ns is None or (now := _waited_for_cores_ns()) is None:
-            return 0
-        return min(max((now - self._waited_ns) // CORE_WAIT_NS, 0), MOST_CORE_WAIT)
+    def _core_wait(self, before_ns: int) -> int:
+        """What the step spent in want of a core, in tenths of a ms."""
+        now = _waited_for_cores_ns()
+        return 0 if now is None else min(max((now - before_ns) // CORE_WAIT_NS, 0), MOST_CORE_WAIT)
 
     def _learn(self, ns: int) -> None:
         """Follow the median without keeping the steps; the first ones do not count."""
@@ -79,33 +85,35 @@ class StepClock:
 
     def finish(self) -> None:
         """Give up the device times that are not known yet."""
+        record, self._record = self._record, None
+        if record is not None:
+            self._open.append((record, self._events))
         self._take()
         while self._open:
-            self._events.popleft()
-            self.records.append(RECORD.pack(*self._open.popleft()))
+            self.records.append(RECORD.pack(*self._open.popleft()[0]))
 
     def _take(self) -> None:
         while self._open:
-            pair = self._events[0]
-            if pair is not None:
-                begin, end = pair
+            record, events = self._open[0]
+            if events is not None:
+                begin, end = events
                 if end.query():
-                    self._open[0][1] = min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US)
+                    record[1] = min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US)
                     if len(self._spare) < 2 * _MOST_PENDING:
                         self._spare.append(begin)
                 elif len(self._open) <= _MOST_PENDING:
                     return
-            self._events.popleft()
-            self.records.append(RECORD.pack(*self._open.popleft()))
+            self._open.popleft()
+            self.records.append(RECORD.pack(*record))
 
     def _event(self) -> Any:
         """A new event on the current stream; None without a GPU, and while its work is captured into a graph.
 
         None where steps are short too: an event costs 10 µs, and the host's clock tells such steps well on average.
         """
-        if not uses_gpu():
-            return None
         if self._count > _FIRST and self.usual_ns < _SHORT_NS:
+            return None
+        if not uses_gpu():
             return None
         cuda = sys.modules["torch"].cuda
         if cuda.is_current_stream_capturing():
@@ -116,7 +124,7 @@ class StepClock:
 
 
 def _us(ns: int) -> int:
-    return min(max(ns // 1000, 0), MOST_US)
+    return ns // 1000 if 0 <= ns < _MOST_NS else MOST_US if ns > 0 else 0
 
 
 def _waited_for_cores_ns() -> int | None:

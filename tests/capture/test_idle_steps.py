@@ -1,0 +1,119 @@
+"""Steps in which nothing is due but watching: most of a training's, so they are kept cheap."""
+
+import os
+import threading
+
+import pytest
+
+import traceops
+from traceops.capture import later_windows
+from traceops.capture.guard import Guard
+from traceops.capture.later_windows import LaterWindow, ask
+from traceops.capture.manifest import readable_ranks
+from traceops.capture.progress import read_progress
+from traceops.capture.schedule import Schedule
+from traceops.core.step_log import MAGIC, RECORD, RECORDED
+
+pytestmark = pytest.mark.torch
+NONE = Schedule(skip_first=1000)
+
+
+@pytest.fixture
+def progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(later_windows, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.delenv("TRACEOPS_CAPTURE", raising=False)
+    folder = tmp_path / "progress"
+    folder.mkdir()
+    return folder
+
+
+def capture(folder, schedule, progress):
+    return traceops.capture(folder / "run", schedule=schedule, progress=str(progress), launched=True)
+
+
+def passed(capture, monkeypatch):
+    """The numbers of the steps that end with nothing due, from now on."""
+    found, before = [], capture._passed
+
+    def heard(samples):
+        found.append(capture.steps)
+        before(samples)
+
+    monkeypatch.setattr(capture, "_passed", heard)
+    return found
+
+
+def flags(folder):
+    content = (folder / "run" / "rank_0" / "steps.bin").read_bytes()[len(MAGIC) :].split(b"\n", 1)[1]
+    return [record[-1] for record in RECORD.iter_unpack(content)]
+
+
+def test_steps_around_windows_are_not_idle_and_all_are_written(tmp_path, progress, monkeypatch):
+    schedule = Schedule(skip_first=3, unprofiled=1, warmup=1, active=1)  # steps 3 to 5
+    with capture(tmp_path, schedule, progress) as running:
+        idle = passed(running, monkeypatch)
+        for step in range(14):
+            running.step(samples=4)
+            assert read_progress(progress)[0].step == step + 1
+        assert read_progress(progress)[0].samples == 56
+    assert idle == [1, 9, 10, 11, 12, 13], "from step 5 on the light window is waited for"
+    assert len(flags(tmp_path)) == 14
+
+
+def test_a_window_that_is_asked_for_in_an_idle_step_may_begin_with_the_next(tmp_path, progress, monkeypatch):
+    schedule = Schedule(skip_first=0, unprofiled=0, warmup=1, active=1)
+    with capture(tmp_path, schedule, progress) as running:
+        idle = passed(running, monkeypatch)
+        for step in range(18):
+            if step == 12:
+                ask(progress, LaterWindow(1, 13, 1, 2))
+            running.step()
+    assert 12 in idle and not {13, 14, 15} & set(idle)
+    (rank,), problems = readable_ranks(tmp_path / "run")
+    assert [window.steps for window in rank.windows] == [[1], [14, 15]] and not problems
+    assert [bool(flag & RECORDED) for flag in flags(tmp_path)][11:] == [False] * 2 + [True] * 4 + [False]
+
+
+def test_an_idle_step_in_another_thread_is_noticed(tmp_path, progress, monkeypatch):
+    with capture(tmp_path, NONE, progress) as running:
+        idle = passed(running, monkeypatch)
+        running.step()
+        running.step()
+        other = threading.Thread(target=running.step)
+        other.start()
+        other.join()
+        running.step()
+        for _ in range(2):
+            running.step()
+    assert idle == [1, 5]
+
+
+def test_a_forked_process_is_no_rank_in_idle_steps_either(tmp_path, progress, monkeypatch):
+    asked = []
+    with capture(tmp_path, NONE, progress) as running:
+        running.step()
+        # What a fork sees: other numbers of its process and of its thread.
+        with monkeypatch.context() as forked:
+            forked.setattr(threading, "get_native_id", lambda: -1)
+            forked.setattr(os, "getpid", lambda: asked.append(1) or -1)
+            running.step()
+        assert asked, "the process is asked for where the thread is another"
+    assert len(flags(tmp_path)) == 1
+
+
+def test_after_a_failure_no_step_is_idle(tmp_path, progress, monkeypatch):
+    with capture(tmp_path, NONE, progress) as running:
+        idle = passed(running, monkeypatch)
+        running.step()
+        with monkeypatch.context() as broken:
+            broken.setattr(running._others, "step_ended", None)
+            running.step()
+        assert running.failure is not None and idle == [1]
+        running.step()
+        assert idle == [1] and read_progress(progress)[0].phase == "done"
+
+
+def test_a_guard_asks_for_the_process_unless_it_is_known(monkeypatch):
+    guard = Guard(lambda operation, error: None)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert guard.run(None, int) is None and guard.run_here(None, int) == 0
