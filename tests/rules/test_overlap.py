@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from generated_run import Collective, Size, SlowCompute, ddp, fsdp2, simulate
+from generated_run import Collective, Join, Size, SlowCompute, ddp, fsdp2, simulate
 from measured_runs import BUILDERS, across, program
 
 from traceops.rules.overlap import judge_late_start, judge_small
@@ -93,6 +93,31 @@ def test_gradients_that_start_after_backward_are_o003():
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert found.impact_ms == pytest.approx(transfer, rel=0.05)
     assert "1 collective a step" in found.message
+
+
+def test_losses_and_flags_are_no_gradients():
+    """Numbers that every program reduces after backward: Join's flags took 160 of 200 ms of all-reduces in one."""
+    made = program(ddp, Size(latency_us=400.0), layers=8, buckets=4)
+    scalars = (*(Collective("allreduce", "world", 1, f"flag.{i}") for i in range(60)), Join("flag.59"))
+    flagged = replace(made, steps=tuple((*step, *scalars) for step in made.steps))
+    verdict = judge_late_start(across(simulate(flagged, 4)))
+    assert verdict.findings == ()
+    none = replace(made, steps=tuple((*(o for o in s if not _of_buckets(o)), *scalars) for s in made.steps))
+    verdict = judge_late_start(across(simulate(none, 4)))
+    assert "no step holds both a backward pass and matched gradient" in verdict.not_evaluated
+
+
+def _of_buckets(op):
+    return "bucket" in getattr(op, "label", "")
+
+
+def test_transfer_that_little_compute_could_hide_is_a_remark():
+    made = program(
+        ddp, Size(kernels=1, kernel_us=2.0, launch_us=1.0, latency_us=20_000.0), layers=4, buckets=1
+    )
+    [found] = judge_late_start(across(simulate(after_backward(made), 4))).findings
+    assert found.severity == "info"
+    assert found.impact_ms < 1
 
 
 def test_a_late_rank_does_not_make_its_waiting_peers_late_starters():

@@ -18,10 +18,12 @@ from traceops.core.units import stored
 from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
+from traceops.measure.message_size import message_bytes
 from traceops.measure.summary import CommEvents
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
+from traceops.traces.model import CommArgs
 
 EXPOSED = Rule(
     id="TO-O001",
@@ -56,9 +58,9 @@ LATE_START = Rule(
     id="TO-O003",
     title="Communication starts only after backward ended",
     fires=(
-        "90 % or more of the transfer of all-reduces and reduce-scatters lies behind backward's last kernel, "
-        "on every rank: info where exposed transfer takes 3 % of the step, warning from 10 %, error from 25 "
-        "%."
+        "90 % or more of the transfer of all-reduces and reduce-scatters of more than 64 bytes lies behind "
+        "backward's last kernel, on every rank: info where exposed transfer takes 3 % of the step, warning from "
+        "10 %, error from 25 %. Info where there is less than 3 % of the step of compute to hide it behind."
     ),
     advice=(
         "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
@@ -78,6 +80,7 @@ _SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
 _LATE_BOUNDS = (3.0, 10.0, 25.0)
 _DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
+_SCALAR_BYTES = 64  # what is as small is a number of the program's, no gradient
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 
 
@@ -222,9 +225,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
     for times in run.ranks:
         summary = times.summary
         start, turn, end = waits[summary.rank]
-        reduces = np.array(
-            [_REDUCES.search(_op(summary.comm, i)) is not None for i in range(len(summary.comm.start))], bool
-        )
+        reduces = np.array([_is_gradient(summary.comm, i) for i in range(len(summary.comm.start))], bool)
         at = np.searchsorted(summary.comm.start, start)
         for number, over in enumerate(summary.backward.device_end.tolist()):
             if over == NO_BACKWARD:
@@ -254,6 +255,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
     cost = min(exposed, float(np.median(sizes)) / 1e6)
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
     gain = cost if saved is None else min(cost, max(saved, 0.0) / 1e6)
+    gain = min(gain, float(np.median([times.mean_ms("compute") for times in run.ranks])))  # what can hide it
     if gain < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
     message = (
@@ -283,6 +285,19 @@ def _is_small(collective: Collective, best_gbs: float) -> bool:
     return size < _SMALL_BYTES and (
         gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000
     )
+
+
+def _is_gradient(comm: CommEvents, position: int) -> bool:
+    """Whether a collective reduces more than the losses, norms, counts and flags that programs reduce as well."""
+    if _REDUCES.search(_op(comm, position)) is None:
+        return False
+    args = comm.args[position]
+    size = None if args is None else message_bytes(_elements(args), args.dtype)
+    return size is None or size > _SCALAR_BYTES
+
+
+def _elements(args: CommArgs) -> int | None:
+    return max((n for n in (args.elements_in, args.elements_out) if n is not None), default=None)
 
 
 def _op(comm: CommEvents, position: int) -> str:
