@@ -121,6 +121,10 @@ def test_nothing_to_analyse(tmp_path):
             "a profiler of its own and two cannot record at once, or ends its steps in several threads",
         ),
         ({"status": "finished", "steps": 30}, "Expected torch.profiler's"),
+        (
+            {"status": "finished", "steps": None, "ranks": []},
+            "no process was seen to train; mark the",
+        ),
     ],
 )
 def test_a_run_without_traces_says_why(tmp_path, told, why):

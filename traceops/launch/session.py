@@ -20,6 +20,7 @@ from traceops.capture.progress import read_progress
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
+from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.launch import aftermath
 from traceops.launch.aside import Aside
 from traceops.launch.conclusion import tell_cause
@@ -368,6 +369,8 @@ def _tell(
         world = max((rank.world_size for rank in ranks), default=0)
     if not world:
         screen.say(_NOBODY)
+        if not code:
+            screen.say(f"next time: {UNSEEN_STEPS_ADVICE}")
     screen.say(f"{traced} of {world} ranks {what} in {short_path(plan.out)}")
     elsewhere = world - len(ranks)
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:

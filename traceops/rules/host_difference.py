@@ -30,8 +30,8 @@ HOST_LONGER = Rule(
     by_cause=(
         (
             "input",
-            "Load with workers (num_workers), so that loading runs beside the training. Then find out why this "
-            "rank's data costs more: larger samples, a slower disk, a cold cache.",
+            "Load with workers (num_workers), or with more of them, so that loading runs beside the training. Then "
+            "find out why this rank's data costs more: larger samples, a slower disk, a cold cache.",
         ),
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
 from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
 from traceops.traces.run_manifest import (
@@ -196,10 +197,13 @@ def _why_none(manifest: dict[str, Any]) -> str:
             "several threads (run.json says which): take its profiler out for this run, or analyze the folder that it "
             "writes to"
         )
-    steps, ended = manifest.get("steps"), _ENDED.get(str(manifest.get("status")))
+    steps = 0 if manifest.get("ranks") == [] else manifest.get("steps")  # without ranks nobody ended a step
+    ended = _ENDED.get(str(manifest.get("status")))
     if isinstance(steps, int) and ended is not None:
         when = f"after {steps} step{'' if steps == 1 else 's'}" if steps else "before its first step ended"
         return f": the program {ended} {when}"
+    if manifest.get("status") == "finished" and steps == 0:
+        return f": no process was seen to train; {UNSEEN_STEPS_ADVICE}"
     shorter = shorter_schedule(manifest.get("schedule"), steps) if isinstance(steps, int) else None
     if shorter is not None and profiled_itself_early(manifest):
         return (
