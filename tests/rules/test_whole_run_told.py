@@ -90,7 +90,9 @@ def test_the_page_begins_with_every_step(healthy, tmp_path):
     figure = page.charts["all-steps"]
     assert [trace["name"] for trace in figure["data"]] == [f"rank {rank}" for rank in range(4)]
     said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path))
-    assert "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms." in said
+    assert (
+        "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms, 2.2 times as" in said
+    )
     written = {path.name for path in write_report(healthy, tmp_path / "r")}
     flames = {f"flame.rank_{rank}.speedscope.json" for rank in range(4)}
     assert flames <= written
@@ -280,6 +282,15 @@ def test_a_rank_that_waits_for_a_core_is_not_late(tmp_path, late_ms, others_ms):
     assert not found(report, "TO-S001") and not found(report, "TO-S002")
     check = next(check for check in report.checks if check.rule == "TO-S001")
     assert check.status == "not_evaluated" and "rank 1" in check.reason and "for a core" in check.reason
+
+
+def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
+    """The verdict was of steps of 15 ms in a run whose typical step took 85."""
+    steps = [usual(400.0) for _ in range(60)]
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    said = " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
+    times = 400.0 / report.summary.step_time_ms.typical
+    assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
 
 
 def test_a_line_is_not_blamed_for_a_want_of_cores_that_recorded_steps_show(tmp_path):

@@ -99,6 +99,19 @@ def test_only_bad_files_is_an_error_that_names_each(tmp_path):
         discover(str(tmp_path))
 
 
+def test_the_folder_of_a_single_trace_tells_its_rank(tmp_path):
+    """A run of one process, whose trace says no rank inside: 'says nowhere which rank it is'."""
+    alone = tmp_path / "rank_3"
+    alone.mkdir()
+    write(
+        alone / "host.pt.trace.json",
+        json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}),
+    )
+    found = discover(str(tmp_path))
+    assert [file.rank for window in found.windows for file in window.files] == [3]
+    assert not any("says nowhere" in note for note in found.notes)
+
+
 def test_nothing_to_analyse(tmp_path):
     with pytest.raises(InputError, match="holds no traces"):
         discover(str(tmp_path))

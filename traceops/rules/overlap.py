@@ -23,7 +23,6 @@ from traceops.measure.summary import CommEvents
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
-from traceops.traces.model import CommArgs
 
 EXPOSED = Rule(
     id="TO-O001",
@@ -59,7 +58,7 @@ LATE_START = Rule(
     title="Communication starts only after backward ended",
     fires=(
         "90 % or more of the transfer of all-reduces and reduce-scatters of more than 64 bytes lies behind "
-        "backward's last kernel, on every rank: info where exposed transfer takes 3 % of the step, warning from "
+        "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
         "10 %, error from 25 %. Info where there is less than 3 % of the step of compute to hide it behind."
     ),
     advice=(
@@ -245,14 +244,14 @@ def judge_late_start(run: CrossRank) -> Verdict:
     late = min(float(np.median(own)) for own in shares.values())
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     step = run.step_ms
-    share = 100.0 * exposed / step if step else 0.0
+    cost = min(exposed, float(np.median(sizes)) / 1e6)
+    share = 100.0 * cost / step if step else 0.0
     severity, words = severity_of(share, *_LATE_BOUNDS), run.step_words
     if late < _LATE_SHARE or severity is None:
         return LATE_START.clear(
             f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
-            f"{100 * _LATE_SHARE:g} %), {share:.1f} % of {words.the} is exposed transfer (bound {_LATE_BOUNDS[0]:g} %)",
+            f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)",
         )
-    cost = min(exposed, float(np.median(sizes)) / 1e6)
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
     gain = cost if saved is None else min(cost, max(saved, 0.0) / 1e6)
     gain = min(gain, float(np.median([times.mean_ms("compute") for times in run.ranks])))  # what can hide it
@@ -261,12 +260,13 @@ def judge_late_start(run: CrossRank) -> Verdict:
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing can hide it: {cost:.2f} ms of {words.each} ({100 * cost / step:.0f} %)."
+        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %)."
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
         Evidence("gradient collectives", float(np.median(counts)), words.per),
-        Evidence("comm_transfer_pct", round(share, 1), "%", _LATE_BOUNDS[0]),
+        Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
+        Evidence("of it gradients", round(share, 1), "%", _LATE_BOUNDS[0]),
     ]
     return LATE_START.verdict(
         LATE_START.finding(
@@ -289,15 +289,9 @@ def _is_small(collective: Collective, best_gbs: float) -> bool:
 
 def _is_gradient(comm: CommEvents, position: int) -> bool:
     """Whether a collective reduces more than the losses, norms, counts and flags that programs reduce as well."""
-    if _REDUCES.search(_op(comm, position)) is None:
-        return False
     args = comm.args[position]
-    size = None if args is None else message_bytes(_elements(args), args.dtype)
-    return size is None or size > _SCALAR_BYTES
-
-
-def _elements(args: CommArgs) -> int | None:
-    return max((n for n in (args.elements_in, args.elements_out) if n is not None), default=None)
+    size = None if args is None else message_bytes(args.elements_out or args.elements_in, args.dtype)
+    return _REDUCES.search(_op(comm, position)) is not None and (size is None or size > _SCALAR_BYTES)
 
 
 def _op(comm: CommEvents, position: int) -> str:

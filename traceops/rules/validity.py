@@ -57,8 +57,9 @@ NO_SYNC_IN_BACKWARD = Rule(
         "collective was launched between backward's first and last function in any step."
     ),
     advice=(
-        "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step; "
-        "otherwise the gradients are not synchronised while backward runs, and nothing can overlap with it."
+        "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step. Where "
+        "models are averaged every few steps (local SGD), it is meant. Otherwise the gradients are not synchronised "
+        "while backward runs, and nothing can overlap with it."
     ),
 )
 

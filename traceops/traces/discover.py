@@ -134,7 +134,7 @@ def _inspect_all(paths: Sequence[str], root: str) -> list[Inspected]:
 
 def _inspect(path: str, root: str, alone: bool) -> Inspected:
     """Read a file's first bytes: a trace, a summary, something else (None, None), or a file that is no use."""
-    within = PurePosixPath(path).name if alone else path.removeprefix(root)
+    within = PurePosixPath(path).name if alone and path == root else path.removeprefix(root)
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
     try:

@@ -90,7 +90,11 @@ def hta_sentence(found: HtaAgreement) -> str:
 def _heading(report: Report) -> str:
     run, step = report.run, report.summary.step_time_ms
     present = len(run.ranks_present)
-    parts = [f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} ranks"]
+    parts = [
+        f"{present} of {run.world_size} ranks"
+        if run.ranks_missing
+        else f"{present} rank{'' if present == 1 else 's'}"
+    ]
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
@@ -125,7 +129,7 @@ def _first_steps(report: Report) -> list[Block]:
 
 def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
-    said = [] if rows is None else [f"The whole run: {sentence(rows)}"]
+    said = [] if rows is None else [f"The whole run: {sentence(rows, report.summary.step_time_ms.typical)}"]
     said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed)}"]
     return [text(line, indent=(0, 2)) for line in said]
 

@@ -27,6 +27,7 @@ CAUSES = {
     "unknown": "nothing was seen",
 }
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
+_MUCH_LONGER = 1.5  # times the recorded steps
 _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
 
 
@@ -36,7 +37,7 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     if rows is None:
         return None
     blocks: list[Block] = [
-        text(sentence(rows)),
+        text(sentence(rows, report.summary.step_time_ms.typical)),
         Chart(
             "all-steps",
             "Lines: how long each step of the whole run took on each rank, ms; marks: steps unlike the others, by what "
@@ -66,8 +67,11 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
     return report.whole_run if isinstance(report.whole_run, WholeRunRows) else None
 
 
-def sentence(rows: WholeRunRows) -> str:
-    """How many steps there were, and what part of the run the odd ones take."""
+def sentence(rows: WholeRunRows, recorded_ms: float | None = None) -> str:
+    """How many steps there were, and what part of the run the odd ones take.
+
+    recorded_ms: the typical recorded step; that others take much longer is said, as what is found is of those alone.
+    """
     told = [
         f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({one.times} "
         f"time{'s' if one.times > 1 else ''}, {ms_text(one.more_ms)} ms each)"
@@ -76,8 +80,10 @@ def sentence(rows: WholeRunRows) -> str:
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
+    if recorded_ms and rows.typical_ms >= _MUCH_LONGER * recorded_ms:
+        said += f", {rows.typical_ms / recorded_ms:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
-        said += f", {odd} are unlike it"
+        said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
     return f"{said}{': ' + '; '.join(told) if told else ''}."
 
 
