@@ -293,27 +293,6 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
 
 
-def test_a_line_is_not_blamed_for_a_want_of_cores_that_recorded_steps_show(tmp_path):
-    """41 ms in `for batch in loader` was an error beside 105 ms a step of waiting for a core."""
-
-    def told(waits_ms):
-        late = [
-            Step(
-                51,
-                recorded=8 <= n < 14,
-                core_wait_ms=waits_ms if 8 <= n < 14 else 0.0,
-                stacks={"tokenize": 20, "forward": 20, "backward": 11},
-            )
-            for n in range(200)
-        ]
-        peers = [Step(51, recorded=8 <= n < 14, stacks={"forward": 20, "backward": 31}) for n in range(200)]
-        return observed(run_of(tmp_path / str(waits_ms), "straggler_gloo2"), peers, late)
-
-    assert found(told(0.0), "TO-W003")
-    report = told(65.0)
-    assert not found(report, "TO-W003") and found(report, "TO-W002")
-
-
 @pytest.mark.parametrize("late_ms, others_ms", [(0.0, 0.0), (20.0, 0.0), (60.0, 60.0)])
 def test_a_rank_that_is_late_beside_a_want_of_cores_stays_named(tmp_path, late_ms, others_ms):
     [late] = found(late_for_cores(tmp_path, late_ms, others_ms), "TO-S001")
