@@ -337,6 +337,24 @@ def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
     assert said(40, [1, 2]) == [], "the schedule asks for them"
 
 
+def test_what_comes_in_some_recorded_steps_is_not_the_profilers(tmp_path):
+    """Garbage collection and checkpoints in two of four steps: 'the profiler slowed the steps, 12.53 times as long'."""
+    run = run_of(tmp_path)
+
+    def judged(profiled):
+        manifest = json.loads((run / "run.json").read_text())
+        manifest.update(profiled_step_ms=179.0, unprofiled_step_ms=14.3)
+        for rank in manifest["ranks"]:
+            rank["profiled_step_ms"] = profiled
+        (run / "run.json").write_text(json.dumps(manifest))
+        report = analyze(run)
+        return report.summary.profiler_slowdown, next(c.status for c in report.checks if c.rule == "TO-V005")
+
+    assert judged([496.4, 15.3, 342.8, 11.4]) == (None, "not_evaluated")
+    slowdown, status = judged([200.0, 179.0, 180.0, 178.0])
+    assert slowdown > 12 and status == "fired"
+
+
 def test_first_steps_are_not_held_to_later_ones_and_are_no_clean_bill(tmp_path):
     run = run_of(tmp_path)
     schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}

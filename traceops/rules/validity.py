@@ -10,7 +10,7 @@ from traceops.core.findings import Evidence, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
-from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown
+from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown, some_profiled_as_short
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
     KERNELS_MISSING,
@@ -217,6 +217,11 @@ def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
     if ratio is None and first_steps_profiled(manifest):
         return PROFILER_COST.not_evaluated(
             "the recorded steps are the program's first ones, which often take longer without the profiler too",
+        )
+    if ratio is None and some_profiled_as_short(manifest):
+        return PROFILER_COST.not_evaluated(
+            "some profiled steps are as short as those without the profiler and others far longer, so something else "
+            "lengthens those",
         )
     if ratio is None:
         return PROFILER_COST.not_evaluated(

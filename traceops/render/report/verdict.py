@@ -193,7 +193,10 @@ def _others_wait(report: Report, blamed: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Waiting for late ranks, ms and percent of the step (median over ranks); who causes most of it."""
+    """Waiting for late ranks, ms and percent of the typical step (median over ranks); who causes most of it.
+
+    share: of all recorded steps; without a rank where some are unlike the others, as an evaluation would be blamed.
+    """
 
     ms: float
     pct: float
@@ -208,8 +211,10 @@ class _Waiting:
         waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
         if self.out_of_step:
             return f"{waits}; which one cannot be said: the ends of their collectives do not fit together (TO-V006)."
-        if self.rank is None or self.share is None:
+        if self.share is None:
             return f"{waits}; which one cannot be said."
+        if self.rank is None:
+            return f"{waits}."
         return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
 
 
@@ -223,6 +228,8 @@ def _waiting(report: Report) -> _Waiting | None:
     worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
     if out_of_step(report):
         return _Waiting(ms, pct, None, None, mean_of_ranks(report), words, True)
+    if report.summary.step_time_ms.unlike and worst is not None and worst.late_share:
+        return _Waiting(ms, pct, None, worst.late_share, mean_of_ranks(report), words)
     if worst is None or not worst.late_share:
         return _Waiting(ms, pct, None, None, mean_of_ranks(report), words)
     return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report), words)
