@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from traceops.capture.manifest import RankManifest
+from traceops.capture.progress import Progress
 from traceops.cli import run as command
 from traceops.cli.options import run as options
 from traceops.core import torch_here
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes
+from traceops.launch.early_ends import with_last_steps
 from traceops.launch.fallback import Fallback, alone
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Cluster, Plan, parse_assignments
@@ -221,3 +223,11 @@ def test_a_script_is_told_how_much_to_accumulate_and_the_samples_of_a_step():
         ["all", "ranks", "8", "4", "2", "64"],
         ["one", "rank", "1", "4", "16", "64"],
     ]
+
+
+def test_steps_after_a_ranks_last_word_are_counted():
+    """Ray kills its workers at the end: run.json had 13 steps, those until the window's end, of 40."""
+    killed, done = (replace(manifest(rank, ended_ns=ended), steps=13) for rank, ended in ((0, None), (1, 5)))
+    last = [Progress(rank, 1, "done", 40, None, 0) for rank in (0, 1)]
+    assert [rank.steps for rank in with_last_steps([killed, done], last)] == [40, 13]
+    assert [rank.steps for rank in with_last_steps([killed, done], [])] == [13, 13]

@@ -37,6 +37,15 @@ def cut_short(
     return found
 
 
+def with_last_steps(ranks: Sequence[RankManifest], records: Sequence[Progress]) -> list[RankManifest]:
+    """The manifests, with the steps that ranks ended after they last wrote theirs: Ray kills its workers at the end."""
+    last = {record.rank: record.step for record in records}
+    return [
+        replace(rank, steps=max(rank.steps, last.get(rank.rank, 0))) if rank.ended_ns is None else rank
+        for rank in ranks
+    ]
+
+
 def with_failures(ranks: Sequence[RankManifest], told: Sequence[CaptureFailure]) -> list[RankManifest]:
     """The manifests, with what the ranks could not write there themselves."""
     known = {failure.rank: failure for failure in told}

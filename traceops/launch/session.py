@@ -16,7 +16,7 @@ from traceops.capture.environment import environment_that_matters, git_state, ho
 from traceops.capture.last_words import LastWords
 from traceops.capture.manifest import RankManifest, readable_ranks, write_json, write_rank
 from traceops.capture.merged_manifest import merge
-from traceops.capture.progress import read_progress
+from traceops.capture.progress import Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
@@ -26,7 +26,7 @@ from traceops.launch.aside import Aside
 from traceops.launch.conclusion import tell_cause
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import LineSource, Screen
-from traceops.launch.early_ends import cut_short, early_ends, with_failures
+from traceops.launch.early_ends import cut_short, early_ends, with_failures, with_last_steps
 from traceops.launch.evidence import saved_evidence, tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, remove_unfinished, short_path
@@ -138,8 +138,10 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             if machine is not None:
                 machine.finish()
         told: list[CaptureFailure] = []
+        last: list[Progress] = []
         with aside("listening to the ranks"):
-            told = cut_short(read_progress(Path(progress)), readable_ranks(plan.out)[0], ended)
+            last = list(read_progress(Path(progress)))
+            told = cut_short(last, readable_ranks(plan.out)[0], ended)
             if words is not None:
                 told += words.heard()
                 words.close()
@@ -151,13 +153,16 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         if len(received) > counted:  # it came when all was over
             signal.raise_signal(received[-1])
 
-    return _record(plan, ended, told, env, started, fabric, gathering, aside, screen, let_through, advise)
+    return _record(
+        plan, ended, told, last, env, started, fabric, gathering, aside, screen, let_through, advise
+    )
 
 
 def _record(
     plan: Plan,
     ended: TorchrunResult,
     told: list[CaptureFailure],
+    last: list[Progress],
     env: dict[str, str],
     started: int,
     fabric: FabricEvidence | None,
@@ -182,7 +187,7 @@ def _record(
         if gathering is not None:
             gathering.ended(by_signal=ended.signal is not None)
     with aside("reading how the ranks ended"):
-        code, ranks, failure = _how_it_ended(plan, ended, told, screen)
+        code, ranks, failure = _how_it_ended(plan, ended, told, last, screen)
         here = [rank for rank in ranks if _is_here(plan, rank)]
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     with aside("writing run.json"):
@@ -226,7 +231,7 @@ def _is_here(plan: Plan, rank: RankManifest) -> bool:
 
 
 def _how_it_ended(
-    plan: Plan, ended: TorchrunResult, told: list[CaptureFailure], screen: Screen
+    plan: Plan, ended: TorchrunResult, told: list[CaptureFailure], last: list[Progress], screen: Screen
 ) -> tuple[int, list[RankManifest], Failure | None]:
     """The run's exit code, its ranks' manifests as they are to be kept, and the rank that failed first."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
@@ -234,7 +239,8 @@ def _how_it_ended(
     readable, unreadable = readable_ranks(plan.out)
     for problem in unreadable:
         screen.say(problem)
-    ranks = with_exit_codes(with_failures(readable, told), reported, default=silent)
+    known = with_last_steps(with_failures(readable, told), last)
+    ranks = with_exit_codes(known, reported, default=silent)
     own_end = ended.returncode != 0 and not ended.signal and not ended.hung
     failure = first_failure(ranks, reported) if own_end else None
     code = _exit_code(ended, failure)
