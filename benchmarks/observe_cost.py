@@ -66,11 +66,16 @@ class Observing:
 
 
 def whole_capture(folder: Path) -> Capture:
-    """What a rank of `traceops run` has open, but for the hooks of the optimizers that call `step`."""
+    """What a rank of `traceops run` has open, but for the hooks of the optimizers that call `step`.
+
+    As if many steps had passed: in the first ones each heartbeat goes to its file.
+    """
     settings = CaptureSettings(
         out=str(folder / "run"), schedule=NEVER, overwrite=True, progress=str(folder), launched=True
     )
-    return Capture(settings, automatic=True).__enter__()
+    capture = Capture(settings, automatic=True).__enter__()
+    capture._step = 1000
+    return capture
 
 
 def block(

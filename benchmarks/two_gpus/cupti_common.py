@@ -1,0 +1,97 @@
+"""What the parts of cost.sh share: where they run, a step to train, and one capture with a short window."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import traceops
+from traceops.capture import Schedule
+
+CUDA = torch.cuda.is_available() and not os.environ.get("CPU")
+DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
+WORK = Path(os.environ.get("WORK", "/tmp/cost-work"))
+_BEGAN = time.monotonic()
+
+
+def sync() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def say(**row: Any) -> None:
+    """A row of the results."""
+    print(json.dumps({"t": round(time.monotonic() - _BEGAN, 1), **row}), flush=True)
+
+
+def program(kind: str, seed: int = 0) -> tuple[Callable[[], None], torch.nn.Module]:
+    """A step, and its model. kind: host, of many small operators; device, of large products."""
+    torch.manual_seed(seed)
+    dim, rows, layers, dtype = {
+        "host": (96, 8, 12, torch.float32),
+        "device": (4096, 8192, 4, torch.bfloat16),
+    }[kind]
+    if not CUDA:
+        dim, rows, layers, dtype = 32, 4, 4, torch.float32
+    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(layers))).to(DEVICE, dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.randn(rows, dim, device=DEVICE, dtype=dtype)
+
+    def step() -> None:
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, model
+
+
+def weights(model: torch.nn.Module) -> str:
+    """Equal where every weight is, to the last bit."""
+    digest = hashlib.sha256()
+    for value in model.parameters():
+        digest.update(value.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def window(
+    step: Callable[[], None],
+    name: str,
+    *,
+    detach: bool,
+    light: bool,
+    at: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """One capture with a short window, and the light window behind it; what became of both."""
+    profiler = traceops.capture(
+        WORK / f"{os.getpid()}-{name}",
+        schedule=Schedule(skip_first=0, unprofiled=0, warmup=1, active=2),
+        detach=detach, light=light, observe=False, overwrite=True,
+    )  # fmt: skip
+    began = time.perf_counter()
+    with profiler:
+        for number in range(14 if light else 4):
+            if at is not None:
+                at(number)
+            step()
+            profiler.step()
+    sync()
+    assert profiler._record is not None and profiler._recorder is not None
+    record, detaching = profiler._record.manifest, profiler._recorder._detaching
+    lit: Any = record.light or {}
+    calls = lit.get("calls") or []
+    return {
+        "name": name, "took_s": round(time.perf_counter() - began, 3),
+        "status": record.status, "note": record.note, "windows": len(record.windows),
+        "failure": None if profiler.failure is None else str(profiler.failure)[:300],
+        "why_not": None if detaching is None else detaching.why_not,
+        "light": lit.get("source"), "light_why": lit.get("why"), "light_ms": lit.get("step_ms"),
+        "light_end": calls[-4:], "light_bad": [call for call in calls if call[2] != 0],
+        "teardown": os.environ.get("TEARDOWN_CUPTI"),
+    }  # fmt: skip
