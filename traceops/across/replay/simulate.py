@@ -68,8 +68,16 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
     if not later:
         return replayed
     again = _replay(graph, change, later)[0]
-    longest = max(float(measured_step_ns(graph)[0]), float(replayed.step_ns()[0]))
-    return again if float(again.step_ns()[0]) <= longest else replayed
+    return again if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()) else replayed
+
+
+def _no_longer(
+    steps: NDArray[np.float64], measured: NDArray[np.float64], replayed: NDArray[np.float64]
+) -> bool:
+    """Whether the first step, and all together, take no longer than they were measured, or replayed with the lead."""
+    return float(steps[0]) <= max(float(measured[0]), float(replayed[0])) and float(steps.sum()) <= max(
+        float(measured.sum()), float(replayed.sum())
+    )
 
 
 def _replay(
