@@ -35,6 +35,7 @@ class CaptureSettings:
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
     detach: after the last window, have torch's profiler leave CUPTI, which slows host-bound steps (docs/observe.md).
+    Experimental: no GPU has run it yet, and it may go again.
     first_window: record two steps at the start too, for a program that ends before the schedule does; only with the
     default schedule and on machines without a GPU (`first_window.py`).
     with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
