@@ -11,10 +11,14 @@ from measured_runs import across, findings, program
 
 from traceops import analyze
 from traceops.across.cross_rank import measure_across
+from traceops.across.match import NO_CALL, match_collectives
+from traceops.measure.summary import summarize
 from traceops.render.report.verdict import verdict
 from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_exposed
 from traceops.rules.stragglers import judge_stragglers
+from traceops.traces.discover import discover
+from traceops.traces.model import CommArgs
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -35,6 +39,22 @@ def test_waiting_for_a_functional_collective_is_no_compute():
     waits, other = report.ranks
     assert waits.compute_ms == pytest.approx(other.compute_ms, rel=0.35)
     assert waits.compute_ms < 30
+
+
+def test_collectives_of_which_nothing_is_known_count_as_left_out():
+    """All gathers of two FSDP2 ranks were called launched before the window, while 100 % were said to be matched."""
+    [window] = discover(str(DATA / "straggler_gloo2")).windows
+    ranks = [summarize(file) for file in window.files]
+    known = CommArgs(op="all_reduce", elements_in=8, elements_out=8, dtype="Float", group_name="0")
+    half = [
+        replace(
+            one, comm=replace(one.comm, args=[known if n % 2 else None for n in range(len(one.comm.args))])
+        )
+        for one in ranks
+    ]
+    matching = match_collectives(half, (0, 1))
+    assert list(matching.unmatched) == [NO_CALL]
+    assert matching.matched_pct == pytest.approx(50, abs=10)
 
 
 def stretched(folder, rank, last_gloo_ms=0.0, behind_ms=0.0):

@@ -77,6 +77,30 @@ def test_what_does_not_fit_the_calls_is_left(tmp_path):
     )
 
 
+def unfollowed(groups, *, calls=12, unseen=(4, 8)):
+    """Calls 10 ms apart, taking turns of these groups; between two, another thread's of the default group."""
+    rows = [
+        row("gloo:all_reduce", *groups[n % len(groups)], n + 1, 10_000 * n + 20_000) for n in range(calls)
+    ]
+    return rows + [row("gloo:all_reduce", "0", "default_pg", n, 10_000 * n + 25_000) for n in unseen]
+
+
+EVERY_10_MS = [name for _ in range(12) for name in ("gloo:all_reduce", *["x"] * 999)]
+
+
+def test_calls_that_a_thread_made_out_of_the_profilers_sight_do_not_shift_the_others(tmp_path):
+    """A checkpoint saved in a thread of its own gathers over a group of its own, and leaves no events."""
+    events = [*["x"] * 2001, *EVERY_10_MS]
+    one = traced(tmp_path, events, unfollowed([("1", "mesh_dp")]))
+    assert [(c.group_description, c.sequence) for _, c in sorted(one.items())] == [
+        ("mesh_dp", n + 1) for n in range(12)
+    ]
+    two = traced(tmp_path, events, unfollowed([("1", "mesh_dp"), ("3", "mesh_tp")]))
+    assert [(c.group_description, c.sequence) for _, c in sorted(two.items())] == [
+        (("mesh_dp", "mesh_tp")[n % 2], n + 1) for n in range(12)
+    ]
+
+
 @pytest.mark.parametrize(
     "rows",
     [

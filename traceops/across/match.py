@@ -29,6 +29,9 @@ SEND_RECEIVE = "send_recv"
 GROUPED_SEND_RECEIVE = "batched_send_recv"  # several that one call makes at once
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
+NO_CALL = (
+    "nothing tells which call each was"  # without a GPU: all that the trace holds began inside the window
+)
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
@@ -118,8 +121,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
             sends = calls_known and _SENDS_IN_KERNEL.search(summary.comm.name[position])
             if args is None and (others_known or sends) and not own:
-                launched = summary.program.host[position] > NEVER
-                unmatched[NO_METADATA if launched else BEFORE_WINDOW] += 1
+                unmatched[_why_unknown(summary, position)] += 1
             elif _is_point_to_point(op):
                 unmatched[NO_END] += 1
             elif group is None:
@@ -151,6 +153,12 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         collectives.append(_exchanged(exchange, spent))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
     return MatchedCollectives(tuple(collectives), events, unmatched)
+
+
+def _why_unknown(summary: RankSummary, position: int) -> str:
+    if not summary.on_gpu:
+        return NO_CALL
+    return NO_METADATA if summary.program.host[position] > NEVER else BEFORE_WINDOW
 
 
 class _Groups:

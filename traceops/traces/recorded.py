@@ -14,6 +14,7 @@ from traceops.traces.collective import count
 from traceops.traces.model import CommArgs, Events
 
 _SOONER_NS = 1_000_000  # than its call a collective may begin: two clocks are read
+_CLEARLY = 2  # times as late as the closest: another fit
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
     """What the events' arguments and the trace's metadata `raw` say of the collectives, by row.
 
     A backend runs its collectives in the order in which they were called. So those of one name are paired from the last
-    one that had been called when its last event began; a name of which one event would begin before its call is left.
+    one that had been called when its last event began. Where one event would begin before its call, one group's calls
+    left no events, or the name is left.
     """
     rows = raw.get(COLLECTIVES)
     known: dict[str, list[_Recorded]] = defaultdict(list)
@@ -43,16 +45,50 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
 
 
 def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) -> dict[int, CommArgs]:
-    known = sorted(
-        (one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=lambda r: r.created_ns
-    )
-    most = min(len(rows), len(known))
+    """The calls by row: all of them or, where they do not fit, those without one group's.
+
+    A thread that the profiler does not follow, such as one that writes a checkpoint, leaves no events of its calls.
+    """
+    called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
+    found = _last_ones(rows, starts, called)
+    if found is None:
+        without = [
+            fit
+            for group in sorted({one.args.group_name or "" for one in called})
+            if (fit := _last_ones(rows, starts, [one for one in called if one.args.group_name != group]))
+        ]
+        found = _closest(without)
+    return {} if found is None else {row: one.args for row, one in found.pairs}
+
+
+@dataclass(frozen=True)
+class _Fit:
+    pairs: list[tuple[int, _Recorded]]
+    later_ns: int  # the events begin than their calls, in all
+
+
+def _last_ones(rows: Sequence[int], starts: Sequence[int], called: list[_Recorded]) -> _Fit | None:
+    """The last of both paired; None where there is none, or where one event would begin before its call."""
+    most = min(len(rows), len(called))
     if not most:
-        return {}
-    pairs = list(zip(rows[-most:], starts[-most:], known[-most:], strict=True))
-    if any(one.created_ns > start + _SOONER_NS for _, start, one in pairs):
-        return {}
-    return {row: one.args for row, _, one in pairs}
+        return None
+    late = [start - one.created_ns for start, one in zip(starts[-most:], called[-most:], strict=True)]
+    if min(late) < -_SOONER_NS:
+        return None
+    return _Fit(list(zip(rows[-most:], called[-most:], strict=True)), sum(late))
+
+
+def _closest(fits: Sequence[_Fit]) -> _Fit | None:
+    """The one that pairs most events; of several the one whose events follow their calls clearly closest."""
+    most = max((len(fit.pairs) for fit in fits), default=0)
+    best = sorted((fit for fit in fits if len(fit.pairs) == most), key=lambda fit: fit.later_ns)
+    if len(best) > 1 and best[1].later_ns < _CLEARLY * best[0].later_ns:
+        return None
+    return best[0] if best else None
+
+
+def _created(one: _Recorded) -> int:
+    return one.created_ns
 
 
 def _read(row: Any) -> tuple[str, _Recorded] | None:
