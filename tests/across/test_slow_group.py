@@ -157,17 +157,17 @@ def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
 
 
 @pytest.mark.parametrize(("kind", "cause"), [(SlowInput, "input"), (SlowHost, "host")])
-@pytest.mark.parametrize(("ranks", "told"), [(8, False), (16, True)])
-def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kind, cause, ranks, told):
+@pytest.mark.parametrize(("ranks", "telling"), [(8, ()), (16, (0, 8))])
+def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kind, cause, ranks, telling):
     """Four ranks of eight were four errors of TO-S001, and TO-S003 was clear; eight of sixteen were a remark.
 
-    told: whether the ranks note what they wait for cores. Of sixteen TO-S001 names none, so that this has to tell.
+    telling: ranks that note what they wait for cores. Of sixteen TO-S001 names none, so that each host has to tell.
     """
     made = program(ddp, steps=4, layers=2, sync=True, device="cpu")
     longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
     slow = tuple(range(1, ranks, 2))
     measured = across(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
-    waits = {0: dict.fromkeys(measured.lateness.steps, 100_000)} if told else {}
+    waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
     verdicts = judge_late(measured, 1.0, waits=waits)
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks, found.cause) == ("TO-S003", "error", slow, cause)
@@ -177,12 +177,15 @@ def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kin
     assert f"{len(slow)} of {ranks} ranks" in found.message and "by turns" not in found.message
 
 
-def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for_cores():
+@pytest.mark.parametrize("telling", [(), (0,)], ids=["nobody", "the other host"])
+def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for_cores(telling):
+    """A host whose Linux tells no waits for cores was taken for one that has cores enough."""
     made = program(ddp, steps=4, layers=2, sync=True, device="cpu")
     longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
     slow = tuple(range(1, 16, 2))
     measured = across(simulate(made, 16, [SlowHost(rank, longer_us) for rank in slow]))
-    [found] = [one for verdict in judge_late(measured, 1.0) for one in verdict.findings]
+    waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
+    [found] = [one for verdict in judge_late(measured, 1.0, waits=waits) for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
     assert "slow by turns" in found.message
 

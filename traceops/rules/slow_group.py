@@ -175,7 +175,9 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
 
 def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> str | None:
     """Why a group is a remark only, where it is one."""
-    if group.middle in (run.graph.on_cpu if run.graph else ()) and not waits:
+    told = {run.hosts.get(rank) for rank in waits or ()}
+    unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
+    if group.middle in (run.graph.on_cpu if run.graph else ()) and unknown:
         return "Ranks that share a host's cores are slow by turns: more steps tell."
     if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
         return "These traces do not tell how much of it is the profiler's own cost."
