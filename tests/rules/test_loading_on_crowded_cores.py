@@ -15,7 +15,8 @@ RUN = Path(__file__).parents[1] / "data" / "starved_loader2"
 def waiting_for_batches(tmp_path, core_ms, looks):
     """starved_loader2 as if its loader had a worker: 164 ms of each step of 271 ms pass until the next batch comes.
 
-    core_ms: what the ranks wait for a core in each recorded step. looks: at the worker, by what it is seen in.
+    core_ms: what the ranks wait for a core in each recorded step. looks: at the worker, by what it is seen in; a list
+    of them for several workers.
     """
     run = tmp_path / "run"
     for path in sorted(RUN.rglob("*")):
@@ -35,8 +36,8 @@ def waiting_for_batches(tmp_path, core_ms, looks):
     for rank in range(2):
         steps = [usual(271.0, recorded=n in window, core_wait_ms=core_ms * (n in window)) for n in range(20)]
         write_rank(run, rank, steps)
-        if looks:
-            write_loader(run, rank, 0, looks)
+        for worker, own in enumerate(looks if isinstance(looks, list) else [looks] if looks else []):
+            write_loader(run, rank, worker, own)
     report = analyze(run)
     [check] = [check for check in report.checks if check.rule == "TO-I002"]
     return [one for one in report.findings if one.rule == "TO-I002"], check
@@ -68,3 +69,14 @@ def test_what_more_workers_would_do_is_said_where_it_is_known(tmp_path, core_ms,
     assert says in found.message or (
         says.startswith("workers") and "times as many would keep up" in found.message
     )
+
+
+def test_a_busy_worker_beside_idle_ones_is_not_overlooked(tmp_path):
+    """Batches come in order, so one slow worker holds up all; and workers of a second loader may wait for its epoch.
+
+    It was '75 % of the time nothing to do: more of them would not help', and with full cores no finding at all.
+    """
+    looks = [{"tokenize": 60}, *({"idle": 60},) * 3]
+    for core_ms in (10.0, 170.0):
+        [found], _ = waiting_for_batches(tmp_path / str(core_ms), core_ms, looks)
+        assert found.severity == "error" and "would not help" not in found.message

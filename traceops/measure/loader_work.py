@@ -22,12 +22,15 @@ _IDLE = re.compile(
 class LoaderWork:
     """Of one rank's workers together, those that were looked at.
 
-    processes: of them. busy_pct: of their time in which they do not wait for work. place: the program's own function
-    in which most of that time goes, with its line, None where it is all in libraries; place_pct: of the busy time.
+    processes: of them. busy_pct: of their time in which they do not wait for work. busiest_pct: of the time of the one
+    that waits least, among those that were looked at often enough: batches come in order, so one may hold up all, and
+    workers of another loader have nothing to do meanwhile. place: the program's own function in which most of that time
+    goes, with its line, None where it is all in libraries; place_pct: of the busy time.
     """
 
     processes: int
     busy_pct: float
+    busiest_pct: float
     place: CodePlace | None
     place_pct: float
 
@@ -37,8 +40,9 @@ def loader_work(rank: Observed) -> LoaderWork | None:
     if sum(len(one.samples) for one in rank.loaders) < _LEAST_LOOKS:
         return None
     lines: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
-    total = busy = 0.0
+    total = busy = busiest_pct = 0.0
     for one in rank.loaders:
+        total_before, busy_before = total, busy
         weight = np.bincount(one.samples[:, 1], one.samples[:, 2], len(one.stacks))
         for stack in np.flatnonzero(weight).tolist():
             total += weight[stack]
@@ -49,14 +53,18 @@ def loader_work(rank: Observed) -> LoaderWork | None:
             # A program's own frames around the loop are those that started the training, not the loading.
             if place is not None and _below_the_loop(one, stack, place):
                 lines[place.function, place.file][place] += weight[stack]
+        if len(one.samples) >= _LEAST_LOOKS and total > total_before:
+            busiest_pct = max(busiest_pct, 100 * (busy - busy_before) / (total - total_before))
     if not total:
         return None
     most = max(lines.values(), key=lambda own: sum(own.values()), default=None)
     processes = sum(1 for one in rank.loaders if len(one.samples))
+    busy_pct = 100 * busy / total
+    busiest_pct = max(busiest_pct, busy_pct)
     if most is None or not busy:
-        return LoaderWork(processes, 100 * busy / total, None, 0.0)
+        return LoaderWork(processes, busy_pct, busiest_pct, None, 0.0)
     place = max(most, key=lambda one: most[one])
-    return LoaderWork(processes, 100 * busy / total, place, 100 * sum(most.values()) / busy)
+    return LoaderWork(processes, busy_pct, busiest_pct, place, 100 * sum(most.values()) / busy)
 
 
 def _is_idle(one: Observed, stack: int) -> bool:

@@ -31,8 +31,8 @@ class NextBatch:
 
     @property
     def idle_workers(self) -> bool:
-        """Whether its workers are seen to have nothing to do most of the time."""
-        return self.work is not None and self.work.busy_pct < BUSY_PCT
+        """Whether each of its workers is seen to have nothing to do most of the time."""
+        return self.work is not None and self.work.busiest_pct < BUSY_PCT
 
     @property
     def wants_a_core(self) -> bool:
