@@ -16,9 +16,10 @@ from traceops.rules import machine_use
 RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
 
 
-def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0):
+def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0, window=range(8, 14)):
     """straggler_gloo2, whose rank 1 is 67 ms late in each recorded step, with so much waiting for a core in it.
 
+    window: the recorded steps with that waiting.
     longer_ms: what looks at rank 1's host find in a function that rank 0 is not in.
     """
     run = tmp_path / "run"
@@ -27,8 +28,7 @@ def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0):
     manifest["ranks"] = [{"rank": rank, "pid": 100 + rank} for rank in range(2)]
     (run / "run.json").write_text(json.dumps(manifest))
     for rank, ms in enumerate((others_ms, late_ms)):
-        window = range(8, 14)
-        steps = [usual(100.0, recorded=n in window, core_wait_ms=ms * (n in window)) for n in range(60)]
+        steps = [usual(100.0, recorded=n in range(8, 14), core_wait_ms=ms * (n in window)) for n in range(60)]
         for step in steps if rank else ():
             step.stacks["tokenize"] = longer_ms
         write_rank(run, rank, steps)
@@ -136,6 +136,13 @@ def test_short_waits_in_the_recorded_steps_are_a_remark_or_nothing(tmp_path, ms,
     if not severities:
         [check] = [check for check in report.checks if check.rule == "TO-W002"]
         assert check.status == "not_evaluated", "nobody looked at the machine: it is not cleared"
+
+
+@pytest.mark.parametrize(("window", "severities"), [((10,), []), ((10, 11), ["info"])])
+def test_one_step_without_a_core_is_no_lack_of_cores(tmp_path, window, severities):
+    """'Wait 16 % of their recorded steps for a core', where something else ran there for once."""
+    report = late_for_cores(tmp_path, 95.0, 95.0, window=window)
+    assert [one.severity for one in told(report)] == severities
 
 
 @pytest.mark.parametrize("waited_ms, blamed", [(65.0, False), (5.0, True)])

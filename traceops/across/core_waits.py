@@ -17,10 +17,14 @@ _LEAST_STEPS = 3
 
 @dataclass(frozen=True)
 class RecordedWait:
-    """What a rank wanted for a core in its recorded steps: ms a step, and percent of their time."""
+    """What a rank wanted for a core in its recorded steps: ms a step, and percent of their time.
+
+    beside_pct: the same without the step in which it waited longest. One such step is an event, and no lack of cores.
+    """
 
     ms: float
     pct: float
+    beside_pct: float
 
 
 def core_waits(observed: Sequence[Observed]) -> CoreWaits:
@@ -39,13 +43,20 @@ def recorded_waits(observed: Sequence[Observed]) -> dict[int, RecordedWait]:
     found = {}
     for one in observed:
         recorded = one.steps[(one.steps["flags"] & RECORDED) > 0]
-        waited, took = (float(recorded[name].astype(np.int64).sum()) for name in ("core_wait", "host_us"))
-        if len(recorded) >= _LEAST_STEPS and waited > 0 and took > 0:
-            waited_us = waited * CORE_WAIT_NS / 1e3
+        waited_us = recorded["core_wait"] * (CORE_WAIT_NS / 1e3)
+        took_us = recorded["host_us"].astype(float)
+        if len(recorded) >= _LEAST_STEPS and waited_us.any() and took_us.any():
+            others = np.arange(len(recorded)) != waited_us.argmax()
             found[one.rank] = RecordedWait(
-                waited_us / 1e3 / len(recorded), min(100 * waited_us / took, 100.0)
+                float(waited_us.mean()) / 1e3,
+                _percent(waited_us, took_us),
+                _percent(waited_us[others], took_us[others]),
             )
     return found
+
+
+def _percent(waited_us: NDArray[np.float64], took_us: NDArray[np.float64]) -> float:
+    return min(100 * float(waited_us.sum()) / max(float(took_us.sum()), 1.0), 100.0)
 
 
 def beyond_peers(

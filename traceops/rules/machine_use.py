@@ -29,7 +29,7 @@ MACHINE = Rule(
         "seen there. Warning too where a rank without a GPU makes the others wait in the recorded steps, and its "
         "own waits for a core explain that. Where the launcher saw too little of a rank, its recorded steps tell: info "
         "where its main thread waits 10 % of them for a core, warning from 25 %. Info from 25 % of them where the "
-        "launcher saw less than 10 % over the whole run."
+        "launcher saw less than 10 % over the whole run. The recorded step in which it waits longest does not count."
     ),
     advice="Give the rank a device and cores of its own.",
     by_cause=(

@@ -30,7 +30,7 @@ def in_recorded_steps(
     """
     of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
     least = {rank: MUCH_PCT if rank in of_run else WAITS_PCT for rank in waits}
-    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.pct >= least[r]}
+    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}
     if not waiting:
         return []
     worst = max(waiting, key=lambda rank: waiting[rank])
@@ -44,7 +44,7 @@ def in_recorded_steps(
     message += "."
     if on_cpu:
         message += " This report's compute and transfer hold that time too."
-    much = any(pct >= MUCH_PCT and rank not in of_run for rank, pct in waiting.items())
+    much = any(waits[rank].beside_pct >= MUCH_PCT and rank not in of_run for rank in waiting)
     return [
         rule.finding(
             "warning" if much else "info",
