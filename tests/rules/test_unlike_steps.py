@@ -44,6 +44,11 @@ def test_a_recompilation_is_named_and_weighs_nothing_in_the_typical_step(recompi
     assert found.impact_ms is None
 
 
+def test_what_all_ranks_do_is_told_of_all(recompiling):
+    """An evaluation on both ranks was other work on rank 1."""
+    assert "compiles again on all ranks" in one(recompiling, "TO-T001").message
+
+
 def test_the_ledger_is_of_the_typical_step(recompiling):
     ledger = recompiling.summary.ledger_ms
     own = [row for row in recompiling.steps if row.step != 10]

@@ -10,6 +10,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
 from traceops.core.findings import Evidence, Severity, severity_of
+from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
@@ -63,6 +64,7 @@ RULES = (UNLIKE_STEPS,)
 _BOUNDS = (0.0, 10.0, 30.0)  # percent of all timed steps: info, warning, error
 _MOST_NAMED = 3
 _OTHER_WORK = 1.2  # times the kernels of a typical step
+_ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("recompilation", re.compile(r"dynamo|compile_inner|inductor_compile|entire_frame_compile|fx_codegen")),
@@ -112,15 +114,18 @@ def judge(inputs: Inputs) -> list[Verdict]:
     timed = _timed(run, _unprofiled(inputs))
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
     took = [_duration_ms(run, number) for number in run.unlike]
-    cause, region = _cause(worst, run.unlike, sum(took) - len(took) * run.step_ms)
+    cause, region = _cause(worst, run)
     seen_often = timed.spells > 1
     severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
     kernels, usual = _kernels(worst, run.unlike)
     message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
     why = "the host takes longer" if cause == "host" and not worst.summary.on_gpu else _DOES[cause]
     if why:
-        shown = f" ({region[0]}, {region[1]:.0f} ms)" if region else ""
-        message += f" Meanwhile {why} on rank {worst.summary.rank}{shown}."
+        alike = _ranks_alike(run, worst, cause)
+        most = "up to " if len(alike) > 1 else ""
+        shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
+        where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
+        message += f" Meanwhile {why} on {where}{shown}."
     message += (
         f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
         if seen_often
@@ -209,15 +214,32 @@ def _growth(times: RankTimes, unlike: tuple[int, ...]) -> dict[str, float]:
     }
 
 
-def _cause(
-    times: RankTimes, unlike: tuple[int, ...], excess_ms: float
-) -> tuple[str, tuple[str, float] | None]:
+def _ranks_alike(run: CrossRank, worst: RankTimes, cause: str) -> list[int]:
+    """The ranks that are in these steps for that reason, half as much as the worst or more."""
+    if cause == "other_work":  # it is known by its kernels: some ranks may be through with it sooner
+        more = {times.summary.rank: _more_kernels(times, run.unlike) for times in run.ranks}
+        return [rank for rank, count in more.items() if count >= _ALSO * more[worst.summary.rank]]
+    least = _ALSO * _own_excess_ms(worst, run.unlike)
+    return [
+        times.summary.rank
+        for times in run.ranks
+        if times is worst or (_own_excess_ms(times, run.unlike) >= least and _cause(times, run)[0] == cause)
+    ]
+
+
+def _more_kernels(times: RankTimes, unlike: tuple[int, ...]) -> float:
+    kernels, usual = _kernels(times, unlike)
+    return kernels - usual
+
+
+def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | None]:
     """Why, and the region that says so: by what the host was in, else by the bucket that grew most.
 
-    `excess_ms` is what these steps take longer in all; what explains less than a quarter of it is no cause.
+    What explains less than a quarter of what these steps take longer in all is no cause.
     """
+    unlike = run.unlike
     growth = _growth(times, unlike)
-    least = _LEAST_PART * excess_ms
+    least = _LEAST_PART * sum(_duration_ms(run, number) - run.step_ms for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     for cause, pattern in _REGIONS:
         known = [one for one in extra if pattern.search(one.name) and one.ms >= least / len(unlike)]
