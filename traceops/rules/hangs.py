@@ -68,7 +68,7 @@ GPU_STUCK = Rule(
 _BY_SIGNAL = (("native_crash", SCRIPT_ERROR), ("bus_error", SCRIPT_ERROR), ("terminated", ENDED))
 DIED = Rule(
     id="TO-H004",
-    title="A rank died and the others wait for it",
+    title="A rank died",
     fires=(
         "A process that was gone while others waited, or the first to fail as the launcher or the log says. "
         "Ranks that a watchdog or the launcher ended because of it are not named."
