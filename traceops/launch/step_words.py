@@ -7,17 +7,28 @@ from collections.abc import Sequence
 from traceops.capture.manifest import RankManifest
 from traceops.core.rank_text import who
 
+_SELDOM = 0.75  # of the steps: what is within fewer makes them of two kinds
+
 
 def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
     """A line for each way of ending a step that some rank had; none where nothing ended a step by itself."""
-    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RankManifest]] = {}
     for rank in ranks:
         if rank.step_ends:
-            alike.setdefault((tuple(rank.step_ends), tuple(rank.steps_within)), []).append(rank.rank)
+            alike.setdefault((tuple(rank.step_ends), tuple(rank.steps_within)), []).append(rank)
     lines = []
     for (ends, within), ranks_alike in alike.items():
-        whose = "" if len(alike) == 1 else f" on {who(ranks_alike)}"
-        parts = [name for name in within if name not in ends]
+        whose = "" if len(alike) == 1 else f" on {who([rank.rank for rank in ranks_alike])}"
+        one = ranks_alike[0]
+        steps = sum(one.step_ends.values())
+        seldom = [name for name in within if one.steps_within[name] <= _SELDOM * steps]
+        parts = [name for name in within if name not in ends and name not in seldom]
         line = f"a step ends{whose} where {' or '.join(ends)} returns"
-        lines.append(f"{line}; {' and '.join(parts)} are within one" if parts else line)
+        line += f"; {' and '.join(parts)} are within one" if parts else ""
+        for name in seldom:
+            another = "another optimizer's " if name in ends else ""
+            line += (
+                f"; {another}{name} is within {one.steps_within[name]} of {steps}, so steps are of two kinds"
+            )
+        lines.append(line)
     return lines

@@ -1,0 +1,29 @@
+"""What the last lines of a run say of its steps."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from traceops.launch.step_words import steps_told
+
+
+def told(ends, within):
+    return steps_told([SimpleNamespace(rank=0, step_ends=ends, steps_within=within)])
+
+
+@pytest.mark.parametrize(
+    "within, said",
+    [
+        ({}, ""),
+        ({"SGD.step": 120}, "; SGD.step are within one"),
+        ({"Adam.step": 120}, ""),
+        ({"SGD.step": 40}, "; SGD.step is within 40 of 120, so steps are of two kinds"),
+        (
+            {"Adam.step": 40},
+            "; another optimizer's Adam.step is within 40 of 120, so steps are of two kinds",
+        ),
+    ],
+)
+def test_steps_of_two_kinds_are_told(within, said):
+    """A WGAN with three critic steps a generator step: 120 steps were told, and none of its 40 rounds."""
+    assert told({"Adam.step": 120}, within) == [f"a step ends where Adam.step returns{said}"]
