@@ -288,9 +288,19 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     """The verdict was of steps of 15 ms in a run whose typical step took 85."""
     steps = [usual(400.0) for _ in range(60)]
     report = observed(run_of(tmp_path), *[steps] * 4)
-    said = " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
+    said = terminal_of(report, tmp_path)
+    assert verdict(report).level != "clear" and "this need not hold for it" in verdict(report).sentence
     times = 400.0 / report.summary.step_time_ms.typical
     assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
+
+
+@pytest.mark.parametrize("step_ms, severity", [(100.0, "error"), (400.0, "warning")])
+def test_recorded_steps_unlike_the_run_make_no_error(tmp_path, step_ms, severity):
+    steps = [usual(step_ms) for _ in range(60)]
+    report = observed(run_of(tmp_path, "straggler_gloo2"), steps, steps)
+    [late] = found(report, "TO-S001")
+    assert late.severity == severity
+    assert ("But the run's typical step takes 400 ms" in verdict(report).sentence) == (step_ms == 400.0)
 
 
 @pytest.mark.parametrize("late_ms, others_ms", [(0.0, 0.0), (20.0, 0.0), (60.0, 60.0)])
@@ -309,13 +319,19 @@ def test_observing_that_ended_early_is_told(tmp_path):
 
 
 def test_a_window_before_the_training_has_settled(tmp_path):
-    steps = [usual(90.0 if n < 20 else 50.0, recorded=8 <= n < 14) for n in range(80)]
+    steps = [usual(36.0 if n < 20 else 24.0, recorded=8 <= n < 14) for n in range(80)]
     report = observed(run_of(tmp_path), *[steps] * 4)
     said = [note for note in report.summary.notes if "--skip-first" in note]
     assert said == [
-        "the recorded steps may not be like later ones: just before them a step took 90 ms, later ones take 50; "
-        "traceops run --skip-first 17 records those"
+        "the recorded steps may not be like later ones: just before them a step took 36.0 ms, later ones take "
+        "24.0; traceops run --skip-first 17 records those"
     ]
+    assert "The recorded steps may not be like later ones" in terminal_of(report, tmp_path)
+    assert "But later steps take 24.0 ms" in verdict(report).sentence
+
+
+def terminal_of(report, tmp_path):
+    return " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
 
 
 def test_a_program_that_ended_before_its_window_and_left_its_first_steps():

@@ -1,4 +1,4 @@
-"""Whether the recorded steps lie where a training had not settled yet: compiling, warming up, filling its caches."""
+"""Whether the recorded steps are unlike the run: it had not settled yet, or became slower behind them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from traceops.across.whole_run import WholeRun
 _NEAR = 4  # timed steps just before the window
 _LATER = 20  # steps behind it that are like the others
 _SLOWER = 1.25
+MUCH_LONGER = 1.5  # times the recorded steps: those of a run take longer than that by themselves
 _SETTLED = 1.1  # times the later step, over this many steps:
 _RUN = 8
 
@@ -28,7 +29,8 @@ class EarlyWindow:
 def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     """window: numbers of the recorded steps that count; others may have been recorded before and after.
 
-    None where the steps before the window take about as long as those behind it, or where too few tell.
+    None where the steps before the window take about as long as those behind it, or where too few tell. Later steps
+    may also be the longer ones.
     """
     step = run.step_ms
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
@@ -43,9 +45,22 @@ def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     if len(before) < _NEAR or len(later) < _LATER:
         return None
     near_ms, later_ms = float(np.median(step[before[-_NEAR:]])), float(np.median(step[later]))
-    if near_ms < _SLOWER * later_ms:
+    if later_ms / MUCH_LONGER < near_ms < _SLOWER * later_ms:
         return None
     for at in range(len(behind) - _RUN + 1):
-        if float(np.median(step[behind[at : at + _RUN]])) <= _SETTLED * later_ms:
+        own_ms = float(np.median(step[behind[at : at + _RUN]]))
+        if max(own_ms / later_ms, later_ms / own_ms) <= _SETTLED:
             return EarlyWindow(near_ms, later_ms, int(run.numbers[behind[at]]))
     return None
+
+
+def much_longer(typical_ms: float, recorded_ms: float | None) -> float | None:
+    """How many times as long as the recorded steps the run's typical one takes; None where that is not far more."""
+    if not recorded_ms or typical_ms < MUCH_LONGER * recorded_ms:
+        return None
+    return typical_ms / recorded_ms
+
+
+def is_unlike(run: WholeRun, window: Collection[int], recorded_ms: float) -> bool:
+    """Whether what the recorded steps show need not hold for the run."""
+    return much_longer(run.typical_ms, recorded_ms) is not None or early_window(run, window) is not None

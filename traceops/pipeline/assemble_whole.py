@@ -32,6 +32,7 @@ def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
         start_steps=len(run.start),
         skipped_steps=run.skipped,
         clock="device" if run.on_device else "host",
+        early_window=seen.early,
         looks=sum(run.looks.values()),
         occasions=tuple(
             OccasionRow(

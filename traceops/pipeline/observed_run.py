@@ -17,6 +17,7 @@ from traceops.core.shorter_schedule import FIRST_STEPS, only_first_steps, shorte
 from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.recorded_memory import recorded_memory_of
+from traceops.report.whole_run import EarlyWindowRow
 from traceops.traces.discover import Discovery
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
@@ -39,6 +40,7 @@ class ObservedRun:
     snapshots: Mapping[int, DeviceSnapshot] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     recorded: tuple[int, StepMemory] | None = None
+    early: EarlyWindowRow | None = None
 
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
@@ -60,20 +62,17 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     memory = with_lines(uses, snapshots)
     recorded = recorded_memory_of(found, uses)
     whole = whole_run(observed)
-    notes += _early(whole, ranks) or first_steps_only(found, ranks)
-    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded)
+    early = _early(whole, ranks)
+    notes += first_steps_only(found, ranks) if early is None else [early.note]
+    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early)
 
 
-def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> list[str]:
-    """What to do where the window lies in steps unlike the later ones."""
+def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> EarlyWindowRow | None:
     window = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
     early = None if whole is None else early_window(whole, window)
     if early is None:
-        return []
-    return [
-        f"the recorded steps may not be like later ones: just before them a step took {early.near_ms:.4g} ms, later "
-        f"ones take {early.later_ms:.4g}; traceops run --skip-first {early.settled} records those"
-    ]
+        return None
+    return EarlyWindowRow(before_ms=early.near_ms, later_ms=early.later_ms, settled=early.settled)
 
 
 def of_first_steps(found: Discovery, ranks: Sequence[RankSummary]) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from traceops.core.units import ms_text
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 
 
@@ -67,6 +68,22 @@ class MachineRow(msgspec.Struct, frozen=True, kw_only=True):
     others_on_gpu: Annotated[tuple[Count, ...], Meta(description="Processes that are not of the run.")] = ()
 
 
+class EarlyWindowRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step took just before the recorded ones, and takes behind them, where that is far from it."""
+
+    before_ms: NotNegative
+    later_ms: NotNegative
+    settled: Annotated[Whole, Meta(description="The first step that is like the later ones.")]
+
+    @property
+    def note(self) -> str:
+        """What it means for the reader, and what records later steps."""
+        return (
+            f"the recorded steps may not be like later ones: just before them a step took {ms_text(self.before_ms)} "
+            f"ms, later ones take {ms_text(self.later_ms)}; traceops run --skip-first {self.settled} records those"
+        )
+
+
 class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run, as far as it was observed (docs/observe.md)."""
 
@@ -77,6 +94,9 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     start_steps: Annotated[Count, Meta(description="At the beginning, longer than the typical one.")] = 0
     skipped_steps: Annotated[Count, Meta(description="Whose optimizer a gradient scaler left out.")] = 0
     clock: Annotated[str, Meta(description="device: the GPU's own timeline; host.")] = "host"
+    early_window: Annotated[
+        EarlyWindowRow | None, Meta(description="Null where the recorded steps are like later ones.")
+    ] = None
     looks: Annotated[Count, Meta(description="At the hosts, of all ranks.")] = 0
     occasions: tuple[OccasionRow, ...] = ()
     hosts: tuple[HostRow, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from traceops.across.early_window import is_unlike
 from traceops.core.rule import Rule, Verdict
 from traceops.rules import (
     bandwidth,
@@ -33,7 +34,8 @@ from traceops.rules.whole_steps import NO_STEP_REASON
 class Family:
     """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
 
-    judge: gives a verdict for each of them on a run; None where no run alone is judged.
+    judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
+    steps alone.
     """
 
     prefix: str
@@ -41,6 +43,7 @@ class Family:
     rules: tuple[Rule, ...]
     judge: Callable[[Inputs], list[Verdict]] | None = None
     of_steps: bool = False
+    of_recorded: bool = False
 
 
 WHOLE_RUN = (*whole_run.RULES, *machine_use.RULES, *host_difference.RULES)
@@ -53,13 +56,13 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
 
 FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
-    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True),
-    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True),
+    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
+    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True),
     Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),
     Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run),
-    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True),
-    Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True),
-    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, of_steps=True),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
+    Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True, of_recorded=True),
+    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, of_steps=True, of_recorded=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),
@@ -79,6 +82,7 @@ def family_of(rule: str) -> Family | None:
 def judge(inputs: Inputs) -> list[Verdict]:
     """The verdicts of all families on one run, family by family."""
     verdicts: list[Verdict] = []
+    unlike = _unlike_the_run(inputs)
     for family in FAMILIES:
         if family.judge is None:
             continue
@@ -86,7 +90,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(NO_STEP_REASON) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        verdicts += [_at_most_warning(verdict) for verdict in own] if _of_window(family, inputs) else own
+        capped = _of_window(family, inputs) or (family.of_recorded and unlike)
+        verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_lines(verdicts, inputs)
 
 
@@ -94,8 +99,15 @@ def _of_window(family: Family, inputs: Inputs) -> bool:
     return family.of_steps and inputs.run.unit == "window"
 
 
+def _unlike_the_run(inputs: Inputs) -> bool:
+    run, whole = inputs.run, inputs.whole
+    if whole is None or run.unit != "step":
+        return False
+    return is_unlike(whole, {int(n) for own in inputs.ranks for n in own.step_numbers if n >= 0}, run.step_ms)
+
+
 def _at_most_warning(verdict: Verdict) -> Verdict:
-    """A window holds what comes once beside what comes again: no error is made of its time."""
+    """No error is made of a window's time, which holds what comes once, nor of steps unlike the run's."""
     return replace(
         verdict,
         findings=tuple(

@@ -28,6 +28,7 @@ from traceops.render.report.stragglers import (
     who_text,
 )
 from traceops.render.report.undisturbed import share_pct, undisturbed_of
+from traceops.render.report.whole_run import unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
@@ -77,12 +78,13 @@ def verdict(report: Report) -> Headline:
                 sentence += f" {waiting.sentence()}"
         elif first.rule not in STRAGGLERS:
             sentence += _of_recorded(report, first, _for_these(report, first) or _mostly_for_one(report))
-        sentence += _as_recorded(report, first)
+        sentence += _as_recorded(report, first) + _unlike_run(report, first)
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)
     if lead is not None:
-        rest = f"{_as_recorded(report, lead) if undisturbed is not None else ''} {_nothing_else(report)}"
+        rest = _as_recorded(report, lead) if undisturbed is not None else ""
+        rest += f"{_unlike_run(report, lead)} {_nothing_else(report)}"
         return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}).{rest}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
@@ -121,6 +123,11 @@ def _as_recorded(report: Report, first: Finding) -> str:
         if first.rule in STRAGGLERS and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
             waits = ", in which ranks hardly wait for each other"
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms{waits}."
+
+
+def _unlike_run(report: Report, first: Finding) -> str:
+    family = family_of(first.rule)
+    return unlike_run(report) if family is not None and family.of_recorded else ""
 
 
 def is_unrecorded(finding: Finding) -> bool:
@@ -289,14 +296,17 @@ def _clean_bill(report: Report) -> Headline:
     about = f": {', '.join(parts)}" if parts else ""
     notes = len(report.findings)
     seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
-    seen = _unlike_text(report) + _nothing_recognised(report) + seen
+    unlike = unlike_run(report)
+    seen = _unlike_text(report) + unlike + _nothing_recognised(report) + seen
     unjudged = unjudged_sentence(report)
     found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
     if report.summary.first_steps:
         found += f" {'of' if unjudged else 'in'} the program's first steps"
     judged = f" {unjudged}" if unjudged else ""
     return Headline(
-        "info" if report.summary.first_steps or notes or unjudged or waiting >= WAIT_WARNING_PCT else "clear",
+        "info"
+        if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT
+        else "clear",
         f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
 

@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from traceops.across.early_window import much_longer
 from traceops.core.units import ms_text, percent_text
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
@@ -27,7 +28,6 @@ CAUSES = {
     "unknown": "nothing was seen",
 }
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
-_MUCH_LONGER = 1.5  # times the recorded steps
 _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
 
 
@@ -80,11 +80,31 @@ def sentence(rows: WholeRunRows, recorded_ms: float | None = None) -> str:
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
-    if recorded_ms and rows.typical_ms >= _MUCH_LONGER * recorded_ms:
-        said += f", {rows.typical_ms / recorded_ms:.1f} times as long as the recorded ones, of which the rest tells"
+    if (times := much_longer(rows.typical_ms, recorded_ms)) is not None:
+        said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
     return f"{said}{': ' + '; '.join(told) if told else ''}."
+
+
+def unlike_run(report: Report) -> str:
+    """That what holds of the recorded steps need not hold of the run; '' where they are like the others."""
+    rows = rows_of_run(report)
+    if rows is None or report.summary.steps_found_by == "window":
+        return ""
+    times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
+    if times is not None:
+        return (
+            f" But the run's typical step takes {ms_text(rows.typical_ms)} ms, {times:.1f} times as long as the "
+            "recorded ones: this need not hold for it."
+        )
+    if rows.early_window is None:
+        return ""
+    before, later = rows.early_window.before_ms, rows.early_window.later_ms
+    return (
+        f" But later steps take {ms_text(later)} ms, and took {ms_text(before)} just before the recorded ones: this "
+        "need not hold for them."
+    )
 
 
 def all_steps_figure(rows: WholeRunRows) -> Figure:
