@@ -60,11 +60,54 @@ def test_the_file_is_written_every_20_ms_and_where_the_phase_changes(tmp_path, s
     assert in_file(tmp_path) == 250
 
 
-def test_the_first_steps_are_all_in_the_file(tmp_path, still):
+def test_every_step_is_in_the_file_until_a_reader_has_the_memory(tmp_path, still):
+    """It may be another user's, in another container, or not have looked when the rank is killed after 2 ms."""
     writer = ProgressWriter(tmp_path, 0)
-    for step in range(200):
+    for step in range(1000):
         writer.write("active", step, None)
         assert in_file(tmp_path) == step
+    read_progress(tmp_path)
+    for step in range(1000, 1010):
+        writer.write("active", step, None)
+        assert (in_file(tmp_path), read_progress(tmp_path)[0].step) == (999, step)
+
+
+def test_a_reader_who_cannot_have_the_memory_has_every_step(tmp_path, still, monkeypatch):
+    writer = ProgressWriter(tmp_path, 0)
+    monkeypatch.setattr(progress, "_is_memory", lambda path, name: path.startswith("/proc/self/"))
+    for step in range(300, 303):
+        writer.write("active", step, None)
+        assert in_file(tmp_path) == read_progress(tmp_path)[0].step == step
+
+
+def test_a_rank_that_was_killed_while_it_wrote_has_told_the_step_before(tmp_path, still):
+    writer = ProgressWriter(tmp_path, 0)
+    writer.write("active", 300, None)
+    read_progress(tmp_path)
+    for step in (301, 302):
+        writer.write("active", step, None)
+    size, at = progress._MEMORY.size, writer._slot
+    for written in range(0, size, 8):  # the record is cleared first, and then written from its begin
+        whole = bytes(writer._memory)
+        writer._memory[at : at + size] = whole[at : at + written] + bytes(size - written)
+        assert read_progress(tmp_path)[0].step == 301
+        writer._memory[: len(whole)] = whole
+    assert read_progress(tmp_path)[0].step == 302
+
+
+def test_a_look_between_the_file_and_the_memory_does_not_lose_the_memory(tmp_path, still):
+    """The rank may be gone at the next look."""
+    writer = ProgressWriter(tmp_path, 0)
+    writer.write("active", 300, None)
+    read_progress(tmp_path)
+    writer.write("active", 301, None)
+    file = tmp_path / "rank_0.json"
+    text = file.read_text()
+    file.write_text(text.replace(str(still[0]), str(still[0] + 1)))
+    assert read_progress(tmp_path)[0].step == 300
+    os.close(writer._number)
+    file.write_text(text)
+    assert read_progress(tmp_path)[0].step == 301
 
 
 KILLED = """
@@ -112,14 +155,15 @@ def test_without_such_memory_every_step_is_in_the_file(tmp_path, still, monkeypa
 def test_another_file_under_its_number_is_not_read(tmp_path, still):
     writer = ProgressWriter(tmp_path, 0)
     writer.write("done", 301, None)
-    writer.write("done", 302, None)
     number = writer._number
     os.close(number)  # as a script does that closes all it did not open
     other = os.memfd_create(progress._NAME)  # of another capture, say
     try:
         assert other == number
-        os.write(other, progress._MEMORY.pack(0, 7, 7, 7, 7))
+        os.write(other, bytes(progress._TAKEN + 1))
+        os.pwrite(other, progress._MEMORY.pack(7, 7, 7, 7, still[0]), 0)
         assert read_progress(tmp_path)[0].step == 301
+        assert os.pread(other, 1, progress._TAKEN) == b"\0"  # nor written to
         writer.close()
         os.fstat(other)  # not ours to close
     finally:

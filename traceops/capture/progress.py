@@ -17,11 +17,12 @@ from typing import Any
 
 _SIZE = 256  # one write of less than a page: a reader never sees half of it
 _EVERY_NS = 20_000_000
-_FIRST = (
-    200  # steps that are all written there: by then the launcher has the memory, whatever becomes of the rank
-)
 _NAME = "traceops-progress"
-_MEMORY = struct.Struct("=5q")  # the file's time_ns, step, samples, time_ns, sequence; -1 for None
+# Step, samples, time_ns, sequence, and last the file's time_ns: Python clears a record before it writes it, in order,
+# so one that was cut short does not end with it. -1 for None.
+_MEMORY = struct.Struct("=5q")
+_SLOTS = (0, _MEMORY.size)  # of two records, written in turn: one of them is whole at any time
+_TAKEN = 2 * _MEMORY.size  # 1 from when a reader has the memory open
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Progress:
 class ProgressWriter:
     """Rewrites this rank's record: in memory that a reader finds by the record, and every 20 ms in the file.
 
-    A reader that has looked once keeps the memory open, so it has the last step of a rank that was killed too.
+    A reader that has looked once keeps the memory open, so it has the last step of a rank that was killed too. It
+    says so in the memory. Until then each step goes to the file: the reader may be another user's, or not come in time.
     The file takes 4 µs on a local disk, and 14 where the step has emptied the caches; the memory takes less than 1.
     The memory is exact where the process is stopped or holds the interpreter's lock: no thread has to write it.
     """
@@ -57,10 +59,10 @@ class ProgressWriter:
         self._pid = os.getpid()
         self._fd: int | None = os.open(folder / f"rank_{rank}.json", os.O_CREAT | os.O_WRONLY, 0o644)
         self._file = os.fstat(self._fd)
-        self._memory, self._number = _shared_memory()
+        self._memory, self._number = _shared_memory(_name_of(rank, self._file))
         self._behind = None if self._number is None else os.fstat(self._number)
         self._phase = ""
-        self._filed_ns = 0
+        self._filed_ns = self._slot = 0
 
     def write(self, phase: str, step: int, samples: int | None) -> bool:
         """Replace the record; does nothing after `close`. Whether the file was written too."""
@@ -70,15 +72,16 @@ class ProgressWriter:
         now = time.time_ns()
         # A clock that was set back must not keep anything out of the file.
         due = phase != self._phase or not 0 <= now - self._filed_ns < _EVERY_NS
-        due = due or step < _FIRST or self._memory is None
+        due = due or self._memory is None or self._memory[_TAKEN] == b"\0"
         if due:
             self._to_file(phase, step, samples, now, sequence)
             self._phase, self._filed_ns = phase, now
         if self._memory is not None:
+            self._slot = _MEMORY.size - self._slot
             _MEMORY.pack_into(
-                self._memory, 0,
-                self._filed_ns, step, -1 if samples is None else int(samples), now,
-                -1 if sequence is None else sequence,
+                self._memory, self._slot,
+                step, -1 if samples is None else int(samples), now, -1 if sequence is None else sequence,
+                self._filed_ns,
             )  # fmt: skip
         return due
 
@@ -110,14 +113,19 @@ class ProgressWriter:
                     os.close(number)
 
 
-def _shared_memory() -> tuple[Any, int | None]:
+def _name_of(rank: int, file: os.stat_result) -> str:
+    """Of the memory that goes with this file: under a rank's number may be anything, and one writes to it too."""
+    return f"{_NAME}-{rank}-{file.st_ino}"
+
+
+def _shared_memory(name: str) -> tuple[Any, int | None]:
     """Memory that has a name only in /proc, and the number of its file there; None where there is no such thing.
 
     Not a mapped file of a disk: where that fails or is full, a write to it would kill the process. And not Python's
     own mapping: that closes a number at its end, which may be a file of the script's by then. 4 kB stay until the end.
     """
     try:
-        number = os.memfd_create(_NAME)
+        number = os.memfd_create(name)
         os.truncate(number, mmap.PAGESIZE)
         to_map = ctypes.CDLL(None, use_errno=True).mmap
     except (OSError, AttributeError):
@@ -128,7 +136,7 @@ def _shared_memory() -> tuple[Any, int | None]:
     if at == ctypes.c_void_p(-1).value:
         os.close(number)
         return None, None
-    return (ctypes.c_char * _MEMORY.size).from_address(at), number
+    return (ctypes.c_char * (_TAKEN + 1)).from_address(at), number
 
 
 def last_collective() -> int | None:
@@ -150,46 +158,72 @@ def read_progress(folder: Path) -> list[Progress]:
     for path in folder.glob("rank_*.json"):
         text = path.read_text()
         if text.strip():
-            found.append(_newest(Progress(**json.loads(text))))
+            record = Progress(**json.loads(text))
+            found.append(_newest(record, _name_of(record.rank, path.stat())))
     return sorted(found, key=lambda record: record.rank)
 
 
-def _newest(record: Progress) -> Progress:
+def _newest(record: Progress, name: str) -> Progress:
     """With what the rank has told since, where its memory can be read and belongs to this record."""
-    if record.memory is None or (number := _memory_of(record.pid, record.memory)) is None:
+    if record.memory is None:
         return record
+    for anew in (False, True):
+        number = _memory_of(record.pid, record.memory, name, anew=anew)
+        if number is not None and (told := _told_since(record, number)) is not None:
+            return told
+    return record
+
+
+def _told_since(record: Progress, number: int) -> Progress | None:
+    """None where the file has been written again since, or where the memory is that of an earlier capture."""
     try:
-        looks = [os.pread(number, _MEMORY.size, 0) for _ in range(2)]
+        looks = [os.pread(number, _TAKEN, 0) for _ in range(2)]
     except OSError:
-        return record
-    if looks[0] != looks[1] or len(looks[0]) != _MEMORY.size:  # it is being written: the rank is not standing
-        return record
-    filed_ns, step, samples, time_ns, sequence = _MEMORY.unpack(looks[0])
-    if (
-        filed_ns != record.time_ns
-    ):  # the file has been written again since, or this is an earlier capture's memory
-        if _memories.pop((record.pid, record.memory), None) is not None:
-            os.close(number)
-        return record
+        return None
+    if any(len(look) != _TAKEN for look in looks):
+        return None
+    slots = [[_MEMORY.unpack_from(look, at) for at in _SLOTS] for look in looks]
+    told = [slot for slot, again in zip(*slots, strict=True) if slot == again and slot[-1] == record.time_ns]
+    if not told:
+        return None
+    step, samples, time_ns, sequence, _ = max(told)
     return replace(
         record, step=step, samples=None if samples < 0 else samples, time_ns=time_ns,
         sequence=None if sequence < 0 else sequence,
     )  # fmt: skip
 
 
-_memories: dict[
-    tuple[int, int], int
-] = {}  # by process and number there; open here, so that they outlive the rank
+# By process and number there; open here, so that they outlive the rank.
+_memories: dict[tuple[int, int], int] = {}
 
 
-def _memory_of(pid: int, number: int) -> int | None:
-    """Our number of the rank's memory; None where it cannot be had."""
-    if (pid, number) not in _memories:
-        path = Path(f"/proc/{pid}/fd/{number}")
-        try:
-            if not str(path.readlink()).startswith(f"/memfd:{_NAME}"):
-                return None
-            _memories[pid, number] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-    return _memories[pid, number]
+def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
+    """Our number of the rank's memory; None where it cannot be had. anew: what the rank has under its number now.
+
+    The one that is open stays where there is no other: the rank may be gone.
+    """
+    known = _memories.get((pid, number))
+    if known is not None and not anew:
+        return known
+    theirs = f"/proc/{pid}/fd/{number}"
+    try:
+        if not _is_memory(theirs, name):
+            return known
+        ours = os.open(theirs, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return known
+    try:
+        if not _is_memory(f"/proc/self/fd/{ours}", name):  # the rank had it as another file just then
+            raise FileNotFoundError
+        os.pwrite(ours, b"\1", _TAKEN)
+    except OSError:
+        os.close(ours)
+        return known
+    if known is not None:
+        os.close(known)
+    _memories[pid, number] = ours
+    return ours
+
+
+def _is_memory(path: str, name: str) -> bool:
+    return os.readlink(path).removesuffix(" (deleted)") == f"/memfd:{name}"
