@@ -6,6 +6,7 @@ import pytest
 from capture_reading import run_json, step_numbers
 
 from traceops.capture.first_window import FIRST, may_have_gpu
+from traceops.capture.script_profiler import ScriptProfiler
 from traceops.core.errors import InputError
 from traceops.core.shorter_schedule import FIRST_STEPS
 from traceops.core.step_log import RECORD, RECORDED
@@ -211,6 +212,8 @@ print(json.dumps(float(torch.ones(3).sum())))
     kept, rank = windows(folder / "late")
     assert (kept, rank["status"], rank["steps"]) == ([], "given_way", 20)
     assert said.count("in several threads") == 2 and not run_json(folder / "late")["failures"]
+    for out in ("each", "first", "second", "late", "other"):
+        assert windows(folder / out)[1]["script_profiler"] is None, "what was left open is ours"
 
 
 @pytest.mark.torch
@@ -239,6 +242,16 @@ def profiled(out, steps, begin, end, **options):
 def flagged(out):
     _magic, _header, records = (out / "rank_0/steps.bin").read_bytes().split(b"\n", 2)
     return [step for step, (*_, flags) in enumerate(RECORD.iter_unpack(records)) if flags & RECORDED]
+
+
+def test_a_profiler_that_could_not_be_prepared_is_not_at_work():
+    def fails(session):
+        raise RuntimeError("there is one already")
+
+    theirs = ScriptProfiler()
+    with pytest.raises(RuntimeError, match="already"):
+        theirs._heard(fails, prepares=True)(None)
+    assert [theirs.step_ended(step, ours=False) for step in range(3)] == [True, False, False]
 
 
 @pytest.mark.torch

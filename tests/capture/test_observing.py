@@ -191,6 +191,17 @@ def test_nothing_is_put_into_a_graph_that_is_captured(cuda):
     assert device_us(clock) == [0, 10_000, 10_000, 0, 0, 10_000]
 
 
+def test_steps_that_end_within_each_other_are_all_kept():
+    """Of two threads, or in a signal handler of the script's: the later ones would all be a number too low."""
+    clock = step_clock.StepClock()
+    for flags in (1, 2):
+        clock.ended(0, 0, 0, flags)
+    for _ in range(2):
+        clock.resumed()
+    clock.finish()
+    assert [step_clock.RECORD.unpack(record)[-1] for record in clock.records] == [1, 2]
+
+
 def test_short_steps_get_no_events(cuda, monkeypatch):
     monkeypatch.setattr(step_clock, "_SHORT_NS", 1e15)
     clock = step_clock.StepClock()

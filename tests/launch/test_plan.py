@@ -231,3 +231,5 @@ def test_steps_after_a_ranks_last_word_are_counted():
     last = [Progress(rank, 1, "done", 40, None, 0) for rank in (0, 1)]
     assert [rank.steps for rank in with_last_steps([killed, done], last)] == [40, 13]
     assert [rank.steps for rank in with_last_steps([killed, done], [])] == [13, 13]
+    earlier = [replace(record, pid=2) for record in last]  # of an attempt before: torchrun has begun anew
+    assert [rank.steps for rank in with_last_steps([killed, done], earlier)] == [13, 13]

@@ -61,6 +61,15 @@ class FirstWindow:
         """The whole steps that it holds."""
         return list(self._steps)
 
+    @property
+    def has_left(self) -> bool:
+        """See `Recorder`."""
+        return self._recorder.has_left
+
+    def stop_left(self) -> None:
+        """See `Recorder`."""
+        self._recorder.stop_left()
+
     def step_begins(self, step: int, give_way: Callable[[], None]) -> None:
         """Open, if it is time. give_way: called just before a profiler of the training's own starts.
 
@@ -81,7 +90,6 @@ class FirstWindow:
 
     def step_ended(self, step: int) -> None:
         """Count the step if it was recorded; stop behind the last one."""
-        self._recorder.stop_left()
         if not self.is_open:
             return
         try:

@@ -205,7 +205,7 @@ def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
     known = _memories.get((pid, number))
     if known is not None and not anew:
         return known
-    theirs = f"/proc/{pid}/fd/{number}"
+    theirs = Path(f"/proc/{pid}/fd/{number}")
     try:
         if not _is_memory(theirs, name):
             return known
@@ -213,7 +213,7 @@ def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
     except OSError:
         return known
     try:
-        if not _is_memory(f"/proc/self/fd/{ours}", name):  # the rank had it as another file just then
+        if not _is_memory(Path(f"/proc/self/fd/{ours}"), name):  # the rank had it as another file just then
             raise FileNotFoundError
         os.pwrite(ours, b"\1", _TAKEN)
     except OSError:
@@ -225,5 +225,5 @@ def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
     return ours
 
 
-def _is_memory(path: str, name: str) -> bool:
-    return os.readlink(path).removesuffix(" (deleted)") == f"/memfd:{name}"
+def _is_memory(path: Path, name: str) -> bool:
+    return str(path.readlink()).removesuffix(" (deleted)") == f"/memfd:{name}"

@@ -77,11 +77,11 @@ class ScriptProfiler:
     def _heard(self, original: Callable[..., Any], *, prepares: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(session: Any, *args: Any, **kwargs: Any) -> Any:
-            self._began, self._prepared = (
-                True,
-                prepares,
-            )  # no call that could fail: torch is half-way in its own work
-            return original(session, *args, **kwargs)
+            # No call that could fail: torch is half-way in its own work.
+            self._began, self._prepared = True, False
+            result = original(session, *args, **kwargs)
+            self._prepared = prepares
+            return result
 
         return method
 

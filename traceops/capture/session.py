@@ -110,6 +110,9 @@ class Capture:
         self._watchers: Watchers | None = None
         self._first: FirstWindow | None = None
         self._has_first = False
+        self._recorders: list[
+            Recorder | FirstWindow
+        ] = []  # that may leave a profiler open, though they are done
         self._others = ScriptProfiler()
         self._asked: AskedWindows | None = None
         self._skipped = False
@@ -163,6 +166,7 @@ class Capture:
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
             self._first = FirstWindow(self._out, place.rank, options, self._doing)
             self._has_first = True
+        self._recorders = [one for one in (self._recorder, self._first) if one is not None]
         self._record = OpenManifest(self._out, place, self._schedule, options, self._training)
         self._watchers = Watchers(self._record, self.settings)
         self._save()
@@ -223,9 +227,9 @@ class Capture:
 
     def _stepped(self, samples: int | None) -> None:
         with self._held:  # a SIGTERM in the middle would save a half-written trace
-            observer = self._watch_end(samples, recorded=self._recording())
-            if self._recorder is not None:
-                self._recorder.stop_left()
+            observer = self._watch_end(samples, recorded=self._recording() or self._has_left())
+            for one in self._recorders:
+                one.stop_left()
             if self.failure is None:
                 self._end(self._step)
                 self._end_of_light_step()
@@ -243,8 +247,7 @@ class Capture:
 
     def _next_due(self, step: int) -> int:
         """The first step at whose end more is due than watching, now that `step` has begun."""
-        recorder = self._recorder
-        if recorder is None or recorder.has_left or self._thread_changed or self._recording():
+        if self._recorder is None or self._has_left() or self._thread_changed or self._recording():
             return step
         if self.failure is not None or self._timers or self._adoption is not None or self._first is not None:
             return step
@@ -285,6 +288,10 @@ class Capture:
             or (light is not None and light.is_open)
             or (first is not None and first.is_open)
         )
+
+    def _has_left(self) -> bool:
+        """Whether a profiler of ours is open that only another thread can stop."""
+        return any(one.has_left for one in self._recorders)
 
     def _doing(self, operation: CaptureOperation) -> None:
         self.guard.doing = operation

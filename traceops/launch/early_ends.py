@@ -39,9 +39,11 @@ def cut_short(
 
 def with_last_steps(ranks: Sequence[RankManifest], records: Sequence[Progress]) -> list[RankManifest]:
     """The manifests, with the steps that ranks ended after they last wrote theirs: Ray kills its workers at the end."""
-    last = {record.rank: record.step for record in records}
+    last = {(record.rank, record.pid): record.step for record in records}  # not of an attempt before this one
     return [
-        replace(rank, steps=max(rank.steps, last.get(rank.rank, 0))) if rank.ended_ns is None else rank
+        replace(rank, steps=max(rank.steps, last.get((rank.rank, rank.pid), 0)))
+        if rank.ended_ns is None
+        else rank
         for rank in ranks
     ]
 
