@@ -249,6 +249,10 @@ def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
     slower = [usual(ms) for ms in [15.0] * 20 + [85.0] * 60]
     later = early_window(measured(tmp_path, recorded_at(slower, *range(8, 14))), WINDOW)
     assert later == EarlyWindow(near_ms=15.0, later_ms=85.0, settled=17), "they may become longer too"
+    for before, window, behind in ((15.0, 85.0, 85.0), (90.0, 50.0, 50.0)):
+        steps = [usual(ms) for ms in [before] * 8 + [window] * 6 + [behind] * 60]
+        steps = recorded_at(steps, *range(8, 14))
+        assert early_window(measured(tmp_path, steps), WINDOW) is None, "its own steps are like later ones"
     settled = recorded_at(noisy(80), *range(8, 14))
     assert early_window(measured(tmp_path, settled), WINDOW) is None
     assert early_window(measured(tmp_path, noisy(80)), ()) is None, "nothing was recorded"

@@ -29,8 +29,8 @@ class EarlyWindow:
 def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     """window: numbers of the recorded steps that count; others may have been recorded before and after.
 
-    None where the steps before the window take about as long as those behind it, or where too few tell. Later steps
-    may also be the longer ones.
+    Later steps may also be the longer ones. None where those before the window or its own take about as long as the
+    later ones, or where too few tell.
     """
     step = run.step_ms
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
@@ -45,7 +45,10 @@ def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     if len(before) < _NEAR or len(later) < _LATER:
         return None
     near_ms, later_ms = float(np.median(step[before[-_NEAR:]])), float(np.median(step[later]))
-    if later_ms / MUCH_LONGER < near_ms < _SLOWER * later_ms:
+    window_ms = float(np.median(step[own if len(own) else recorded]))
+    shorter = min(near_ms, window_ms) >= _SLOWER * later_ms
+    longer = max(near_ms, window_ms) <= later_ms / MUCH_LONGER
+    if not shorter and not longer:
         return None
     for at in range(len(behind) - _RUN + 1):
         own_ms = float(np.median(step[behind[at : at + _RUN]]))
