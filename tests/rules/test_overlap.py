@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from generated_run import Collective, Join, Size, SlowCompute, ddp, fsdp2, simulate
+from generated_run import Collective, HostWork, Join, Size, SlowCompute, ddp, fsdp2, simulate, tp_dp
 from measured_runs import BUILDERS, across, program
 
 from traceops.rules.overlap import judge_late_start, judge_small
@@ -114,6 +114,31 @@ def test_what_is_said_of_gradients_is_the_gradients_own():
     late = after_backward(made)
     mixed = replace(late, steps=tuple((*step, *gathers, Join("gather.1")) for step in late.steps))
     assert judge_late_start(across(simulate(mixed, 4))).findings == ()
+
+
+def test_activations_of_tensor_parallel_do_not_hide_late_gradients():
+    """'34 % of the gradients' transfer comes after backward', where two thirds were the layers' activations."""
+    made = program(tp_dp, Size(latency_us=100.0), layers=6)
+    steps = []
+    for step in made.steps:
+        end = 1 + max(i for i, op in enumerate(step) if getattr(op, "label", "").startswith("backward"))
+        late = [op for op in step[:end] if getattr(op, "label", "").startswith("grad")]
+        steps.append((*(op for op in step[:end] if op not in late), *late, *step[end:]))
+    [found] = judge_late_start(across(simulate(replace(made, steps=tuple(steps)), 8))).findings
+    assert found.message.startswith("100 % of the gradients' transfer")
+
+
+def test_parameters_that_are_averaged_behind_the_optimizer_are_no_gradients():
+    """Local SGD: '100 % of the gradients' transfer comes after backward: smaller buckets', where there are none."""
+    made = program(ddp, Size(latency_us=400.0), layers=8, buckets=4)
+    alone = [tuple(op for op in step if not _of_buckets(op)) for step in made.steps]
+    mean = (Collective("allreduce", "world", 1 << 26, "mean"), Join("mean"))
+    verdict = judge_late_start(across(simulate(replace(made, steps=tuple((*s, *mean) for s in alone)), 4)))
+    assert "no step holds both a backward pass and matched gradient" in verdict.not_evaluated
+    update = HostWork("Optimizer.step#AdamW.step", 30.0)
+    two = tuple((*step, *mean, update) for step in alone)
+    [found] = judge_late_start(across(simulate(replace(made, steps=two), 4))).findings
+    assert "100 % of the gradients' transfer" in found.message, "a second optimizer steps behind it"
 
 
 def _of_buckets(op):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from traceops.core.words import Role
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.phases import AFTER
+from traceops.measure.phases import AFTER, UPDATED
 
 OperationKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "other"]
 _KINDS: tuple[tuple[OperationKind, re.Pattern[str]], ...] = (
@@ -155,7 +155,7 @@ def _all_reduces(moved: Moved) -> Role:
     inner = moved.share("all_reduce", FORWARD)
     if inner >= _IN_FORWARD and _in_layers(moved):
         return "tensor"
-    if inner < _HARDLY and moved.share("all_reduce", BACKWARD, AFTER) and not _only_flags(moved):
+    if inner < _HARDLY and moved.share("all_reduce", BACKWARD, AFTER, UPDATED) and not _only_flags(moved):
         return "data"
     return "unknown"
 

@@ -30,6 +30,7 @@ OPERATOR_CATS = ("cpu_op", "operator")
 ANNOTATION_CATS = ("user_annotation",)
 
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
+OPTIMIZER_NAME = re.compile(r"^Optimizer\.step#")
 _INPUT = re.compile(
     r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
     r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",

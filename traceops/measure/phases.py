@@ -1,4 +1,4 @@
-"""In which pass of its step each communication was launched: forward, backward, or after both."""
+"""In which pass of its step each communication was launched: forward, backward, after both, or after the update."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.measure.activity import Activity, begin_inside
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.host_rows import BACKWARD_NAME, OPERATOR_CATS, rows_named
+from traceops.measure.host_rows import (
+    ANNOTATION_CATS,
+    BACKWARD_NAME,
+    OPERATOR_CATS,
+    OPTIMIZER_NAME,
+    rows_named,
+)
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
 AFTER = 2  # the last backward function of its step had begun: the optimizer's part
+UPDATED = 3  # the optimizer's last step behind backward had ended: what goes round is no gradient
 
 
 def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> NDArray[np.int8]:
-    """FORWARD, BACKWARD or AFTER of the communications at positions `comm` of `activity`; NOTHING where not told.
+    """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING.
 
     What was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them
     in its step is forward, as between micro-batches. Without a GPU a backend's own thread begins them some time later:
@@ -42,6 +49,25 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
         inside = begin_inside(events, np.maximum(activity.launch[comm], 0), rows)
     phases[known] = FORWARD
     phases[known & (now >= stop)] = AFTER
+    behind = begun[np.clip(stop - 1, 0, len(begun) - 1)]
+    phases[(phases == AFTER) & _updated(events, launched, behind, steps.host_end[at])] = UPDATED
     phases[known & inside] = BACKWARD
     phases[known & (first >= stop)] = NOTHING
     return phases
+
+
+def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray[np.bool_]:
+    """Whether an optimizer's step ended between `backward` and each launch, and none begins before the step is `over`.
+
+    One that synchronises gradients itself does so before the step that it wraps; one that averages parameters, after.
+    """
+    rows = rows_named(events, OPTIMIZER_NAME)
+    rows = rows[events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
+    if not len(rows):
+        return np.zeros(len(launched), dtype=bool)
+    begun, ended = np.sort(events.ts[rows]), np.sort(events.ts[rows] + events.dur[rows])
+    before = np.searchsorted(ended, launched, side="right") - 1
+    follows = np.searchsorted(begun, launched)
+    more = (follows < len(begun)) & (begun[np.minimum(follows, len(begun) - 1)] < over)
+    updated: NDArray[np.bool_] = (before >= 0) & (ended[np.maximum(before, 0)] > backward) & ~more
+    return updated

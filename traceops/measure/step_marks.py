@@ -12,10 +12,15 @@ import numpy as np
 from traceops.core.arrays import Int
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
-from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, rows_named
+from traceops.measure.host_rows import (
+    ANNOTATION_CATS,
+    BACKWARD_NAME,
+    OPERATOR_CATS,
+    OPTIMIZER_NAME,
+    rows_named,
+)
 from traceops.traces.model import Events
 
-_OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
 # Names by which programs call one iteration; camel case is taken apart first.
@@ -56,7 +61,7 @@ class Marks:
 def step_marks(events: Events, activity: Activity) -> Iterator[Marks]:
     """The kinds of marks in this trace, the most telling first."""
     yield from _annotations(events)
-    yield from _of_rows(events, "optimizer", "Optimizer.step", _rows(events, _OPTIMIZER), closing=True)
+    yield from _of_rows(events, "optimizer", "Optimizer.step", _rows(events, OPTIMIZER_NAME), closing=True)
     yield from _of_rows(events, "zero_grad", "Optimizer.zero_grad", _rows(events, _ZERO_GRAD))
     loads = _rows(events, _LOADER)
     if len(loads):  # of several loaders the one that is asked most
@@ -68,7 +73,7 @@ def step_marks(events: Events, activity: Activity) -> Iterator[Marks]:
 
 def optimizer_steps(events: Events) -> int:
     """How often an optimizer stepped, as far as the trace says."""
-    return len(_outermost(events, _rows(events, _OPTIMIZER)))
+    return len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
 
 
 def _of_rows(events: Events, by: StepsBy, name: str, rows: Int, closing: bool = False) -> Iterator[Marks]:

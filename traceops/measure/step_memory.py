@@ -17,6 +17,7 @@ from traceops.measure.host_rows import (
     ANNOTATION_CATS,
     BACKWARD_NAME,
     OPERATOR_CATS,
+    OPTIMIZER_NAME,
     HostRows,
     rows_named,
 )
@@ -27,7 +28,6 @@ from traceops.traces.model import Events
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 (BEFORE, FOR_BACKWARD, PAST_BACKWARD, BACKWARD_KEPT, OPTIMIZER_KEPT, FORWARD_TEMPORARY, BACKWARD_TEMPORARY,
  OPTIMIZER_TEMPORARY, UNKNOWN) = range(len(KINDS))  # fmt: skip
-_OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _ONLY_ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize)")
 _MOST_OPERATORS = 5
 
@@ -162,7 +162,7 @@ def _spans(events: Events) -> tuple[Int, Int]:
     rows = rows_named(events, BACKWARD_NAME)
     rows = rows[events.in_cats(*OPERATOR_CATS)[rows]]
     functions = _merged(events.ts[rows], events.end[rows])
-    own = rows_named(events, _OPTIMIZER)
+    own = rows_named(events, OPTIMIZER_NAME)
     own = own[events.in_cats(*ANNOTATION_CATS)[own]]
     optimizer = _merged(events.ts[own], events.end[own])
     if not len(functions):

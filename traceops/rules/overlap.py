@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 import numpy as np
 
 from traceops.across.communication import exposed_shares
 from traceops.across.cross_rank import CrossRank
+from traceops.across.gradients import of_gradients
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
@@ -18,8 +18,6 @@ from traceops.core.units import stored
 from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.measure.message_size import message_bytes
-from traceops.measure.summary import CommEvents
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
@@ -59,7 +57,9 @@ LATE_START = Rule(
     fires=(
         "90 % or more of the transfer of all-reduces and reduce-scatters of more than 64 bytes lies behind "
         "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
-        "10 %, error from 25 %. Info where there is less than 3 % of the step of compute to hide it behind."
+        "10 %, error from 25 %. Those of layers (tensor, context, expert, pipeline parallel) beside others, and those "
+        "launched behind the optimizer's step, do not count. Info where there is less than 3 % of the step of compute "
+        "to hide it behind."
     ),
     advice=(
         "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
@@ -79,8 +79,6 @@ _SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
 _LATE_BOUNDS = (3.0, 10.0, 25.0)
 _DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
-_SCALAR_BYTES = 64  # what is as small is a number of the program's, no gradient
-_REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -224,7 +222,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
     for times in run.ranks:
         summary = times.summary
         start, turn, end = waits[summary.rank]
-        reduces = np.array([_is_gradient(summary.comm, i) for i in range(len(summary.comm.start))], bool)
+        reduces = of_gradients(summary.comm, run.roles.of_event[summary.rank] if run.roles.several else ())
         at = np.searchsorted(summary.comm.start, start)
         for number, over in enumerate(summary.backward.device_end.tolist()):
             if over == NO_BACKWARD:
@@ -285,15 +283,3 @@ def _is_small(collective: Collective, best_gbs: float) -> bool:
     return size < _SMALL_BYTES and (
         gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000
     )
-
-
-def _is_gradient(comm: CommEvents, position: int) -> bool:
-    """Whether a collective reduces more than the losses, norms, counts and flags that programs reduce as well."""
-    args = comm.args[position]
-    size = None if args is None else message_bytes(args.elements_out or args.elements_in, args.dtype)
-    return _REDUCES.search(_op(comm, position)) is not None and (size is None or size > _SCALAR_BYTES)
-
-
-def _op(comm: CommEvents, position: int) -> str:
-    args = comm.args[position]
-    return args.op if args is not None else comm.name[position]
