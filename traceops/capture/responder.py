@@ -54,24 +54,31 @@ class Responder:
         self._evidence = evidence
         self._rank = rank
         main = threading.main_thread().ident or 0
-        self._stacks = stacks_path(progress, rank).open("a")
-        self._stacks.write(f"# rank {rank}, pid {os.getpid()}, main thread 0x{main:016x}\n\n")
-        self._stacks.flush()
+        # Numbers, not files of Python's: those are closed at the end, when they may be the script's.
+        self._stacks = os.open(
+            stacks_path(progress, rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        os.write(self._stacks, f"# rank {rank}, pid {os.getpid()}, main thread 0x{main:016x}\n\n".encode())
         if STACKS_SIGNAL is not None:
             faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
         fifo = fifo_path(progress, rank)
         fifo.unlink(missing_ok=True)  # of this rank before torchrun restarted it
         os.mkfifo(fifo)
         self._requests = os.open(fifo, os.O_RDWR)  # both ends, so that reading never ends
+        self._fifo = os.fstat(self._requests)
         hears = () if STACKS_SIGNAL is None else (STACKS_SIGNAL,)
         daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
-        while request := os.read(self._requests, 1):
+        while self._is_fifo() and (request := os.read(self._requests, 1)):
             try:
                 self._answer(request)
             except Exception as error:  # a full disk must not end the answers, nor the training
                 say(f"rank {self._rank} cannot save its state: {error}")
+
+    def _is_fifo(self) -> bool:
+        """The script may have closed it and opened another under its number, which is not ours to read."""
+        return os.path.samestat(os.fstat(self._requests), self._fifo)
 
     def _answer(self, request: bytes) -> None:
         if request == PULSE:

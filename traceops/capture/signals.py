@@ -112,12 +112,29 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
         yield
         return
 
+    known = {end: os.fstat(end.fileno()) for end in (read, write)}
+
+    def ours(end: socket.socket) -> bool:
+        """A script may close every file that it has not opened itself, and open others under their numbers."""
+        return os.path.samestat(os.fstat(end.fileno()), known[end])
+
+    def stop() -> None:
+        if ours(write):
+            write.send(_STOP)  # closing would not do: data-loader workers hold the other end too
+            thread.join(10.0)
+
+    def close(end: socket.socket) -> None:
+        if contained(ours, end):
+            end.close()
+        else:
+            end.detach()
+
     def free() -> None:
-        while received := read.recv(1):
+        while ours(read) and (received := read.recv(1)):
             if received == _STOP:
                 return
-            ours = received[0] == signal.SIGTERM and _installed(saver)
-            if ours and not saver.reached.wait(_BLOCKED_AFTER_S):
+            to_die = received[0] == signal.SIGTERM and _installed(saver)
+            if to_die and not saver.reached.wait(_BLOCKED_AFTER_S):
                 abort_nccl()
                 close_connections()
 
@@ -133,10 +150,9 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
     finally:
         # One that fails keeps none of the others: who listens for nobody is to end all the same.
         contained(_silence, descriptor)  # refused in another thread than the main one
-        contained(write.send, _STOP)  # closing would not do: data-loader workers hold the other end too
-        contained(thread.join, 10.0)
-        contained(write.close)
-        contained(read.close)
+        contained(stop)
+        contained(close, write)
+        contained(close, read)
 
 
 def _installed(saver: Saver) -> bool:
