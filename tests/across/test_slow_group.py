@@ -68,7 +68,7 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     assert [(e.value, e.rank) for e in found.evidence if e.metric == "longest of them"] == [
         (pytest.approx(2.452, abs=1e-3), 20)
     ]
-    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP)
+    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP, replay=None)
     clause, covered = group_clause(
         SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found
     )

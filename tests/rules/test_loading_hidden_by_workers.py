@@ -8,11 +8,13 @@ import pytest
 from observed_run import usual, write_loader, write_rank
 
 from traceops import analyze
+from traceops.render.report.cross_text import replay_sentence
+from traceops.render.report.verdict import verdict
 
 DATA = Path(__file__).parents[1] / "data"
 
 
-def hidden_behind_late(tmp_path, looks):
+def behind_late(tmp_path, looks):
     """slow_hsdp4, whose rank 1 is late by its GPU, as if its loaders had workers that were seen in these places."""
     run = tmp_path / "run"
     run.mkdir()
@@ -28,20 +30,52 @@ def hidden_behind_late(tmp_path, looks):
     (run / "run.json").write_text(json.dumps(manifest))
     for rank in range(4):
         write_rank(run, rank, [usual(79.0) for _ in range(40)])
-        write_loader(run, rank, 0, looks)
+        if looks:
+            write_loader(run, rank, 0, looks)
     report = analyze(run)
-    assert [one.ranks for one in report.findings if one.rule == "TO-S001"] == [(1,)]
-    return [one for one in report.findings if one.rule == "TO-I002"]
+    [late] = [one for one in report.findings if one.rule == "TO-S001"]
+    assert late.ranks == (1,)
+    return report, late, [one for one in report.findings if one.rule == "TO-I002"]
+
+
+def predicted(report, change):
+    [row] = [row for row in report.what_if if row.change == change]
+    return row.predicted_step_time_ms
 
 
 def test_workers_that_need_longer_than_the_cured_step_are_told(tmp_path):
     """Batches lay ready behind the late rank, so the replay had no waiting for input: the rule was clear."""
-    [hidden] = hidden_behind_late(tmp_path, {"idle": 4, "tokenize": 76})
+    _, late, [hidden] = behind_late(tmp_path, {"idle": 4, "tokenize": 76})
     assert hidden.ranks == (0, 1, 2, 3)
-    assert f"a step of {0.95 * 79:.2f} ms" in hidden.message
+    [step] = [one.value for one in hidden.evidence if one.metric == "step"]
+    assert step == pytest.approx(0.95 * 79, rel=0.001) and f"a step of {step:.2f} ms" in hidden.message
     assert "loader need 75.0 ms for what a step takes" in hidden.message
+    assert (late.severity, late.impact_ms) == ("info", pytest.approx(79.38 - step, abs=0.02)), "not 15.76"
     assert hidden.impact_ms == pytest.approx(0.95 * 79 - 65, abs=4), "beyond the step that the cure leaves"
 
 
 def test_workers_that_keep_up_are_not(tmp_path):
-    assert not hidden_behind_late(tmp_path, {"idle": 40, "tokenize": 40})
+    report, late, hidden = behind_late(tmp_path, {"idle": 40, "tokenize": 40})
+    assert not hidden and "would take 63.62 instead of 79.38 ms" in late.message
+    assert report.summary.replay.loaders_unknown == ()
+
+
+def test_a_late_ranks_cure_leaves_the_loaders_pace(tmp_path):
+    """It was 63.62 ms in TO-S001, the headline and the what-if, beside a step of 70 ms in TO-I002."""
+    report, late, [hidden] = behind_late(tmp_path, {"idle": 9, "tokenize": 71})
+    [step] = [one.value for one in hidden.evidence if one.metric == "step"]
+    assert step == pytest.approx(71 / 80 * 79, rel=0.001)
+    assert f"would take {step:.2f} instead of 79.38 ms" in late.message
+    assert late.impact_ms == pytest.approx(79.38 - step, abs=0.01)
+    assert predicted(report, "rank 1 as its peers") == pytest.approx(step, abs=0.001)
+    assert predicted(report, "all ranks as their median") == pytest.approx(step, abs=0.001)
+    assert f"a step would take {step:.1f} ms" in verdict(report).sentence
+
+
+def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
+    """Without looks at them it was 'would take 63.62 ms', which workers that are slower do not allow."""
+    report, late, hidden = behind_late(tmp_path, {})
+    assert not hidden and report.summary.replay.loaders_unknown == (0, 1, 2, 3)
+    assert "would take 63.62 or more instead of 79.38 ms (up to 20 % less)" in late.message
+    assert "a step would take 63.6 ms or more (up to 20 % less)" in verdict(report).sentence
+    assert "the pace of data loaders' workers is not known" in replay_sentence(report)

@@ -17,6 +17,7 @@ from traceops.across.first_meeting import without_first_meetings
 from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
+from traceops.across.loader_pace import without_pace
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.pace import best_pace
 from traceops.across.replay.even_stages import predict_pipelines
@@ -104,12 +105,18 @@ class CrossRank:
     passes: tuple[Passes, ...] = ()  # of an inference server
     experts: tuple[Experts, ...] = ()
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
+    loading_ms: Mapping[int, float] = field(default_factory=dict)  # by rank: what loader_paces says
 
     @property
     def unit(self) -> Unit:
         """What times are of: a step; the whole window, where nothing says where steps begin; or none that is whole."""
         by = self.steps_by[0]
         return "none" if by == "cut_off" else "window" if by == "window" else "step"
+
+    @property
+    def loaders_unknown(self) -> tuple[int, ...]:
+        """Ranks whose loader may hold up a step that a cure makes shorter: its workers were not looked at."""
+        return without_pace([times.summary for times in self.ranks], self.loading_ms)
 
     @property
     def step_words(self) -> StepWords:
@@ -139,10 +146,12 @@ def measure_across(
     world: int,
     hosts: Mapping[int, str | None] | None = None,
     fabric: Fabric | None = None,
+    loading_ms: Mapping[int, float] | None = None,
 ) -> CrossRank:
     """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
 
-    `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines.
+    `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines. `loading_ms` is
+    what workers of each rank's loader take for the batches of a step, where they were looked at.
     """
     matching = match_collectives(ranks, tuple(range(world)))
     hosts = hosts or {}
@@ -202,10 +211,14 @@ def measure_across(
     )
     of_ranks = {own.summary.rank: own.typical for own in times}
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks))
+    if run.unit == "step":
+        run = replace(run, loading_ms=dict(loading_ms or {}))
     if graph is None or lateness is None:
         return run
     typical = ~np.isin(graph.steps, unlike)
-    replays = Replays(graph, typical)
+    paces = {rank: 1e6 * ms for rank, ms in run.loading_ms.items() if rank in graph.ranks}
+    replays = Replays(graph, typical, paces)
+    graph = replays.graph
     stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
     far = far_ranks(stragglers.found)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from traceops.across.cross_rank import RankTimes
+from traceops.across.loader_pace import has_workers
 
 _ALONE = re.compile(r"_SingleProcessDataLoaderIter")
-_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
 _SPARE = 1.1  # loaders that are just fast enough are late at every second batch
 
 
@@ -54,17 +54,12 @@ def loading_need(
         load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
         share = _SPARE * load_ms / rest_ms
         return LoadingNeed(0, load_ms, rest_ms, share, max(math.ceil(share), 1), cores)
-    if not _WORKERS.search(names):
+    if not has_workers(times.summary):
         return None
     share = _SPARE * step_ms / rest_ms
     if not workers:
         return LoadingNeed(None, None, rest_ms, share, None, cores)
     return LoadingNeed(workers, workers * step_ms, rest_ms, share, math.ceil(workers * share), cores)
-
-
-def has_workers(times: RankTimes) -> bool:
-    """Whether a DataLoader that the rank waits for has worker processes."""
-    return bool(_WORKERS.search(" ".join(times.summary.host.input_names)))
 
 
 def told_workers(manifest: Mapping[str, Any]) -> int | None:

@@ -89,7 +89,7 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     while chosen and cure(graph, chosen) is None:
         chosen.remove(_least_late(replays, chosen))  # somebody has to show how fast a rank can be
     chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
-    with_all = _steps(replays, chosen) if chosen else None
+    with_all = _paced_steps(replays, chosen) if chosen else None
     found = [straggler(replays, lateness, rank, chosen) for rank in chosen]
     found.sort(key=lambda straggler: -float(straggler.saved.mean()))
     first = next((s for s in found if s.rank == leader), None)
@@ -116,6 +116,13 @@ def _stands_out(graph: StepGraph, rank: int) -> bool:
 
 
 def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
+    """The steps with these ranks cured, if loaders keep up: who is late is no less so where loaders are as slow."""
+    replay = replays.cured(cured)
+    return None if replay is None else replay.fed_ns()
+
+
+def _paced_steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
+    """The steps that a cure leaves."""
     replay = replays.cured(cured)
     return None if replay is None else replay.step_ns()
 
@@ -171,8 +178,9 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     """One of `chosen`, measured against peers that are none of them."""
     graph, base = replays.graph, replays.base.step_ns()
     rest = [other for other in chosen if other != rank]
-    without, with_all, only = _steps(replays, rest), _steps(replays, chosen), _steps(replays, [rank])
-    saved = base * 0 if with_all is None or without is None else without - with_all
+    saved = _saved(_steps(replays, rest), _steps(replays, chosen), base)
+    paced = _saved(_paced_steps(replays, rest), _paced_steps(replays, chosen), base)
+    only = _paced_steps(replays, [rank])
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
     own, others = _own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])
     in_late = _late(saved, base)
@@ -190,12 +198,16 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         share=share,
         caused=dict(zip(CAUSES, (lateness.caused[rank].sum(axis=1) / len(base)).tolist(), strict=True)),
         cause=_cause(replays, lateness, rank, peers, rest, saved),
-        saved=saved,
+        saved=paced,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
         chance=chance(own[replays.typical], others[:, replays.typical] if peers else others),
         apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
+
+
+def _saved(without: Steps | None, with_all: Steps | None, base: Steps) -> Steps:
+    return base * 0 if with_all is None or without is None else without - with_all
 
 
 def _cause(
@@ -239,7 +251,7 @@ def _cause_by_replay(
     for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
         if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
             continue
-        without = simulate(graph, replace(others, without=work, without_on=(rank,))).step_ns().mean()
+        without = simulate(graph, replace(others, without=work, without_on=(rank,))).fed_ns().mean()
         if before - without >= _COVERS * saved:
             return cause
     compute = WORK.index("compute")

@@ -60,6 +60,7 @@ def replay_of(run: CrossRank) -> Replay | None:
         error_pct=stored(run.what_if.error_pct),
         straggler_slowdown=None if slowdown is None else stored(slowdown),
         steps=tuple(run.graph.steps) if run.graph is not None else (),
+        loaders_unknown=run.loaders_unknown,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from traceops.across.agreed_steps import with_agreed_steps
 from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.loader_pace import loader_paces
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
@@ -61,9 +62,10 @@ def conclude(
     usable = with_agreed_steps(usable, world_size(found, one.ranks))
     found = replace(found, problems=(*problems, *one.left_out), doubts=(*found.doubts, *one.doubts))
     fabric = run_fabric(found.root, evidence)
-    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
-    hang, no_hang = diagnosis_of_run(found.root)
     seen = observed_run(found, usable)
+    paces = loader_paces(usable, seen.whole)
+    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric, paces)
+    hang, no_hang = diagnosis_of_run(found.root)
     steps = {int(n) for summary in usable for n in summary.step_numbers if n >= 0}
     found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole))
     undisturbed, light_notes = undisturbed_run(found, run, seen.whole)

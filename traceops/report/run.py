@@ -170,6 +170,13 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     error_pct: float | None
     straggler_slowdown: float | None
     steps: tuple[int, ...] = ()
+    loaders_unknown: Annotated[
+        tuple[int, ...],
+        Meta(
+            description="Ranks whose data loader has workers of which nobody knows how fast they are: predicted "
+            "steps are the least."
+        ),
+    ] = ()
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from traceops.across.cross_rank import CrossRank, RankTimes
-from traceops.across.loading import has_workers
+from traceops.across.loader_pace import has_workers
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, stored
-from traceops.measure.loader_work import loader_work
 from traceops.rules.idle_loading import loading_evidence, workers_needed
 from traceops.rules.inputs import Inputs
+from traceops.rules.straggler_bounds import IMPACT_BOUNDS
 
 _ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
 
@@ -33,9 +33,13 @@ class BehindLate:
 def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
     """late: what TO-S001 found. None where nothing is late, or the replay cured others than those."""
     serious = [found for found in late if found.severity != "info"]
-    ranks = {rank for found in serious for rank in found.ranks}
     known, what_if = run.stragglers, run.what_if
-    if not serious or known is None or what_if is None or not what_if.holds:
+    if known is None or what_if is None or not what_if.holds:
+        return None
+    whole = what_if.mean_ns(known.step_ns) / 1e6
+    told = serious or [found for found in late if _as_slow_as_loaders(run, found, whole)]
+    ranks = {rank for found in told for rank in found.ranks}
+    if not told:
         return None
     if (
         {straggler.rank for straggler in known.found} != ranks
@@ -53,6 +57,12 @@ def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
     )
 
 
+def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
+    """Whether a remark may be none but for the loaders: they would make the steps about as long."""
+    small = found.impact_ms is not None and 100 * found.impact_ms < IMPACT_BOUNDS[0] * step_ms
+    return bool(run.loading_ms) and small
+
+
 def hidden_loading(
     rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
 ) -> Finding | None:
@@ -61,8 +71,7 @@ def hidden_loading(
     It comes after the late rank: it is a remark, or a warning where that is an error.
     """
     run = inputs.run
-    by_workers = _worker_periods(inputs)
-    behind = _bound_by(behind, max(by_workers.values(), default=0.0))
+    by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
     if reached is None:
         return None
@@ -74,7 +83,7 @@ def hidden_loading(
     rest_ms = behind.step_ms - behind.waits_ms
     if by_workers:
         said, told = _by_workers(worst, loads[worst.summary.rank], rest_ms, words)
-    elif has_workers(worst):
+    elif has_workers(worst.summary):
         said, told = "", ()
     else:
         said, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
@@ -99,30 +108,6 @@ def hidden_loading(
         impact_ms=stored(behind.waits_ms),
         cause="input",
     )
-
-
-def _worker_periods(inputs: Inputs) -> dict[int, float]:
-    """By rank: what the workers of its loader take for the batches of a step, ms, as far as they were looked at.
-
-    The replay knows nothing of them: what they load while others are late is ready when it is asked for.
-    """
-    step_ms = inputs.run.step_ms if inputs.whole is None else inputs.whole.typical_ms
-    own = {one.rank: one for one in inputs.observed}
-    found = {}
-    for times in inputs.run.ranks:
-        observed = own.get(times.summary.rank)
-        work = None if observed is None or not has_workers(times) else loader_work(observed)
-        if work is not None:
-            found[times.summary.rank] = work.busy_pct / 100 * step_ms
-    return found
-
-
-def _bound_by(behind: BehindLate, period_ms: float) -> BehindLate:
-    """The step with the late ranks cured, if loaders give a batch so often."""
-    if period_ms <= behind.step_ms:
-        return behind
-    rest_ms = behind.step_ms - behind.waits_ms
-    return replace(behind, step_ms=period_ms, waits_ms=period_ms - rest_ms)
 
 
 def _by_workers(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.across.core_waits import recorded_waits
-from traceops.across.loading import has_workers
+from traceops.across.loader_pace import has_workers
 from traceops.core.findings import Evidence
 from traceops.core.units import ms_text, stored
 from traceops.measure.loader_work import LoaderWork, loader_work
@@ -52,7 +52,7 @@ class NextBatch:
 
 def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
     """Of a rank whose loader has workers; None where it loads by itself, or waits for something else."""
-    if not has_workers(one.times):
+    if not has_workers(one.times.summary):
         return None
     rank = one.times.summary.rank
     wait = recorded_waits(inputs.observed).get(rank)

@@ -224,15 +224,16 @@ def _finding(
     shared = kind == "more_work" and not group.beside
     cured = "With the work shared evenly" if shared else "At their peers' pace"
     words = run.step_words
-    would = f"{cured} {words.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+    more, up_to = (" or more", "up to ") if run.loaders_unknown else ("", "")
+    would = f"{cured} {words.the} would take {(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms"
     if group.beside:
         cured = f"With {who_of(group.beside, 4)} cured too"
-        would = f"{cured}, their cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms {words.per}"
+        would = f"{cured}, their cure saves {up_to}{saved / 1e6:.2f} of {step / 1e6:.2f} ms {words.per}"
     why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
     others = f" for these and {who_of(group.beside, 4)}" if group.beside else ""
     message = (
         f"{who} take {_longer_text(longer, each, worst, words)}: {why}. The others wait "
-        f"{slow.waited / 1e6:.2f} ms {words.per}{others}. {would} ({100 * saved / step:.0f} % less).{note}"
+        f"{slow.waited / 1e6:.2f} ms {words.per}{others}. {would} ({up_to}{100 * saved / step:.0f} % less).{note}"
     )
     metric = "saved with the work shared evenly" if shared else "saved at their peers' pace"
     metric = SAVED_BESIDE if group.beside else metric

@@ -72,23 +72,23 @@ def finding_of(
     beside = sorted(rank for rank in cured if rank != straggler.rank)
     pace = _PACE.get(longer, "At its peers' pace")
     said = run.step_words
+    more, up_to = (" or more", "up to ") if run.loaders_unknown else ("", "")
     if shared is not None:
         message += (
-            f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)} instead of "
-            f"{step / 1e6:.2f} ms ({100 * shared / step:.0f} % less). "
+            f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)}{more} instead of "
+            f"{step / 1e6:.2f} ms ({up_to}{100 * shared / step:.0f} % less). "
         )
         pace = "With as little to do as its peers"
     if beside:
         told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
-        message += f"With {ranks_named(beside)} cured too, its cure saves {told}"
+        message += f"With {ranks_named(beside)} cured too, its cure saves {up_to}{told}"
     else:
-        message += (
-            f"{pace} {said.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
-        )
+        then = f"{(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms{average}"
+        message += f"{pace} {said.the} would take {then}"
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
         note += f" This is approximate: {doubt}."
-    message += f" ({100 * saved / step:.0f} % less).{note}"
+    message += f" ({up_to}{100 * saved / step:.0f} % less).{note}"
     return rule.finding(
         severity,
         confidence,

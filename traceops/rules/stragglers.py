@@ -46,7 +46,9 @@ PERSISTENTLY_LATE = Rule(
         "for one rank but would hardly be faster without it. Info also where the cause is the host or no single "
         "one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway. Without a GPU, a rank that takes longer for no single cause is named only if it "
-        "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count."
+        "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count. With "
+        "a rank cured, a step takes no less than the workers of the slowest data loader need for its batches; where "
+        "nobody looked at them, what is said to be saved is the most."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(

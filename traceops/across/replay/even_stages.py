@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.across.bubble import Bubble, passes_of
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.loaders import batch_ns, paced
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Prediction
 from traceops.measure.program import NEVER
@@ -47,11 +49,18 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     if all(own is not None for own in saved):
         base = simulate(graph).step_ns()
         least = min(own for own in saved if own is not None)
-        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, base - least))
+        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _fed(graph, base - least)))
         if all(_can_interleave(bubble) for bubble in inside):
             more = max(_further_sends(bubble) for bubble in inside)
-            made.append(Prediction(INTERLEAVED, ranks, base - max(least - more, 0.0)))
+            made.append(Prediction(INTERLEAVED, ranks, _fed(graph, base - max(least - more, 0.0))))
     return made
+
+
+def _fed(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The steps, as far as loaders keep up with them."""
+    return paced(
+        steps, batch_ns(graph, {}), np.ones(len(steps), bool) if graph.typical is None else graph.typical
+    )
 
 
 def _can_interleave(bubble: Bubble) -> bool:

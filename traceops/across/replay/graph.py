@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -67,7 +67,9 @@ class StepGraph:
     """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
 
     `needs[c][i]` are the members, as positions in `members[c]`, that member i cannot end without, itself too; None
-    where all members end together. `kind[c]` is the index of the collective in `matching.collectives`.
+    where all members end together. `kind[c]` is the index of the collective in `matching.collectives`. `loading_ns` is
+    what workers of a rank's loader take for the batches of a step, where that is known; `typical` are the steps like
+    each other, None: all.
     """
 
     ranks: dict[int, RankNodes]
@@ -79,6 +81,8 @@ class StepGraph:
     edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
     roles: dict[int, tuple[int, ...]]  # rank -> the ranks that ran nearly the same program, itself too
     on_cpu: frozenset[int] = frozenset()  # ranks whose work the host itself does
+    loading_ns: Mapping[int, float] = field(default_factory=dict)
+    typical: NDArray[np.bool_] | None = None
 
     @cached_property
     def end_of(self) -> dict[int, Int]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.loaders import batch_ns, paced
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
@@ -36,13 +37,25 @@ class SimulatedSteps:
     """Simulated ends of steps (rank -> edges, ns).
 
     `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.
+    `batch_ns` is what loaders take for the batches of a step, in the mean over the `typical` ones.
     """
 
     edges: dict[int, NDArray[np.int64]]
     waited_for: dict[int, int]
+    batch_ns: float = 0.0
+    typical: NDArray[np.bool_] | None = None
 
     def step_ns(self) -> NDArray[np.float64]:
-        """Duration of each step, ns: the median over ranks."""
+        """Duration of each step, ns, and no less than loaders take for its batches."""
+        steps = self.fed_ns()
+        if not self.batch_ns:
+            return steps
+        return paced(
+            steps, self.batch_ns, np.ones(len(steps), bool) if self.typical is None else self.typical
+        )
+
+    def fed_ns(self) -> NDArray[np.float64]:
+        """The same if loaders keep up: the median over ranks."""
         steps: NDArray[np.float64] = np.median([np.diff(own) for own in self.edges.values()], axis=0)
         return steps
 
@@ -62,6 +75,15 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
     """
     if change is None:
         return _replay(graph, Scenario(), None)[0]
+    replayed = _changed(graph, change)
+    in_time: tuple[int, ...] = ()
+    if "idle_input" in change.without:
+        in_time = tuple(graph.ranks) if change.without_on is None else change.without_on
+    return replace(replayed, batch_ns=batch_ns(graph, change.program_of, in_time), typical=graph.typical)
+
+
+def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
+    """The steps under a change, if loaders keep up with it."""
     replayed, lost = _replay(graph, change, {})
     least = _LOST * len(graph.steps) * float(replayed.step_ns().mean())
     later = {rank: ns for rank, ns in lost.items() if ns > least}

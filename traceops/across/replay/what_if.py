@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -131,20 +131,27 @@ def rank_change(ranks: Sequence[int]) -> str:
 class Replays:
     """Replays of one graph, each made once however often it is asked for.
 
-    typical: its steps that are like each other: by them chance is judged; all where there are none.
+    typical: its steps that are like each other: by them chance is judged; all where there are none. base: as measured.
+    loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is shorter.
     """
 
-    def __init__(self, graph: StepGraph, typical: NDArray[np.bool_] | None = None) -> None:
-        self.graph = graph
+    def __init__(
+        self,
+        graph: StepGraph,
+        typical: NDArray[np.bool_] | None = None,
+        loading_ns: Mapping[int, float] | None = None,
+    ) -> None:
         every = np.ones(len(graph.steps), dtype=bool)
         self.typical: NDArray[np.bool_] = every if typical is None or not typical.any() else typical
+        self.base = simulate(graph)
+        if loading_ns:
+            # They are measured beside other steps: a change that leaves all as it is must leave the step.
+            most = float(self.base.step_ns()[self.typical].mean())
+            paces = {rank: min(ns, most) for rank, ns in loading_ns.items()}
+            graph = replace(graph, loading_ns=paces, typical=self.typical)
+        self.graph = graph
         self._made: dict[tuple[int, ...], SimulatedSteps | None] = {}
         self._changes: dict[tuple[int, ...], Scenario | None] = {}
-
-    @cached_property
-    def base(self) -> SimulatedSteps:
-        """As measured."""
-        return simulate(self.graph)
 
     def cured(self, ranks: Sequence[int]) -> SimulatedSteps | None:
         """With these ranks running as their peers do; None where one has no peer outside the set."""

@@ -18,6 +18,7 @@ from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
+from traceops.render.report.then_text import loaders_unknown, then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
@@ -106,8 +107,8 @@ def group_clause(report: Report, finding: Finding) -> tuple[str, int]:
     if step is None or saved is None or saved > step:
         return said, 1
     how = "with the work shared evenly" if finding.computes_longer == "more_work" else "at their peers' pace"
-    then = f"{report.summary.step_words.a} would take {ms_text(step - saved)} ms"
-    return f"{said}; {how} {then} ({100 * saved / step:.0f} % less)", 1
+    then = f"{report.summary.step_words.a} would take {then_text(report, step - saved, 100 * saved / step)}"
+    return f"{said}; {how} {then}", 1
 
 
 def _group_text(report: Report, finding: Finding) -> str:
@@ -131,7 +132,7 @@ def _groups_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> s
             told.append(f"so is rank {rank}: {why}" if told else f"Rank {rank} is late: {why}")
     if more := len(findings) - len(told):
         told.append(f"{more} more below")
-    then = f"{report.summary.step_words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+    then = f"{report.summary.step_words.a} would take {then_text(report, cure.then_ms, cure.pct)}"
     return f"{'; '.join(told)}; with all of them {cure.how} {then}"
 
 
@@ -200,10 +201,11 @@ def _single_clause(report: Report, finding: Finding) -> str:
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     cure, step = _single_cure(report, finding), step_ms(report)
+    more, up_to = (" or more", "up to ") if loaders_unknown(report) else ("", "")
     if cure is not None and cure.late:
         return (
-            f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)} instead of "
-            f"{ms_text(cure.now_ms)} ms ({cure.pct:.0f} % less)"
+            f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)}{more} instead of "
+            f"{ms_text(cure.now_ms)} ms ({up_to}{cure.pct:.0f} % less)"
         )
     waits, words = _waiting_for(finding), report.summary.step_words
     others = len(report.ranks) - 1
@@ -216,7 +218,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
         return clause
     if finding.rule == "TO-S001" and finding.severity == "info" and cure.pct < _HARDLY_PCT:
         return f"{clause}, but {cure.how} {words.a} would be only {ms_text(finding.impact_ms)} ms shorter"
-    return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+    return f"{clause}; {cure.how} {words.a} would take {then_text(report, cure.then_ms, cure.pct)}"
 
 
 def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
@@ -234,7 +236,7 @@ def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> st
         if waits <= cure.now_ms:
             wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
             who += f": {wait} {ms_text(waits)} ms{_of(cure.now_ms, waits, words)} for them"
-    return f"{who}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+    return f"{who}; {cure.how} {words.a} would take {then_text(report, cure.then_ms, cure.pct)}"
 
 
 def _reason(finding: Finding) -> str:
