@@ -79,6 +79,15 @@ def test_an_error_of_the_stop_goes_on_and_the_variable_is_put_back(gpu):
     assert os.environ[VARIABLE] == OFF and not gpu.calls
 
 
+def test_without_proc_the_profiler_stops_as_ever(gpu, monkeypatch, tmp_path):
+    """It raised before the stop, and the window was lost."""
+    monkeypatch.setattr(detaching, "_TASKS", tmp_path / "none")
+    one, stopped = Detaching(), []
+    with one.around_stop():
+        stopped.append(os.environ[VARIABLE])
+    assert stopped == [OFF] and "/proc" in str(one.why_not) and not gpu.calls
+
+
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_scripts_own_setting_stands(gpu, monkeypatch, value):
     monkeypatch.setenv(VARIABLE, value)

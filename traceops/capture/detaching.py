@@ -57,6 +57,8 @@ class Detaching:
             return "there is no CUDA"
         if tuple(int(part) for part in torch.version.cuda.split(".")[:2]) < _OLDEST_CUDA:
             return f"CUDA {torch.version.cuda} is too old"
+        if not _TASKS.is_dir():
+            return "there is no /proc to see its thread in"
         for name in INJECTED:
             if os.environ.get(name):
                 return f"{name} is set: another tool may be at CUPTI"
