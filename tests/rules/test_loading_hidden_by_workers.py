@@ -8,6 +8,9 @@ import pytest
 from observed_run import usual, write_loader, write_rank
 
 from traceops import analyze
+from traceops.answers.answering import answer
+from traceops.answers.asked import Asked
+from traceops.answers.opening import open_run
 from traceops.render.report.cross_text import replay_sentence
 from traceops.render.report.verdict import verdict
 
@@ -79,3 +82,5 @@ def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
     assert "would take 63.62 or more instead of 79.38 ms (up to 20 % less)" in late.message
     assert "a step would take 63.6 ms or more (up to 20 % less)" in verdict(report).sentence
     assert "the pace of data loaders' workers is not known" in replay_sentence(report)
+    shown = answer(open_run(tmp_path / "run"), Asked("what-if"))
+    assert shown.loaders_unknown == (0, 1, 2, 3)

@@ -170,6 +170,7 @@ def _what_if(found: Opened, asked: Asked) -> WhatIfAnswer:
         replay_error_pct=replay.error_pct if replay is not None else None,
         total=len(rows),
         rows=rows[: asked.top],
+        loaders_unknown=replay.loaders_unknown if replay is not None else (),
     )
 
 

@@ -254,6 +254,13 @@ class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     ]
     total: Count
     rows: tuple[WhatIfRow, ...]
+    loaders_unknown: Annotated[
+        tuple[int, ...],
+        Meta(
+            description="Ranks whose data loader has workers of which nobody knows how fast they are: predicted "
+            "steps are the least."
+        ),
+    ] = ()
 
 
 class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):

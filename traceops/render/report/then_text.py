@@ -5,6 +5,8 @@ from __future__ import annotations
 from traceops.core.units import ms_text
 from traceops.report.model import Report
 
+LOADERS_UNKNOWN = "a step may take longer: the pace of data loaders' workers is not known"
+
 
 def then_text(report: Report, then_ms: float, pct: float) -> str:
     """'21.9 ms (60 % less)'; 'or more' where data loaders may hold the step up that are hidden now."""
@@ -21,6 +23,4 @@ def loaders_unknown(report: Report) -> bool:
 
 def loaders_note(report: Report) -> str:
     """What to say beside the replay's predictions then; '' where all is known."""
-    if not loaders_unknown(report):
-        return ""
-    return "a step may take longer: the pace of data loaders' workers is not known"
+    return LOADERS_UNKNOWN if loaders_unknown(report) else ""
