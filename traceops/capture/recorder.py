@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from traceops.capture.adopted import Adoption
 from traceops.capture.collectives import recorded_collectives
 from traceops.capture.detaching import Detaching
+from traceops.capture.forked_exit import end_forked_processes
 from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.timing import uses_gpu
@@ -87,6 +88,7 @@ class Recorder:
 
         if torch._C._autograd._profiler_enabled():
             raise RuntimeError("another profiler is running")
+        contained(end_forked_processes)
 
         def action(number: int) -> ProfilerAction:
             now = max(number, step)  # the constructor asks about 0; every window has a profiler of its own
