@@ -339,7 +339,8 @@ def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
 
     def said(steps, numbers):
         found = SimpleNamespace(manifest={"schedule": schedule, "steps": steps})
-        return first_steps_only(found, [SimpleNamespace(step_numbers=numbers)])
+        numbered = {number for number in numbers if number >= 0}
+        return first_steps_only(found, [SimpleNamespace(step_numbers=numbers, numbered_steps=numbered)])
 
     [note] = said(8, [1, 2])
     assert note.startswith("the recorded steps are the program's first whole ones")

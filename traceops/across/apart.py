@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.across.match import MatchedCollectives
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 
 _LEAST_APART_NS = 10**9
 _WINDOWS_APART = 2
@@ -30,10 +30,10 @@ def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) ->
     matched = {rank for collective in matching.collectives for rank, _ in collective.members}
     alone = [summary for summary in ranks if len(summary.comm.start)]
     main, rest = most_at_one_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
-    steps = {int(n) for summary in main for n in summary.step_numbers}
+    steps = numbered_steps(main)
     found = []
     for summary in rest:
-        if summary.rank not in matched and steps & {int(n) for n in summary.step_numbers if n >= 0}:
+        if summary.rank not in matched and steps & summary.numbered_steps:
             others = tuple(one.rank for one in main)
             found.append(
                 ApartInTime(summary.rank, summary.path, begin_ns(summary) - begin_ns(main[0]), others)

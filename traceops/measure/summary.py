@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,9 +92,13 @@ class RankSummary:
     step_mark: str = ""
     flops: RankFlops = NOT_COUNTED
     detail: bytes = b""  # what each step consists of, to draw it; see measure/detail.py
-    pid: int | None = (
-        None  # of the process that was recorded; None where the trace tells of none, or of several
-    )
+    # Of the process that was recorded; None where the trace tells of none, or of several.
+    pid: int | None = None
+
+    @property
+    def numbered_steps(self) -> set[int]:
+        """The numbers of its steps; none where steps are not marked."""
+        return {int(number) for number in self.step_numbers if number >= 0}
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -155,6 +160,11 @@ def summarize(
         detail=measure_detail(events, activity, steps),
         pid=_process(events),
     )
+
+
+def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
+    """The numbers of all their steps."""
+    return {number for summary in ranks for number in summary.numbered_steps}
 
 
 def _process(events: Events) -> int | None:

@@ -11,7 +11,7 @@ from traceops.across.loader_pace import loader_paces
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.assemble import assemble
 from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
@@ -66,7 +66,7 @@ def conclude(
     paces = loader_paces(usable, seen.whole)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric, paces)
     hang, no_hang = diagnosis_of_run(found.root)
-    steps = {int(n) for summary in usable for n in summary.step_numbers if n >= 0}
+    steps = numbered_steps(usable)
     found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole))
     undisturbed, light_notes = undisturbed_run(found, run, seen.whole)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))

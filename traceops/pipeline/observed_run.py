@@ -15,7 +15,7 @@ from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
 from traceops.core.shorter_schedule import FIRST_STEPS, only_first_steps, shorter_schedule
 from traceops.measure.step_memory import StepMemory
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.recorded_memory import recorded_memory_of
 from traceops.report.whole_run import EarlyWindowRow
 from traceops.traces.discover import Discovery
@@ -68,7 +68,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> EarlyWindowRow | None:
-    window = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
+    window = numbered_steps(ranks)
     early = None if whole is None else early_window(whole, window)
     if early is None:
         return None
@@ -77,7 +77,7 @@ def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> EarlyWindowR
 
 def of_first_steps(found: Discovery, ranks: Sequence[RankSummary]) -> bool:
     """Whether the traces hold a program's first steps, and none of its schedule's window."""
-    numbers = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
+    numbers = numbered_steps(ranks)
     return only_first_steps(found.manifest.get("schedule"), numbers)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from traceops.core.rank_text import first_ranks, runs_without
 from traceops.core.redacted_fields import redact_fields
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.report.run import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery
 from traceops.traces.model import TraceMeta
@@ -23,7 +23,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     world = world_size(discovery, ranks)
     missing = runs_without(world, present)
     hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
-    steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
+    steps = sorted(numbered_steps(ranks))
     run = Run(
         name=manifest.get("name") or discovery.name,
         world_size=world,

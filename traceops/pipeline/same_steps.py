@@ -21,7 +21,7 @@ def with_same_steps(
     ones, and a median of these and of later ones would be the time of no step.
     """
     told = {trace_stem(path) for path in recorded}
-    steps = {summary.rank: {int(n) for n in summary.step_numbers if n >= 0} for summary in ranks}
+    steps = {summary.rank: summary.numbered_steps for summary in ranks}
     counts = Counter(number for own in steps.values() for number in own)
     counted_alike = all(trace_stem(summary.path) in told for summary in ranks if steps[summary.rank])
     common = any(n == sum(map(bool, steps.values())) for n in counts.values())

@@ -55,10 +55,11 @@ def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
     if not has_workers(one.times.summary):
         return None
     rank = one.times.summary.rank
-    wait = recorded_waits(inputs.observed).get(rank)
     observed = next((own for own in inputs.observed if own.rank == rank), None)
-    work = None if observed is None else loader_work(observed)
-    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, work)
+    if observed is None:
+        return NextBatch(rank, one.recorded_ms, 0.0, None)
+    wait = recorded_waits([observed]).get(rank)
+    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, loader_work(observed))
 
 
 def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tuple[list[Idle], str]:

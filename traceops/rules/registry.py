@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from traceops.across.early_window import is_unlike
 from traceops.core.rule import Rule, Verdict
+from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
     crashes,
@@ -103,7 +104,7 @@ def _unlike_the_run(inputs: Inputs) -> bool:
     run, whole = inputs.run, inputs.whole
     if whole is None or run.unit != "step":
         return False
-    return is_unlike(whole, {int(n) for own in inputs.ranks for n in own.step_numbers if n >= 0}, run.step_ms)
+    return is_unlike(whole, numbered_steps(inputs.ranks), run.step_ms)
 
 
 def _at_most_warning(verdict: Verdict) -> Verdict:

@@ -14,7 +14,7 @@ from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
-from traceops.measure.steps import NO_STEP
+from traceops.measure.summary import numbered_steps
 from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
 from traceops.traces.run_manifest import manifest_ranks
@@ -106,7 +106,7 @@ class _Timed:
 def judge(inputs: Inputs) -> list[Verdict]:
     """Steps unlike the others."""
     run = inputs.run
-    every = {int(n) for times in run.ranks for n in times.summary.step_numbers if n != NO_STEP}
+    every = numbered_steps(times.summary for times in run.ranks)
     if len(every) < 3:
         return [UNLIKE_STEPS.not_evaluated(f"{len(every)} recorded steps do not show which one is typical")]
     if not run.unlike:
@@ -173,7 +173,7 @@ def _unprofiled(inputs: Inputs) -> list[float]:
 
 def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
     """Recorded and unrecorded steps, each against the typical one of its own kind."""
-    numbers = sorted({int(n) for times in run.ranks for n in times.summary.step_numbers if n != NO_STEP})
+    numbers = sorted(numbered_steps(times.summary for times in run.ranks))
     typical_ms = run.step_ms
     recorded = [_duration_ms(run, number) for number in numbers]
     like = [number not in run.unlike for number in numbers]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who, who_first
 from traceops.core.rule import Rule, Verdict
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.inputs import OtherSteps
 
 UNEVEN_STEPS = Rule(
@@ -32,7 +32,7 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps] = (
     """TO-V003: the same steps on every rank."""
     if left_out:
         return UNEVEN_STEPS.verdict(_left_out(ranks, left_out))
-    steps = {summary.rank: {int(n) for n in summary.step_numbers if n >= 0} for summary in ranks}
+    steps = {summary.rank: summary.numbered_steps for summary in ranks}
     if not any(steps.values()):
         return UNEVEN_STEPS.not_evaluated("the traces mark no steps (no ProfilerStep annotation)")
     if len(ranks) == 1:
@@ -57,7 +57,7 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps] = (
 
 
 def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Finding:
-    used = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
+    used = numbered_steps(ranks)
     others = {number for one in left_out for number in one.steps}
     odd = [one.rank for one in left_out]
     return UNEVEN_STEPS.finding(

@@ -10,7 +10,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shorter_schedule import shorter_schedule
 from traceops.core.words import STEPS_FOUND, steps_found_text
-from traceops.measure.summary import RankSummary
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.inputs import Inputs
 
 NO_WHOLE_STEP = Rule(
@@ -56,7 +56,7 @@ def judge(inputs: Inputs) -> Verdict:
 
 def _found(ranks: Sequence[RankSummary]) -> str:
     first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
-    count = len({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
+    count = len(numbered_steps(ranks))
     return steps_found_text(count, first.steps_by, first.step_mark)
 
 
