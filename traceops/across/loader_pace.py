@@ -10,9 +10,8 @@ from traceops.measure.loader_work import LoaderWork
 from traceops.measure.summary import RankSummary
 
 _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
-_APART = (
-    1.5  # times as busy as the workers are together: what differs less is chance, of some dozens of looks
-)
+# Times as busy as the workers are together: what differs less is chance, of some dozens of looks.
+_APART = 1.5
 
 
 def has_workers(summary: RankSummary) -> bool:

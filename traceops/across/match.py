@@ -29,9 +29,8 @@ SEND_RECEIVE = "send_recv"
 GROUPED_SEND_RECEIVE = "batched_send_recv"  # several that one call makes at once
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
-NO_CALL = (
-    "nothing tells which call each was"  # without a GPU: all that the trace holds began inside the window
-)
+# Without a GPU: all that the trace holds began inside the window.
+NO_CALL = "nothing tells which call each was"
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 

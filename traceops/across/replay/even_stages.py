@@ -49,18 +49,16 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     if all(own is not None for own in saved):
         base = simulate(graph).step_ns()
         least = min(own for own in saved if own is not None)
-        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _fed(graph, base - least)))
+        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _paced(graph, base - least)))
         if all(_can_interleave(bubble) for bubble in inside):
             more = max(_further_sends(bubble) for bubble in inside)
-            made.append(Prediction(INTERLEAVED, ranks, _fed(graph, base - max(least - more, 0.0))))
+            made.append(Prediction(INTERLEAVED, ranks, _paced(graph, base - max(least - more, 0.0))))
     return made
 
 
-def _fed(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
+def _paced(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
     """The steps, as far as loaders keep up with them."""
-    return paced(
-        steps, batch_ns(graph, {}), np.ones(len(steps), bool) if graph.typical is None else graph.typical
-    )
+    return paced(steps, batch_ns(graph, {}), graph.typical)
 
 
 def _can_interleave(bubble: Bubble) -> bool:

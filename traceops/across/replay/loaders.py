@@ -20,18 +20,17 @@ def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[
     input is taken to be there.
     """
     known = graph.loading_ns
-    taken = [
-        known.get(_loader_of(graph, rank, program_of.get(rank, rank)), 0.0) for rank in _left(graph, in_time)
-    ]
+    left = [rank for rank in graph.ranks if rank not in in_time]
+    taken = [known.get(_loader_of(graph, rank, program_of.get(rank, rank)), 0.0) for rank in left]
     return max(taken, default=0.0) if known else 0.0
 
 
-def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
+def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_] | None) -> NDArray[np.float64]:
     """The steps, ns, if the typical ones take no less than `batch` on average: the shortest wait for input.
 
-    Batches that lie ready from a long step serve the short ones after it.
+    typical: None where all are. Batches that lie ready from a long step serve the short ones after it.
     """
-    usual = np.sort(steps[typical] if typical.any() else steps)
+    usual = np.sort(steps[typical] if typical is not None and typical.any() else steps)
     if not len(usual) or usual.mean() >= batch:
         return steps
     total = batch * len(usual)
@@ -41,10 +40,6 @@ def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_]) 
             break
     raised: NDArray[np.float64] = np.maximum(steps, level)
     return raised
-
-
-def _left(graph: StepGraph, in_time: Sequence[int]) -> list[int]:
-    return [rank for rank in graph.ranks if rank not in in_time]
 
 
 def _loader_of(graph: StepGraph, rank: int, source: int) -> int:

@@ -48,11 +48,7 @@ class SimulatedSteps:
     def step_ns(self) -> NDArray[np.float64]:
         """Duration of each step, ns, and no less than loaders take for its batches."""
         steps = self.fed_ns()
-        if not self.batch_ns:
-            return steps
-        return paced(
-            steps, self.batch_ns, np.ones(len(steps), bool) if self.typical is None else self.typical
-        )
+        return paced(steps, self.batch_ns, self.typical) if self.batch_ns else steps
 
     def fed_ns(self) -> NDArray[np.float64]:
         """The same if loaders keep up: the median over ranks."""
