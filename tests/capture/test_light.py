@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from traceops.capture import detaching
 from traceops.capture.light import cupti as cupti_module
 from traceops.capture.light import window as window_module
 from traceops.capture.light.cupti import Cupti, loaded_library
@@ -55,7 +56,7 @@ def device(library, monkeypatch):
     for name in ("fake_refused_kind", "fake_refusal", "fake_enabled", "fake_register", "fake_flush"):
         ctypes.c_uint32.in_dll(library, name).value = 0
     ctypes.c_uint32.in_dll(library, "fake_version").value = 130001
-    for variable in (*cupti_module.INJECTED, "TEARDOWN_CUPTI"):
+    for variable in (*detaching.INJECTED, "TEARDOWN_CUPTI"):
         monkeypatch.delenv(variable, raising=False)
     yield Device(library)
     native.stop()

@@ -59,14 +59,19 @@ class Detaching:
             return f"CUDA {torch.version.cuda} is too old"
         if not _TASKS.is_dir():
             return "there is no /proc to see its thread in"
-        for name in INJECTED:
-            if os.environ.get(name):
-                return f"{name} is set: another tool may be at CUPTI"
+        if (other := other_tool()) is not None:
+            return other
         if not _put_there or os.environ.get(VARIABLE) != OFF:
             return f"{VARIABLE} is set"
         if torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
         return None
+
+
+def other_tool() -> str | None:
+    """What says that another tool may be at CUPTI in this process; None where nothing does."""
+    name = next((name for name in INJECTED if os.environ.get(name)), None)
+    return None if name is None else f"{name} is set: another tool may be at CUPTI"
 
 
 def _threads() -> set[str]:

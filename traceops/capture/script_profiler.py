@@ -21,7 +21,7 @@ class ScriptProfiler:
     def __init__(self) -> None:
         self.record: ScriptProfilerRecord | None = None
         self._began = False
-        self._at_work = False  # where the last step ended
+        self.at_work = False  # where the last step ended
         self.disturbed = False  # the step that ended last: one was at work in it, or in the one before
         self._within = False
         self._prepared = False
@@ -38,19 +38,14 @@ class ScriptProfiler:
             if contained(undo) is None:
                 contained(undo)  # what failed in the middle
 
-    @property
-    def at_work(self) -> bool:
-        """Whether one was, where the last step ended."""
-        return self._at_work
-
     def step_ended(self, step: int, *, ours: bool) -> bool:
         """Whether one was at work in this step.
 
         ours: the capture's own profiler records, so that no other does.
         """
         now = not ours and (self._prepared or self._enabled())
-        within = not ours and (self._began or self._at_work or now)
-        self._began, self._at_work = False, now
+        within = not ours and (self._began or self.at_work or now)
+        self._began, self.at_work = False, now
         self.disturbed = within or self._within
         self._within = within
         if within:

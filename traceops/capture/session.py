@@ -110,9 +110,8 @@ class Capture:
         self._watchers: Watchers | None = None
         self._first: FirstWindow | None = None
         self._has_first = False
-        self._recorders: list[
-            Recorder | FirstWindow
-        ] = []  # that may leave a profiler open, though they are done
+        # Those that may leave a profiler open, though they are done.
+        self._recorders: list[Recorder | FirstWindow] = []
         self._others = ScriptProfiler()
         self._asked: AskedWindows | None = None
         self._skipped = False

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from traceops.capture.detaching import INJECTED
+from traceops.capture.detaching import VARIABLE, other_tool
 from traceops.capture.light.source import Activities
 
 _BUFFER_BYTES = 4 << 20  # as torch's own
@@ -33,11 +33,10 @@ class Cupti:
 
     def start(self) -> str | None:
         """Enable the three kinds; what is in the way, None where nothing is."""
-        for variable in INJECTED:
-            if os.environ.get(variable):
-                return f"{variable} is set: another tool may be at CUPTI"
-        if os.environ.get("TEARDOWN_CUPTI") == "1":
-            return "TEARDOWN_CUPTI is set: torch's profiler takes CUPTI away from a thread of its own"
+        if (other := other_tool()) is not None:
+            return other
+        if os.environ.get(VARIABLE) == "1":
+            return f"{VARIABLE} is set: torch's profiler takes CUPTI away from a thread of its own"
         try:
             from traceops.capture.light import _cupti as native
         except ImportError:

@@ -44,9 +44,8 @@ class StepClock:
         before, self._mark = self._mark, self._event()
         took = now - self.begun_ns
         waited = 0 if self._waited_ns is None else self._core_wait(self._waited_ns)
-        if (
-            self._record is not None
-        ):  # another thread's step, or one that a handler of the script's ended within ours
+        # Another thread's step, or one that a handler of the script's ended within ours.
+        if self._record is not None:
             self._open.append((self._record, self._events))
         self._record = [_us(took), 0, _us(gc_ns), _us(compile_ns), 0, waited, min(compiles, 255), flags]
         self._events = None if before is None or self._mark is None else (before, self._mark)
