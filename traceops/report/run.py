@@ -164,19 +164,22 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     unaligned: tuple[int, ...] = ()
 
 
+LoadersUnknown = Annotated[
+    tuple[int, ...],
+    Meta(
+        description="Ranks whose data loader has workers of which nobody knows how fast they are: predicted "
+        "steps are the least."
+    ),
+]
+
+
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """How good the replay is, and the whole job's slowdown by its stragglers."""
 
     error_pct: float | None
     straggler_slowdown: float | None
     steps: tuple[int, ...] = ()
-    loaders_unknown: Annotated[
-        tuple[int, ...],
-        Meta(
-            description="Ranks whose data loader has workers of which nobody knows how fast they are: predicted "
-            "steps are the least."
-        ),
-    ] = ()
+    loaders_unknown: LoadersUnknown = ()
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
