@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.diagnose import diagnose
-from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
 
@@ -24,18 +20,6 @@ STATUS = (
 FINGERPRINT = (
     "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{n}], TensorDtypes=Float)"
 )
-
-
-@pytest.fixture
-def told(tmp_path: Path):
-    """The diagnosis of a text, or of bytes."""
-
-    def of(text: str | bytes) -> Diagnosis:
-        path = tmp_path / "job.out"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return diagnose(path)
-
-    return of
 
 
 @pytest.mark.parametrize(

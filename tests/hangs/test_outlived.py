@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.diagnose import diagnose
-from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_events
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -25,16 +21,6 @@ TALK = "the model says something, and says it at length, so that a log grows by 
 
 def steps(first: int, last: int, line: str = "[rank0]: INFO - step: {} loss: 2.1\n", talk: int = 12) -> str:
     return "".join(line.format(step) + TALK * talk for step in range(first, last))
-
-
-@pytest.fixture
-def told(tmp_path: Path):
-    def of(text: str) -> Diagnosis:
-        path = tmp_path / "job.out"
-        path.write_text(text, encoding="utf-8")
-        return diagnose(path)
-
-    return of
 
 
 @pytest.mark.parametrize(

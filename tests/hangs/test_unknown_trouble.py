@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_sentence
 
@@ -26,16 +23,6 @@ LAUNCHER = (
     "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 11210) of "
     "binary: python\n"
 )
-
-
-@pytest.fixture
-def told(tmp_path: Path):
-    def of(text: str) -> Diagnosis:
-        path = tmp_path / "job.out"
-        path.write_text(text, encoding="utf-8")
-        return diagnose(path)
-
-    return of
 
 
 @pytest.mark.parametrize(
