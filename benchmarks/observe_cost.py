@@ -36,6 +36,13 @@ NEVER = Schedule(skip_first=1 << 30)  # no window: what is left is what every ot
 
 def step_of(dim: int, rows: int, device: torch.device, layers: int = 6) -> Callable[[], None]:
     """A training step of many operators: bound by its host where they are small."""
+    return training(dim, rows, device, layers)[0]
+
+
+def training(
+    dim: int, rows: int, device: torch.device, layers: int
+) -> tuple[Callable[[], None], torch.nn.Module]:
+    """Such a step, and the model that it trains."""
     kind = torch.float32 if rows < 1024 else torch.bfloat16
     model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(layers))).to(device, kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -46,7 +53,7 @@ def step_of(dim: int, rows: int, device: torch.device, layers: int = 6) -> Calla
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return step, model
 
 
 class Observing:
@@ -111,11 +118,17 @@ def block(
     return ended[0] - began[0], ended[1] - began[1]
 
 
-def told(name: str, ratios: NDArray[np.float64]) -> str:
-    """'CPU time 1.0012 (95 %: 1.0003 to 1.0021)'."""
+def interval(ratios: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The median, and its 95 % interval by resampling."""
     drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return f"{name} {np.median(ratios):.4f} (95 %: {low:.4f} to {high:.4f}, {len(ratios)} pairs)"
+    return float(np.median(ratios)), float(low), float(high)
+
+
+def told(name: str, ratios: NDArray[np.float64]) -> str:
+    """'CPU time 1.0012 (95 %: 1.0003 to 1.0021)'."""
+    middle, low, high = interval(ratios)
+    return f"{name} {middle:.4f} (95 %: {low:.4f} to {high:.4f}, {len(ratios)} pairs)"
 
 
 def paired(

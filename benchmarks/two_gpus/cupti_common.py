@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import observe_cost as bench
 
 import traceops
 from traceops.capture import Schedule
@@ -34,22 +38,9 @@ def say(**row: Any) -> None:
 def program(kind: str, seed: int = 0) -> tuple[Callable[[], None], torch.nn.Module]:
     """A step, and its model. kind: host, of many small operators; device, of large products."""
     torch.manual_seed(seed)
-    dim, rows, layers, dtype = {
-        "host": (96, 8, 12, torch.float32),
-        "device": (4096, 8192, 4, torch.bfloat16),
-    }[kind]
-    if not CUDA:
-        dim, rows, layers, dtype = 32, 4, 4, torch.float32
-    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(layers))).to(DEVICE, dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.randn(rows, dim, device=DEVICE, dtype=dtype)
-
-    def step() -> None:
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step, model
+    sizes = {"host": (96, 8, 12), "device": (4096, 8192, 4)}[kind]
+    dim, rows, layers = sizes if CUDA else (32, 4, 4)
+    return bench.training(dim, rows, DEVICE, layers)
 
 
 def weights(model: torch.nn.Module) -> str:

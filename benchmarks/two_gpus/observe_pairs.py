@@ -28,9 +28,7 @@ Watch = Callable[[Path], "bench.Observing | Capture"]
 
 
 def _interval(ratios: NDArray[np.float64]) -> list[float]:
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return [round(float(value), 5) for value in (np.median(ratios), low, high)]
+    return [round(value, 5) for value in bench.interval(ratios)]
 
 
 def pairs(
