@@ -71,14 +71,15 @@ def test_waiting_transfer_and_idle_time_of_each_rank():
     assert found.of(7) is None
 
 
-def test_what_the_light_window_costs_was_idle_first_then_waiting():
+def test_what_the_light_window_costs_was_idle_time_and_waiting_alike():
+    """Its cost slows all hosts by the same factor, and so also that by which one is later than the others."""
     found, _ = undisturbed(*two(), 90.0)
     assert found.light_ms == pytest.approx(100) and found.step_ms == 90
-    assert parts(found.of(0)) == (40, 5, 30, 0, 2, 13) and parts(found.of(1)) == (40, 5, 0, 0, 0, 45)
-    assert sum(parts(found.of(0))) == 90
+    assert parts(found.of(0)) == (40, 5, 24.3, 0, 2, 18.7) and parts(found.of(1)) == (40, 5, 0, 0, 0, 45)
+    assert sum(parts(found.of(0))) == pytest.approx(90)
     busy = [[("gemm", 0, 60, 7), (REDUCE, 60, 95, 20)], [("gemm", 0, 90, 7), (REDUCE, 90, 95, 20)]]
     found, _ = undisturbed(*two(ran=lambda step: busy), 92.0)
-    assert parts(found.of(0)) == (60, 5, 27, 0, 0, 0) and parts(found.of(1)) == (90, 5, 0, 0, 0, 0)
+    assert parts(found.of(0)) == (60, 5, 23.1, 0, 0, 3.9) and parts(found.of(1)) == (90, 5, 0, 0, 0, 0)
 
 
 def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said():
@@ -252,8 +253,25 @@ def test_steps_that_no_profiler_has_touched_are_the_measure():
     """Behind the windows the host is slower: the light window is one of those steps, and no measure of the host."""
     found, _ = of_plain_step(*two(), PlainStep(ms=75.0, whole_ms=92.0, near_ms=97.0, behind_ms=97.0))
     assert (found.step_ms, found.behind_ms) == (75.0, 97.0)
-    assert parts(found.of(0)) == (40, 5, 28, 0, 2, 0) and parts(found.of(1)) == (40, 5, 0, 0, 0, 30)
+    assert parts(found.of(0)) == (40, 5, 15.8, 0, 2, 12.2) and parts(found.of(1)) == (40, 5, 0, 0, 0, 30)
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 75
+    assert found.stretched == pytest.approx(100 / 75)
+
+
+def test_steps_far_longer_behind_the_windows_may_be_the_trainings_own():
+    """Neither the steps before nor a mean of both is then said to be the step without recording."""
+    found, why = of_plain_step(*two(), PlainStep(ms=60.0, whole_ms=85.0, near_ms=96.0, behind_ms=96.0))
+    assert found is None and why == (
+        "steps behind the recorded ones take 96.0 ms, and 60.0 before them: whether the profiler made them longer or "
+        "the training itself is not known"
+    )
+    busy = [[("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)], [("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)]]
+    found, why = of_plain_step(
+        *two(ran=lambda step: busy), PlainStep(ms=60.0, whole_ms=85.0, near_ms=98.0, behind_ms=98.0)
+    )
+    assert why is None and found.step_ms == 98.0, (
+        "the device itself works for longer: it is the training's own"
+    )
 
 
 def test_a_busy_device_was_slower_itself():

@@ -71,10 +71,16 @@ def test_what_was_said_is_held_to_the_nearer_of_both_truths():
     said = {"undisturbed": {"step_ms": 104.0, "ranks": [rank]}, "findings": []}
     near = {"alone": clock(100.0, 46.0), "again": clock(102.0, 40.0), "traced": {**clock(0, 0), "said": said}}
     cells = table({"one": near}).splitlines()[-1].split(" | ")
-    assert cells[4] == "+2.0" and cells[11] == "4.0"
+    assert cells[4] == "+2.0" and cells[11:13] == ["4.0", "4.0"]
     far = {**near, "again": clock(99.0, 44.0)}
     cells = table({"one": far}).splitlines()[-1].split(" | ")
     assert cells[4] == "+4.0 ✗" and cells[11] == "4.0"
     apart = {**near, "alone": clock(80.0, 40.0)}
     cells = table({"one": apart}).splitlines()[-1].split(" | ")
     assert cells[4] == "+2.0 ~" and cells[11] == "10.0 ✗"
+    slowed = clock(100.0, 40.0)
+    slowed["clock"]["cupti_ms"] = 125.0
+    cells = table({"one": {"alone": slowed, "traced": near["traced"]}}).splitlines()[-1].split(" | ")
+    assert [cells[5], cells[9]] == ["50.0", "50.0"], (
+        "CUPTI's steps were longer, and the device's work was not"
+    )

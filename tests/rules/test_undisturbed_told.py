@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from light_run import write_light
 from msgspec import UNSET, structs
+from observed_run import usual, write_rank
 
 from traceops import analyze
 from traceops.render import write_report
@@ -101,6 +102,38 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     assert "a step without the profiler, by the light window; the traces show up to 27." in found.message
 
 
+def by_turns(folder):
+    """The traces show rank 3 idle and the others waiting for it; in the light window rank 0's host is the late one."""
+    run = made(folder)
+    for rank in range(4):
+        begin = 9 if rank == 0 else 4
+        ran = [("gemm", begin - 4, begin, 7), ("gemm", begin, begin + 2, 7), (GATHER, begin + 2, 20.498, 20)]
+        write_light(run, rank, 6, 20.5, lambda step, ran=ran: ran)
+    return analyze(run)
+
+
+def test_of_hosts_that_are_late_by_turns_none_alone_is_named(tmp_path):
+    report = by_turns(tmp_path)
+    [found] = [f for f in report.findings if f.rule == "TO-I001"]
+    assert found.ranks == (0, 3)
+    assert (
+        "On ranks 0, 3 the GPU has nothing to run" in found.message
+        and "Whose host is the latest changes: rank 0's in the light window, rank 3's in the traces."
+        in found.message
+    )
+
+
+def test_with_launches_in_time_a_step_keeps_the_work_of_the_busiest_device(tmp_path):
+    """Not only its own idle time goes: ranks that wait for a late host wait no more. But no device works for less."""
+    report = by_turns(tmp_path)
+    [found] = [f for f in report.findings if f.rule == "TO-I001"]
+    busiest = max(row.compute_ms + row.comm_transfer_ms + row.memory_ms for row in report.undisturbed.ranks)
+    assert busiest == pytest.approx(15.5, abs=0.1)
+    assert found.impact_ms <= report.undisturbed.step_ms - busiest + 0.01
+    saved = next(one.value for one in found.evidence if one.metric == "saved without it")
+    assert saved == found.impact_ms, "of the step without the profiler, of which it is a part"
+
+
 def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(DATA / "hta" / "pair", run)
@@ -117,6 +150,43 @@ def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
 def test_what_the_profiler_costs_is_a_remark(told):
     [found] = [f for f in told.findings if f.rule == "TO-V005"]
     assert found.severity == "info" and "light window" in found.message
+
+
+def test_steps_that_are_longer_behind_the_window_than_before_it_are_told(tmp_path):
+    """The light window lies among the longer ones: it was disturbed too, and the report does not deny it."""
+    run = made(tmp_path)
+    before, behind = [usual(20.0) for _ in range(8)], [usual(27.0) for _ in range(24)]
+    for rank in range(4):
+        write_rank(run, rank, [*before, *(usual(39.0, recorded=True) for _ in range(6)), *behind])
+        write_light(run, rank, 6, 28.0, ran(9.0))
+    report = analyze(run)
+    [found] = [f for f in report.findings if f.rule == "TO-V005"]
+    assert found.severity == "info" and (
+        "What is said of idle time is of the light window, and is an estimate: its own steps still took 28.00 ms, 1.40 "
+        "times as long" in found.message
+    )
+    assert (
+        "Behind its windows steps take 35 % longer than before them (27.00 and 20.00 ms): what the profiler leaves in "
+        "the process slows hosts, or the training or the machine is slower there by itself." in found.message
+    )
+    said = text_of(report)
+    assert "(20.0 before the recorded steps, 27.0 behind them)" in said
+    assert (
+        "a step takes 20.0 ms without recording (7 steps before the recorded ones, 20.0 to 20.0), 28.0 in the light "
+        "window" in said
+    )
+    assert "Without recording, scaled from the light window: the device" in said
+    assert "Behind the recorded steps one takes 27.0 ms, 35 % more" in said
+
+
+def test_steps_longer_behind_the_window_are_told_where_its_own_are_not_known_to_be(tmp_path):
+    run = made(tmp_path, profiled_step_ms=None)
+    for rank in range(4):
+        steps = [usual(20.0) for _ in range(8)] + [usual(39.0, recorded=True) for _ in range(6)]
+        write_rank(run, rank, steps + [usual(27.0) for _ in range(24)])
+        (run / f"rank_{rank}/light.bin.gz").unlink()
+    [found] = [f for f in analyze(run).findings if f.rule == "TO-V005"]
+    assert found.severity == "info" and found.message.startswith("Behind its windows steps take 35 % longer")
 
 
 def test_a_clean_bill_speaks_of_the_undisturbed_step(tmp_path):

@@ -16,8 +16,17 @@ from traceops.measure.typical import usual_steps
 
 _ENOUGH = 6  # steps without recording, of the whole run
 _LEAST = 4  # on either side of the windows
-_MOST = 1.4  # behind ÷ before: more is the training's own
+_MOST = 1.5  # behind ÷ before: beyond that nobody knows whether it is the profiler's or the training's own
 _MORE = 1.03  # behind ÷ before from which it is told
+
+
+@dataclass(frozen=True)
+class StepsBefore:
+    """Steps before the windows: how many, the shortest and the longest of them."""
+
+    count: int
+    least_ms: float
+    most_ms: float
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,19 @@ class PlainStep:
     """ms: without recording, before any window where that is shorter. whole_ms: of all such steps.
 
     near_ms: of those that a light window lies among. behind_ms: the same, None where it is hardly longer than ms.
+    before: the steps that `ms` is the mean of; None where all such steps of the run count.
     """
 
     ms: float
     whole_ms: float
     near_ms: float
     behind_ms: float | None = None
+    before: StepsBefore | None = None
+
+    @property
+    def far_apart(self) -> bool:
+        """Whether steps behind the windows take so much longer that those before need not be of the same training."""
+        return self.behind_ms is not None and self.behind_ms > _MOST * self.ms
 
     @classmethod
     def even(cls, ms: float) -> PlainStep:
@@ -53,9 +69,11 @@ def plain_step(run: WholeRun) -> PlainStep | None:
     if min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
     early, late = _usual_ms(step[before]), _usual_ms(step[behind])
-    if not early < late <= _MOST * early:
+    if early >= late:
         return PlainStep.even(whole)
-    return PlainStep(early, whole, late, late if late > _MORE * early else None)
+    more = late if late > _MORE * early else None
+    own = step[before][usual_steps(step[before])]
+    return PlainStep(early, whole, late, more, StepsBefore(len(own), float(own.min()), float(own.max())))
 
 
 def _usual_ms(took: NDArray[np.float64]) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks
 from traceops.across.light_groups import groups_of
-from traceops.across.plain_step import PlainStep
+from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.intervals import Intervals, merge, subtract, union
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
@@ -50,6 +50,7 @@ class Undisturbed:
 
     step_ms: without any recording. light_ms: in the light window, the median over ranks. steps: of the light window
     that were taken. source: 'cupti' or 'torch'. behind_ms: a step behind the windows, where it is longer than before.
+    before: the steps that step_ms is the mean of, None where all that were not recorded count.
     """
 
     step_ms: float
@@ -58,6 +59,12 @@ class Undisturbed:
     steps: int
     ranks: tuple[UndisturbedRank, ...]
     behind_ms: float | None = None
+    before: StepsBefore | None = None
+
+    @property
+    def stretched(self) -> float:
+        """Light ÷ undisturbed step: what even the light window cost, and what the profiler left behind."""
+        return self.light_ms / self.step_ms
 
     def of(self, rank: int) -> UndisturbedRank | None:
         """The rank's, None where it has no light window."""
@@ -90,20 +97,29 @@ def undisturbed(
         )
     # A device that works for as long as the step was slower itself behind the windows, whatever its host did.
     by_host = all(one.idle_ms + one.wait_ms >= one.light_ms - plain.ms for one in ranks)
+    if by_host and plain.far_apart:
+        return None, (
+            f"steps behind the recorded ones take {plain.near_ms:.1f} ms, and {plain.ms:.1f} before them: whether the "
+            "profiler made them longer or the training itself is not known"
+        )
     # Steps differ: a light step that is shorter than others is one all the same.
-    least_ms = min(plain.ms if by_host else plain.whole_ms, light_ms)
+    least_ms = min(plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms, light_ms)
     brought = tuple(_brought_to(one, least_ms) for one in ranks)
-    behind_ms = plain.behind_ms if by_host else None
-    return Undisturbed(least_ms, light_ms, source, int(like.sum()), brought, behind_ms), None
+    behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)
+    return Undisturbed(least_ms, light_ms, source, int(like.sum()), brought, behind_ms, before), None
 
 
 def _brought_to(light: UndisturbedRank, step_ms: float) -> UndisturbedRank:
-    """Recording costs the host, and the device's work takes as long without: what is too much was idle, or waiting."""
-    idle = light.idle_ms - (light.light_ms - step_ms)
-    wait = light.wait_ms + min(idle, 0.0)
+    """Recording costs hosts, and the device's work takes as long without: what is too much was idle, or waiting.
+
+    It slows all hosts alike, and so also that by which one is later than the others: idle time and waiting shrink by
+    the same factor. Which of both the undisturbed step has more of is therefore an estimate, but not their sum.
+    """
+    free = light.idle_ms + light.wait_ms
+    left = max(free - (light.light_ms - step_ms), 0.0) / free if free > 0 else 0.0
     return UndisturbedRank(
-        light.rank, light.light_ms, light.compute_ms, light.transfer_ms, max(wait, 0.0), light.unmatched_ms,
-        light.memory_ms, max(idle, 0.0),
+        light.rank, light.light_ms, light.compute_ms, light.transfer_ms, left * light.wait_ms, light.unmatched_ms,
+        light.memory_ms, left * light.idle_ms,
     )  # fmt: skip
 
 

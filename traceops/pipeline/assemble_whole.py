@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from traceops.across.plain_step import plain_step
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.pipeline.observed_run import ObservedRun
-from traceops.report.undisturbed import UndisturbedRankRow, UndisturbedRows
+from traceops.report.undisturbed import StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
 from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows
 
 MOST_PIECES = 1000
@@ -24,10 +25,14 @@ def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
     if run is None:
         return None
     recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
+    plain = plain_step(run)
+    longer = plain if plain is not None and plain.behind_ms is not None else None
     return WholeRunRows(
         steps=int(run.timed.sum()),
         typical_steps=run.typical_steps,
         typical_ms=_rounded(run.typical_ms),
+        before_ms=None if longer is None else _rounded(longer.ms),
+        behind_ms=None if longer is None else _rounded(longer.near_ms),
         recorded_steps=max(recorded, 0),
         start_steps=len(run.start),
         skipped_steps=run.skipped,
@@ -61,6 +66,13 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float) -> Undisturbe
         recorded_ms=_rounded(recorded_ms),
         behind_ms=None if undisturbed.behind_ms is None else _rounded(undisturbed.behind_ms),
         light_steps=undisturbed.steps,
+        before=None
+        if undisturbed.before is None
+        else StepsBeforeRow(
+            count=undisturbed.before.count,
+            least_ms=_rounded(undisturbed.before.least_ms),
+            most_ms=_rounded(undisturbed.before.most_ms),
+        ),
         ranks=tuple(
             UndisturbedRankRow(
                 rank=one.rank,

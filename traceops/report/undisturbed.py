@@ -23,6 +23,14 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: Annotated[NotNegative, Meta(description="Nothing ran on the device.")]
 
 
+class StepsBeforeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps before the recorded ones, which no profiler has touched yet."""
+
+    count: Count
+    least_ms: NotNegative
+    most_ms: NotNegative
+
+
 class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Where a step goes that is not recorded (docs/observe.md)."""
 
@@ -35,4 +43,10 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     behind_ms: Annotated[
         NotNegative | None,
         Meta(description="A step behind the windows, where it is longer than before them."),
+    ] = None
+    before: Annotated[
+        StepsBeforeRow | None,
+        Meta(
+            description="The steps that step_ms is the mean of. Null: all of the run's without the profiler."
+        ),
     ] = None

@@ -90,6 +90,10 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     steps: Annotated[Count, Meta(description="Timed without the profiler, from the second on.")]
     typical_steps: Count
     typical_ms: NotNegative
+    before_ms: Annotated[
+        NotNegative | None, Meta(description="Before the recorded steps, where those behind take longer.")
+    ] = None
+    behind_ms: Annotated[NotNegative | None, Meta(description="Behind them, there.")] = None
     recorded_steps: Count = 0
     start_steps: Annotated[Count, Meta(description="At the beginning, longer than the typical one.")] = 0
     skipped_steps: Annotated[Count, Meta(description="Whose optimizer a gradient scaler left out.")] = 0

@@ -17,7 +17,7 @@ from traceops.core.units import stored
 from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
-from traceops.rules.idle_time import Idle
+from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
 
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
@@ -57,14 +57,16 @@ def finding_of(
     """
     words, slowdown = inputs.run.step_words, inputs.slowdown
     worst = max(idle, key=lambda one: one.pct)
-    hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
-    ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
-    evidence = _evidence(kind, worst, idle, inputs.run.step_ms, saved, words)
+    by_light, by_trace = _hit(kind, idle, worst)
+    ranks = [one.times.summary.rank for one in idle if one in (*by_light, *by_trace)]
+    rank = worst.times.summary.rank
+    impact = _impact_ms(kind, inputs, idle, worst, saved)
+    evidence = _evidence(kind, worst, idle, inputs.run.step_ms, impact if worst.light else saved, words)
     at_most = "" if len(ranks) == 1 else "up to "
     message = kind.message.format(
         where=_where(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
-    message += _of_profiler(kind, worst, idle, slowdown)
+    message += _of_profiler(kind, worst, idle, slowdown) + _by_turns(worst, by_light, by_trace)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
     if optimizer is not None:
         name, took = optimizer
@@ -82,10 +84,37 @@ def finding_of(
         message,
         evidence,
         ranks=ranks,
-        impact_ms=stored(_impact_ms(kind, worst, saved)),
+        impact_ms=stored(impact),
         cause=kind.cause,
     )
     return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
+
+
+def _hit(kind: IdleJudgement, idle: Sequence[Idle], worst: Idle) -> tuple[list[Idle], list[Idle]]:
+    """Ranks that are hardly better than the worst: by what is claimed, and by the traces, where these say other ranks.
+
+    Of two hosts the one is the later now and the other then: the device that waits for its host in the light window
+    may wait for another rank in the traces. A rank that neither is idle nor waits without the profiler is not named.
+    """
+    hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
+    if not worst.light or kind.bucket != "idle_host":
+        return hit, []
+    least = max(kind.bounds[0], _ALSO * max(one.recorded_pct for one in idle))
+    room = kind.bounds[0] / 100 * worst.step_ms
+    return hit, [one for one in idle if one.recorded_pct >= least and one.ms + one.wait_ms >= room]
+
+
+def _by_turns(worst: Idle, by_light: Sequence[Idle], by_trace: Sequence[Idle]) -> str:
+    """That the traces do not show the same host late as the light window, '' where they do."""
+    if all(one in by_light for one in by_trace):
+        return ""
+    shown = max(by_trace, key=lambda one: one.recorded_pct)
+    if shown is worst:
+        return ""
+    rank, other = worst.times.summary.rank, shown.times.summary.rank
+    return (
+        f" Whose host is the latest changes: rank {rank}'s in the light window, rank {other}'s in the traces."
+    )
 
 
 def _evidence(
@@ -143,10 +172,14 @@ def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
     return (Evidence("recorded with the profiler", stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
-def _impact_ms(kind: IdleJudgement, worst: Idle, saved: float | None) -> float:
+def _impact_ms(
+    kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
+) -> float:
     """How much shorter a step would be, ms: as the replay has it, within what is this bucket's."""
     if saved is None:
         return worst.ms
+    if worst.light and kind.bucket == "idle_host" and inputs.undisturbed is not None:
+        return in_time_ms(idle, inputs.run, inputs.undisturbed, saved)
     return saved if kind.whole_change and not worst.bounded else min(worst.ms, saved)
 
 

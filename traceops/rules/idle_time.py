@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceops.across.cross_rank import RankTimes
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.ledger import IDLE_BUCKETS
 
@@ -16,7 +16,8 @@ _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 class Idle:
     """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
 
-    `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for.
+    `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that
+    step, for other ranks, where the light window tells.
     """
 
     times: RankTimes
@@ -24,10 +25,15 @@ class Idle:
     step_ms: float
     recorded_ms: float
     light: bool = False  # whether the light window tells how long the device is idle
+    wait_ms: float = 0.0
 
     @property
     def pct(self) -> float:
         return 100.0 * self.ms / self.step_ms
+
+    @property
+    def recorded_pct(self) -> float:
+        return 100.0 * self.recorded_ms / self.times.step_ms
 
     @property
     def bounded(self) -> bool:
@@ -52,11 +58,22 @@ def idle_of(
     if undisturbed is not None and own is not None:
         # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
         most = own.idle_ms * host_share if bucket == "idle_host" else min(recorded, own.idle_ms)
-        return Idle(times, most, undisturbed.step_ms, recorded, light=True)
+        return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
     busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
     return Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
+
+
+def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float:
+    """What the undisturbed step gains with all launches in time, ms. saved: what the recorded one gains, by the replay.
+
+    The device's work is left, and what ranks wait for besides their hosts: what the replay leaves beyond the work.
+    """
+    recorded = max(sum(times.mean_ms(own) for own in _DEVICE_WORK) for times in run.ranks)
+    left = max(run.step_ms - saved - recorded, 0.0)
+    room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks) - left
+    return min(max(room, 0.0), max(one.ms + one.wait_ms for one in idle))
 
 
 def host_share(ranks: Sequence[RankTimes]) -> float:

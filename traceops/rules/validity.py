@@ -1,4 +1,4 @@
-"""TO-V001 to TO-V005: how far the traces can be trusted; other modules here have the others."""
+"""TO-V001, TO-V002 and TO-V004: how far the traces can be trusted; other modules here have the others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
-from traceops.core.findings import Evidence, severity_of
+from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import stored
-from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown, some_profiled_as_short
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
     KERNELS_MISSING,
@@ -21,6 +19,7 @@ from traceops.rules.activity import (
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
 from traceops.rules.inputs import Inputs
+from traceops.rules.profiler_cost import PROFILER_COST, judge_profiler
 from traceops.rules.uneven_steps import UNEVEN_STEPS, judge_steps
 from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP
 from traceops.rules.whole_steps import judge as judge_whole_steps
@@ -63,19 +62,6 @@ NO_SYNC_IN_BACKWARD = Rule(
     ),
 )
 
-PROFILER_COST = Rule(
-    id="TO-V005",
-    title="The profiler itself slowed the steps",
-    fires=(
-        "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
-        "warning from 30 % unless a light window tells of the step without it."
-    ),
-    advice=(
-        "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
-        "compare with the unprofiled step time."
-    ),
-)
-
 RULES = (
     MISSING_RANKS,
     DAMAGED,
@@ -89,8 +75,6 @@ RULES = (
     NO_WHOLE_STEP,
 )
 _MOST_LISTED = 1024  # ranks named in one finding
-SLOWED = 1.10  # profiled ÷ unprofiled step
-_SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -107,7 +91,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         NO_SYNC_IN_BACKWARD.not_evaluated(NO_STEP_REASON)
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
-        judge_profiler(inputs.manifest, light=inputs.undisturbed is not None),
+        judge_profiler(inputs),
         judge_clocks(inputs.run),
         judge_contradictions(inputs.found.doubts, inputs.run),
         judge_kernels(inputs.ranks),
@@ -207,42 +191,5 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
             "launched a collective there.",
             [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
             ranks=sorted(with_backward),
-        ),
-    )
-
-
-def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
-    """TO-V005: the observer's own cost. light: whether a light window tells of the step without it."""
-    ratio = profiler_slowdown(manifest)
-    if ratio is None and first_steps_profiled(manifest):
-        return PROFILER_COST.not_evaluated(
-            "the recorded steps are the program's first ones, which often take longer without the profiler too",
-        )
-    if ratio is None and some_profiled_as_short(manifest):
-        return PROFILER_COST.not_evaluated(
-            "some profiled steps are as short as those without the profiler and others far longer, so something else "
-            "lengthens those",
-        )
-    if ratio is None:
-        return PROFILER_COST.not_evaluated(
-            "no unprofiled steps were timed; `traceops run` and traceops.capture time some",
-        )
-    profiled, plain = manifest["profiled_step_ms"], manifest["unprofiled_step_ms"]
-    severity = severity_of(ratio, *_SLOWDOWN_BOUNDS)
-    if severity is None:
-        return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
-    rest = "" if not light else " What is said of idle time is of the light window, which it did not disturb."
-    return PROFILER_COST.verdict(
-        PROFILER_COST.finding(
-            "info" if light else severity,
-            "high",
-            f"Steps took {profiled:.2f} ms with the profiler and {plain:.2f} ms without, {ratio:.2f} times as "
-            f"long: host time in this report is overstated.{rest}",
-            [
-                Evidence("profiled ÷ unprofiled step", stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
-                Evidence("unprofiled step", stored(plain), "ms"),
-                Evidence("profiled step", stored(profiled), "ms"),
-            ],
-            impact_ms=None,
         ),
     )

@@ -34,8 +34,8 @@ from traceops.render.report.verdict import hang_leads, is_unrecorded, lead_findi
 from traceops.render.sure import SURE
 from traceops.report.model import Report
 from traceops.rules.explained import explains
+from traceops.rules.profiler_cost import SLOWED
 from traceops.rules.slow_group import SLOW_GROUP, clause_of
-from traceops.rules.validity import SLOWED
 
 _GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason
 _MOST_GREW = 2

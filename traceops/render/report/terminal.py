@@ -33,7 +33,7 @@ from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.run import StepTime
-from traceops.rules.validity import SLOWED
+from traceops.rules.profiler_cost import SLOWED
 
 _MOST_RANKS = 8
 _BAR_WIDTH = 30

@@ -20,6 +20,7 @@ _PARTS = (
     ("idle_ms", "is idle for"),
 )
 _LEAST_PCT = 0.5  # of the step: what is less is not told
+_SCALED = 1.1  # light ÷ undisturbed step from which waiting and idle time are an estimate
 MOST_ROWS = 64
 
 
@@ -47,13 +48,21 @@ def sentence(rows: UndisturbedRows) -> str:
     behind = (
         ""
         if rows.behind_ms is None
-        else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms: torch's profiler stays in the "
-        "process and slows its host, or the training itself is slower there. TEARDOWN_CUPTI=1 in the environment "
-        "makes the profiler leave (CUDA 12.6 or newer)."
+        else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms, "
+        f"{100 * (rows.behind_ms / rows.step_ms - 1):.0f} % more: torch's profiler stays in the process and slows its "
+        "host, or the training or the machine is slower there. TEARDOWN_CUPTI=1 in the environment makes the profiler "
+        "leave (CUDA 12.6 or newer)."
     )
+    of = (
+        ""
+        if rows.before is None
+        else f" ({rows.before.count} steps before the recorded ones, {ms_text(rows.before.least_ms)} to "
+        f"{ms_text(rows.before.most_ms)})"
+    )
+    scaled = ", scaled from the light window" if rows.light_ms >= _SCALED * rows.step_ms else ""
     return (
-        f"a step takes {ms_text(rows.step_ms)} ms without recording, {ms_text(rows.light_ms)} in the light window, "
-        f"{ms_text(rows.recorded_ms)} as recorded. Without recording{doing}{over}.{behind}"
+        f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
+        f"window, {ms_text(rows.recorded_ms)} as recorded. Without recording{scaled}{doing}{over}.{behind}"
     )
 
 
@@ -81,7 +90,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
             text(said[0].upper() + said[1:]),
             soft(
                 "From the light window: kernels and copies of a few steps, recorded without the host's part. What "
-                "even that made the step longer is taken from idle time, then from waiting."
+                "even that made the step longer is taken from idle time and waiting, from both in proportion."
             ),
             TableBlock(table, "narrow"),
         ),

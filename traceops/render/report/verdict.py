@@ -33,9 +33,10 @@ from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
+from traceops.rules.profiler_cost import PROFILER_COST, SLOWED
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
+from traceops.rules.validity import MISSING_RANKS
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0

@@ -13,6 +13,7 @@ from traceops.render.document import Block, Chart, Heading, Section, TableBlock,
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.report.model import Report
 from traceops.report.whole_run import HostRow, OccasionRow, StepsRow, WholeRunRows
+from traceops.rules.profiler_cost import SLOWED
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
@@ -80,6 +81,10 @@ def sentence(rows: WholeRunRows, recorded_ms: float | None = None) -> str:
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
+    if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
+        said += (
+            f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
+        )
     if (times := much_longer(rows.typical_ms, recorded_ms)) is not None:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:

@@ -1,0 +1,109 @@
+"""TO-V005: what the profiler itself cost the steps, in its windows and behind them."""
+
+from __future__ import annotations
+
+from traceops.across.plain_step import PlainStep, plain_step
+from traceops.across.undisturbed import Undisturbed
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.core.units import stored
+from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown, some_profiled_as_short
+from traceops.rules.inputs import Inputs
+
+PROFILER_COST = Rule(
+    id="TO-V005",
+    title="The profiler itself slowed the steps",
+    fires=(
+        "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
+        "warning from 30 % unless a light window tells of the step without it. Info too where, on GPUs, steps "
+        "behind the profiler's windows take 10 % more than those before them."
+    ),
+    advice=(
+        "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
+        "compare with the unprofiled step time."
+    ),
+)
+SLOWED = 1.10  # profiled ÷ unprofiled step
+_SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
+
+
+def judge_profiler(inputs: Inputs) -> Verdict:
+    """TO-V005: the observer's own cost, in its windows and behind them."""
+    manifest, undisturbed = inputs.manifest, inputs.undisturbed
+    on_gpu = any(summary.on_gpu for summary in inputs.ranks)  # on a CPU nothing of the profiler stays
+    plain = plain_step(inputs.whole) if inputs.whole is not None and on_gpu else None
+    ratio = profiler_slowdown(manifest)
+    severity = None if ratio is None else severity_of(ratio, *_SLOWDOWN_BOUNDS)
+    behind, measured = _behind(undisturbed, plain)
+    if severity is None and behind:
+        return PROFILER_COST.verdict(
+            PROFILER_COST.finding("info", "medium", behind, measured, impact_ms=None)
+        )
+    if ratio is None and first_steps_profiled(manifest):
+        return PROFILER_COST.not_evaluated(
+            "the recorded steps are the program's first ones, which often take longer without the profiler too",
+        )
+    if ratio is None and some_profiled_as_short(manifest):
+        return PROFILER_COST.not_evaluated(
+            "some profiled steps are as short as those without the profiler and others far longer, so something else "
+            "lengthens those",
+        )
+    if ratio is None:
+        return PROFILER_COST.not_evaluated(
+            "no unprofiled steps were timed; `traceops run` and traceops.capture time some",
+        )
+    profiled, before = manifest["profiled_step_ms"], manifest["unprofiled_step_ms"]
+    if severity is None:
+        return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
+    told = (
+        f"Steps took {profiled:.2f} ms with the profiler and {before:.2f} ms without, {ratio:.2f} times as "
+        "long: host time in this report is overstated.",
+        _idle_is_of(undisturbed),
+        behind,
+    )
+    return PROFILER_COST.verdict(
+        PROFILER_COST.finding(
+            severity if undisturbed is None else "info",
+            "high",
+            " ".join(part for part in told if part),
+            [
+                Evidence("profiled ÷ unprofiled step", stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
+                Evidence("unprofiled step", stored(before), "ms"),
+                Evidence("profiled step", stored(profiled), "ms"),
+                *measured,
+            ],
+            impact_ms=None,
+        ),
+    )
+
+
+def _idle_is_of(undisturbed: Undisturbed | None) -> str:
+    """What is said of idle time rests on, where there is a light window."""
+    if undisturbed is None:
+        return ""
+    if undisturbed.stretched < SLOWED:
+        return "What is said of idle time is of the light window."
+    return (
+        f"What is said of idle time is of the light window, and is an estimate: its own steps still took "
+        f"{undisturbed.light_ms:.2f} ms, {undisturbed.stretched:.2f} times as long, and idle time and waiting are "
+        "scaled down to the step without recording."
+    )
+
+
+def _behind(undisturbed: Undisturbed | None, plain: PlainStep | None) -> tuple[str, tuple[Evidence, ...]]:
+    """That steps behind the windows take longer than those before, in words and figures; nothing where they do not."""
+    if plain is None or plain.behind_ms is None or plain.behind_ms < SLOWED * plain.ms:
+        return "", ()
+    if undisturbed is not None and undisturbed.behind_ms is None:
+        return "", ()  # the device itself is slower there
+    more = plain.behind_ms / plain.ms
+    said = (
+        f"Behind its windows steps take {100 * (more - 1):.0f} % longer than before them ({plain.behind_ms:.2f} and "
+        f"{plain.ms:.2f} ms): what the profiler leaves in the process slows hosts, or the training or the machine is "
+        "slower there by itself."
+    )
+    return said, (
+        Evidence("step behind the windows ÷ before", stored(more), "×", SLOWED),
+        Evidence("step behind the windows", stored(plain.behind_ms), "ms"),
+        Evidence("step before the windows", stored(plain.ms), "ms"),
+    )
