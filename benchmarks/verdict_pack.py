@@ -9,6 +9,7 @@ import argparse
 import gzip
 import io
 import json
+import lzma
 import re
 import sys
 import tarfile
@@ -32,7 +33,10 @@ def pack(folder: Path, target: Path, renamed: dict[bytes, bytes]) -> None:
     if any(len(old) != len(new) for old, new in renamed.items()):
         raise ValueError("a path and what stands for it must be equally long")
     written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w:xz") as archive:
+    with (
+        lzma.open(written, "wb", preset=9 | lzma.PRESET_EXTREME) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w") as archive,
+    ):
         for path, data in _members(folder):
             for old, new in renamed.items():
                 data = data.replace(old, new)

@@ -22,6 +22,7 @@ from traceops.across.match import MatchedCollectives, match_collectives, waits_b
 from traceops.across.pace import best_pace
 from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph, build_graph
+from traceops.across.replay.leads import hosts_unknown
 from traceops.across.replay.roles_free import predict_roles
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.role_times import ByRole, measure_role_times
@@ -117,6 +118,16 @@ class CrossRank:
     def loaders_unknown(self) -> tuple[int, ...]:
         """Ranks whose loader may hold up a step that a cure makes shorter: its workers were not looked at."""
         return without_pace([times.summary for times in self.ranks], self.loading_ms)
+
+    @property
+    def hosts_unknown(self) -> tuple[int, ...]:
+        """Ranks whose host is slower in the window than before it: a cure takes it that it keeps up all the same."""
+        return hosts_unknown(self.graph) if self.graph is not None else ()
+
+    @property
+    def cures_are_least(self) -> bool:
+        """Whether steps that a cure leaves may take longer than is predicted."""
+        return bool(self.loaders_unknown or self.hosts_unknown)
 
     @property
     def step_words(self) -> StepWords:

@@ -171,6 +171,7 @@ def _what_if(found: Opened, asked: Asked) -> WhatIfAnswer:
         total=len(rows),
         rows=rows[: asked.top],
         loaders_unknown=replay.loaders_unknown if replay is not None else (),
+        hosts_unknown=replay.hosts_unknown if replay is not None else (),
     )
 
 

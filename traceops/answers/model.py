@@ -13,7 +13,7 @@ from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
 from traceops.report.cross_rows import RoleName, RoleRow, WhatIfRow
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 from traceops.report.rows import RankRow
-from traceops.report.run import LoadersUnknown
+from traceops.report.run import HostsUnknown, LoadersUnknown
 
 SHOW_VERSION = 1
 ShowVersion = Annotated[int, Meta(extra_json_schema={"const": SHOW_VERSION})]
@@ -256,6 +256,7 @@ class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     total: Count
     rows: tuple[WhatIfRow, ...]
     loaders_unknown: LoadersUnknown = ()
+    hosts_unknown: HostsUnknown = ()
 
 
 class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):

@@ -37,7 +37,7 @@ from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.finding_blocks import finding_block
-from traceops.render.report.then_text import LOADERS_UNKNOWN
+from traceops.render.report.then_text import why_least
 from traceops.render.writers.terminal import MARK
 from traceops.report.cross_rows import RoleRow, WhatIfRow
 from traceops.report.rows import RankRow
@@ -143,7 +143,8 @@ def _what_if(answer: WhatIfAnswer) -> list[Block]:
     if answer.replay_error_pct is not None:
         within = f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured "
         within += words.choose("steps", "window")
-        within += f"; {LOADERS_UNKNOWN}" if answer.loaders_unknown else ""
+        why = why_least(answer.loaders_unknown, answer.hosts_unknown)
+        within += f"; {why}" if why else ""
         note = "; ".join(part for part in (within, note) if part)
     return [_what_if_table(answer.rows, words, note)]
 

@@ -61,6 +61,7 @@ def replay_of(run: CrossRank) -> Replay | None:
         straggler_slowdown=None if slowdown is None else stored(slowdown),
         steps=tuple(run.graph.steps) if run.graph is not None else (),
         loaders_unknown=run.loaders_unknown,
+        hosts_unknown=run.hosts_unknown,
     )
 
 

@@ -171,6 +171,13 @@ LoadersUnknown = Annotated[
         "steps are the least."
     ),
 ]
+HostsUnknown = Annotated[
+    tuple[int, ...],
+    Meta(
+        description="Ranks whose host takes longer than the recorded steps and uses up what it was ahead: nobody "
+        "knows how fast it is without the profiler, and predicted steps are the least."
+    ),
+]
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +187,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     straggler_slowdown: float | None
     steps: tuple[int, ...] = ()
     loaders_unknown: LoadersUnknown = ()
+    hosts_unknown: HostsUnknown = ()
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,7 +224,7 @@ def _finding(
     shared = kind == "more_work" and not group.beside
     cured = "With the work shared evenly" if shared else "At their peers' pace"
     words = run.step_words
-    more, up_to = (" or more", "up to ") if run.loaders_unknown else ("", "")
+    more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
     would = f"{cured} {words.the} would take {(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms"
     if group.beside:
         cured = f"With {who_of(group.beside, 4)} cured too"

@@ -94,6 +94,11 @@ def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
     return on_cpu and straggler.share < _MOST_OF_WAITING
 
 
+def slowed_by_profiler(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
+    return straggler.cause == "host" and straggler.rank in run.hosts_unknown
+
+
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
     """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
     assert run.lateness is not None

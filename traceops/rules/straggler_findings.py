@@ -19,7 +19,7 @@ from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
-from traceops.rules.straggler_conditions import cured_beside, uncertain
+from traceops.rules.straggler_conditions import cured_beside, slowed_by_profiler, uncertain
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
@@ -72,7 +72,7 @@ def finding_of(
     beside = sorted(rank for rank in cured if rank != straggler.rank)
     pace = _PACE.get(longer, "At its peers' pace")
     said = run.step_words
-    more, up_to = (" or more", "up to ") if run.loaders_unknown else ("", "")
+    more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
     if shared is not None:
         message += (
             f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)}{more} instead of "
@@ -85,6 +85,11 @@ def finding_of(
     else:
         then = f"{(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms{average}"
         message += f"{pace} {said.the} would take {then}"
+    if run.hosts_unknown and not note:
+        note = (
+            " Hosts take longer in these steps than before them, and how fast they are without the profiler is not "
+            "known."
+        )
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
         note += f" This is approximate: {doubt}."
@@ -121,6 +126,12 @@ def _of_host(
             "machine."
         )
         return "low", "info", note
+    if slowed_by_profiler(run, straggler) and undisturbed is None:
+        note = (
+            " But it had run ahead when the window began and used that up in these steps: the profiler slows its "
+            "host, and without it this rank may not be late."
+        )
+        return "low", "info", note
     if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
         note = (
             " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
@@ -154,8 +165,7 @@ def only_waited_for(
         return []  # it would save a lot, and was left out for another reason
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
-        f"({CAUSE_WORDS[leader.cause].clause}), but they would hardly be faster without it: its cure "
-        f"saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
+        f"({CAUSE_WORDS[leader.cause].clause}), but its cure alone saves only {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
     if confidence == "low" and undisturbed is not None:

@@ -30,6 +30,7 @@ from traceops.rules.straggler_conditions import (
     nothing_to_compare,
     seen_in_its_steps,
     seen_waiting,
+    slowed_by_profiler,
     uncertain,
 )
 from traceops.rules.straggler_cores import held_by_cores
@@ -43,7 +44,7 @@ PERSISTENTLY_LATE = Rule(
         "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its "
         "peers' pace would save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to "
         "wait, and a permutation test puts chance at 12 % or less. Info where the others wait 10 % of the step "
-        "for one rank but would hardly be faster without it. Info also where the cause is the host or no single "
+        "for one rank but its cure would save less. Info also where the cause is the host or no single "
         "one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway. Without a GPU, a rank that takes longer for no single cause is named only if it "
         "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count. With "
@@ -190,6 +191,11 @@ def judge_stragglers(
                 f"rank {straggler.rank} takes longer in {steps_text(straggler.late_steps)}, but hardly anybody is seen "
                 "to wait for it there"
             )
+        elif not most and slowed_by_profiler(run, straggler):
+            left_out.append(
+                f"rank {straggler.rank} is late in {steps_text(straggler.late_steps)}, because the profiler slows its "
+                "host, which had run ahead before"
+            )
         elif not most and late_by_turns(run, straggler):
             steps = steps_text(straggler.late_steps)
             too_few = f"rank {straggler.rank} is late in {steps}, but others are as well, by turns"
@@ -294,6 +300,8 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
     assert run.stragglers is not None
     worst = 100 * float((straggler.saved / run.stragglers.step_ns).max())
     mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
+    if mean <= 0:
+        return None  # its peers are late in other steps: their pace is no cure
     severity = severity_of(worst, *BURST_PCT)
     assert run.lateness is not None
     times = spells([step in straggler.late_steps for step in run.lateness.steps])

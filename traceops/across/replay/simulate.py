@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.leads import lead as lead_of
+from traceops.across.replay.leads import least_loss
 from traceops.across.replay.loaders import batch_ns, paced
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
-
-_LOST = 0.002  # of a step, a step: what a host must lose of its lead to be looked at
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,16 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
 def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     """The steps under a change, if loaders keep up with it."""
     replayed, lost = _replay(graph, change, {})
-    least = _LOST * len(graph.steps) * float(replayed.step_ns().mean())
+    least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
     later = {rank: ns for rank, ns in lost.items() if ns > least}
-    if not later:
+    if later:
+        again = _replay(graph, change, later)[0]
+        if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()):
+            return again
+    if replayed.step_ns().sum() <= measured_step_ns(graph).sum():
         return replayed
-    again = _replay(graph, change, later)[0]
-    return again if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()) else replayed
+    as_ahead = _replay(graph, change, None)[0]  # no change makes steps longer because a lead is gone
+    return as_ahead if as_ahead.step_ns().sum() < replayed.step_ns().sum() else replayed
 
 
 def _no_longer(
@@ -113,7 +117,7 @@ def _replay(
         without = () if spared else change.without
         own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
         own = _unslowed(own, change.unslowed) if change.unslowed else own
-        lead = 0 if later is None else _lead(own) + later.get(rank, 0)
+        lead = 0 if later is None else lead_of(own) + later.get(rank, 0)
         programs[rank] = _Simulation(own, graph.end_of[rank], without, lead)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
@@ -204,12 +208,6 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
         begin=source.begin[take],
         end=source.end[take],
     )
-
-
-def _lead(nodes: RankNodes) -> int:
-    """How far the host had run ahead before the window, ns: while its rank waited, which a change may end."""
-    first = (nodes.host > NEVER) & (nodes.stands_at <= nodes.stands_at[nodes.first_edge + 1])
-    return max(int((nodes.standing - nodes.host)[first].min()), 0) if first.any() else 0
 
 
 class _Simulation:

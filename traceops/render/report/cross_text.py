@@ -12,7 +12,7 @@ from traceops.core.units import percent_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.then_text import loaders_note
+from traceops.render.report.then_text import least_note
 from traceops.report.cross_rows import PipelineRow
 from traceops.report.model import Report
 from traceops.rules import stragglers
@@ -43,7 +43,7 @@ def replay_sentence(report: Report) -> str:
         said = (
             f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
         )
-    if note := loaders_note(report):
+    if note := least_note(report):
         said += f" {note[:1].upper()}{note[1:]}."
     slowdown = replay.straggler_slowdown
     late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)

@@ -18,7 +18,7 @@ from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
-from traceops.render.report.then_text import loaders_unknown, then_text
+from traceops.render.report.then_text import least_only, then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
@@ -201,7 +201,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     cure, step = _single_cure(report, finding), step_ms(report)
-    more, up_to = (" or more", "up to ") if loaders_unknown(report) else ("", "")
+    more, up_to = (" or more", "up to ") if least_only(report) else ("", "")
     if cure is not None and cure.late:
         return (
             f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)}{more} instead of "

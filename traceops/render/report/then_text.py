@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from traceops.core.units import ms_text
 from traceops.report.model import Report
 
-LOADERS_UNKNOWN = "a step may take longer: the pace of data loaders' workers is not known"
+_LOADERS = "the pace of data loaders' workers is not known"
+_HOSTS = "hosts are slower than before the window, and how fast they are without the profiler is not known"
 
 
 def then_text(report: Report, then_ms: float, pct: float) -> str:
-    """'21.9 ms (60 % less)'; 'or more' where data loaders may hold the step up that are hidden now."""
-    if loaders_unknown(report):
+    """'21.9 ms (60 % less)'; 'or more' where data loaders or hosts may hold the step up that are hidden now."""
+    if least_only(report):
         return f"{ms_text(then_ms)} ms or more (up to {pct:.0f} % less)"
     return f"{ms_text(then_ms)} ms ({pct:.0f} % less)"
 
 
-def loaders_unknown(report: Report) -> bool:
-    """Whether a data loader has workers of which nobody knows how fast they are."""
-    replay = report.summary.replay
-    return replay is not None and bool(replay.loaders_unknown)
+def least_only(report: Report) -> bool:
+    """Whether a step with a cause gone may take longer than is predicted."""
+    return bool(least_note(report))
 
 
-def loaders_note(report: Report) -> str:
+def least_note(report: Report) -> str:
     """What to say beside the replay's predictions then; '' where all is known."""
-    return LOADERS_UNKNOWN if loaders_unknown(report) else ""
+    replay = report.summary.replay
+    return "" if replay is None else why_least(replay.loaders_unknown, replay.hosts_unknown)
+
+
+def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
+    """The same for these ranks whose loaders and hosts are not known."""
+    why = [words for words, ranks in ((_LOADERS, loaders), (_HOSTS, hosts)) if ranks]
+    return f"a step may take longer: {'; '.join(why)}" if why else ""
