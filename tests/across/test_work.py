@@ -105,6 +105,27 @@ def test_another_choice_of_kernel_for_the_same_work_is_not_extra_work():
     assert kind_of(own).kind is UNSET
 
 
+def test_the_same_work_by_other_kernels_is_not_more_of_it():
+    """Attention without its fused kernel: 'it has more to compute', 'work of its peers 44.27 times', was said.
+
+    Kernels as on 2 H200 (case other_attention of `benchmarks/planted.py`), where elementwise kernels that the model
+    runs on activations run on matrices of scores too.
+    """
+    model = (("nvjet_a", 33, 23400.0, 132), ("nvjet_b", 25, 16300.0, 132), ("norm", 17, 4800.0, 17000))
+    fused = (("flash_backward", 8, 2700.0, 4096), ("flash_forward", 8, 850.0, 2048))
+    bmm = tuple((f"sm80_gemm_{number}", 8, 7000.0, 65536) for number in range(6))
+    scores = (("softmax", 8, 10400.0, 65536), ("where", 16, 6700.0, 1 << 20))
+    own = (*model, ("copy", 87, 9000.0, 6_000_000), ("add", 24, 7300.0, 5_000_000), *bmm, *scores)
+    found = kind_of(own, (*model, ("copy", 55, 600.0, 140_000), ("add", 17, 900.0, 110_000), *fused))
+    assert (found.kind, found.work) == ("extra_kernels", 1.0)
+
+
+def test_a_part_of_the_work_that_explains_the_time_is_more_work_however_small_it_is():
+    """Experts of a tenth of the step with three times the tokens."""
+    peers = (("nvjet", 4, 90000.0, 132), ("expert", 8, 10000.0, 4000))
+    assert kind_of((peers[0], ("expert", 8, 30000.0, 12000)), peers).kind == "more_work"
+
+
 def test_nothing_is_said_without_peers_or_where_it_does_not_compute_longer():
     assert compare_work(Rank(0, PEERS), []).kind is UNSET
     assert kind_of(PEERS).kind is UNSET

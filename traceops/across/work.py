@@ -17,6 +17,7 @@ _SLOWER = 1.10  # times the peers' time for the same launches of the same blocks
 _MOST_EXTRA = 0.6  # of what it computes longer: kernels its peers do not have, that make it extra work
 _EXPLAINS = 0.5  # of what it computes longer: what its share of the work must explain
 _SCALES = 0.05  # of what it computes longer: growth of kernels whose blocks tell the work
+_FAR = 4.0  # times what it computes longer: so many blocks would cost more than that if all its work were as much
 _ALIKE = 0.9  # of the peers' time: kernels that the rank has too
 _FEW = 0.25  # of the peers' time: what is launched more often is a part of the step, not a share of its work
 
@@ -53,7 +54,10 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     alone = sum(k.total_us for name, k in mine.items() if name not in theirs) / 1e3 / steps
     missing = sum(k.total_us for name, k in theirs.items() if name not in mine) / 1e3 / peer_steps
     speed = _same_launches_ratio(mine, theirs, steps, peer_steps)
-    work = max(_blocks_ratio(mine, theirs, steps, peer_steps, extra), _bytes_ratio(own, peer), 1.0)
+    blocks, growth = _blocks_ratio(mine, theirs, steps, peer_steps, extra)
+    if growth < _EXPLAINS * extra and (blocks - 1) * _compute_ms(peer) > _FAR * extra:
+        blocks = 1.0  # a few kernels have more to do, as where the same work is done by others
+    work = max(blocks, _bytes_ratio(own, peer), 1.0)
     repeated, of_peer = _repeated_ms(mine, theirs, steps, peer_steps)
     if extra > 0 and repeated >= _MOST_EXTRA * extra and of_peer <= _FEW * _compute_ms(peer):
         return WorkCompared("more_calls", extra, alone, work, speed)
@@ -129,10 +133,11 @@ def _blocks_ratio(
     steps: int,
     peer_steps: int,
     extra: float,
-) -> float:
+) -> tuple[float, float]:
     """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
 
-    1 where these are too few to say so: a small kernel more on one rank is no share of the work.
+    1 where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what
+    these kernels take longer, ms a step.
     """
     ratios, weights, growth = [], [], 0.0
     for name in mine.keys() & theirs.keys():
@@ -146,7 +151,9 @@ def _blocks_ratio(
             ratios.append(ratio)
             weights.append(one.total_us)
             growth += grown / 1e3
-    return float(np.average(ratios, weights=weights)) if growth >= max(_SCALES * extra, 1e-9) else 1.0
+    if growth < max(_SCALES * extra, 1e-9):
+        return 1.0, growth
+    return float(np.average(ratios, weights=weights)), growth
 
 
 def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
