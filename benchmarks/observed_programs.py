@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from observed_registry import ON_CPU, PROGRAMS, VARIANTS, Program, Variant, make_data
+from observed_registry import ON_CPU, PROGRAMS, Program, make_data
 from observed_table import table
 from observed_truth import read_truth
 
@@ -79,20 +79,14 @@ class Runs:
             if program.data:
                 make_data(program.data, self.work / "sources" / program.folder)
             if program.planted:
-                self.run(program, "traced", Variant("traced", "traceops"))
+                self.run(program, "traced")
                 continue
-            first = self.run(program, "alone", Variant("alone", "torchrun"), cupti=_FIRST)
+            first = self.run(program, "alone", cupti=_FIRST)
             if not first:  # once: a program that does not run by itself tells nothing
                 continue
-            self.run(program, "traced", Variant("traced", "traceops"))
+            self.run(program, "traced")
             if self._fits(later + program.seconds):
-                self.run(program, "again", Variant("again", "torchrun"), cupti=_SECOND)
-            if program.variants:
-                for variant in VARIANTS[:3]:
-                    self.run(program, variant.name, variant)
-        for program in programs:
-            for variant in VARIANTS[3:] if program.variants else ():
-                self.run(program, variant.name, variant)
+                self.run(program, "again", cupti=_SECOND)
 
     def _left(self) -> float:
         return self._until - (time.monotonic() - self._began) - _ANALYSIS_S
@@ -100,8 +94,8 @@ class Runs:
     def _fits(self, seconds: float) -> bool:
         return seconds * (self._took / self._guessed if self._guessed else 1.0) < self._left()
 
-    def run(self, program: Program, name: str, variant: Variant, cupti: int = 0) -> bool:
-        """One run; whether it ended well."""
+    def run(self, program: Program, name: str, cupti: int = 0) -> bool:
+        """One run, under traceops where its name is "traced"; whether it ended well."""
         if not self._fits(program.seconds):
             print(f"{program.name}, {name}: no time left", flush=True)
             return False
@@ -109,15 +103,11 @@ class Runs:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         own = [word.replace("{small}", str(_HERE / "programs_small")) for word in program.command]
-        python = [sys.executable, "-m"]
-        start = {
-            "torchrun": [*python, "torch.distributed.run", "--standalone", "--nproc-per-node=2", *own],
-            "traceops": [
-                *python, "traceops", "run", "--nproc", "2", "--out", str(folder / "profile"), "--overwrite",
-                *variant.options, "--", *own,
-            ],
-            "forked": [sys.executable, str(_HERE / "programs_small" / "forked_ranks.py"), *own],
-        }[variant.under]  # fmt: skip
+        traced = [
+            "traceops", "run", "--nproc", "2", "--out", str(folder / "profile"), "--overwrite", "--"
+        ]  # fmt: skip
+        alone = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        start = [sys.executable, "-m", *(traced if name == "traced" else alone), *own]
         caches = {
             f"{name}_CACHE_DIR": str(self.work / f"cache_{name}") for name in ("TORCHINDUCTOR", "TRITON")
         }
@@ -126,7 +116,7 @@ class Runs:
         variables = {
             **os.environ, **caches, "PYTHONPATH": os.pathsep.join(part for part in path if part),
             "OBSERVED_CLOCK": str(folder / "clock"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-            **({"OBSERVED_CUPTI": str(cupti)} if cupti else {}), **variant.variables,
+            **({"OBSERVED_CUPTI": str(cupti)} if cupti else {}),
         }  # fmt: skip
         where = self.work / "sources" / program.folder
         where.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,6 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "|---|---|--:|--:|--:|---|---|---|---|---|---|--:|--:|--:|---|",
     ]
     lines += [row(name, result) for name, result in results.items()]
-    lines += [line for name, result in results.items() for line in variants(name, result)]
     return "\n".join(lines)
 
 
@@ -36,14 +35,12 @@ def row(name: str, result: dict[str, Any]) -> str:
     near = f"{clock['before_ms']:.1f}, then {clock['late_ms']:.1f}" if clock else ""
     step_ms = told["step_ms"] if told else said.get("typical_ms")
     cells = [name, _range(steps), near, _number(step_ms), _step_off(steps, step_ms)]
-    worst = work = 0.0
+    offs: dict[str, list[float]] = {}
     for kind in _KINDS:
         true, claimed = _true(truths, kind), _said(told, kind, all(clock["divided"] for clock in truths))
         cells += [_shares(true), _shares({rank: [value] for rank, value in claimed.items()})]
-        offs = [_outside(true[rank], claimed[rank]) for rank in true if rank in claimed]
-        worst = max([worst, *offs])
-        work = max([work, *offs]) if kind == "busy" else work
-    cells += [f"{off:.1f}{' ✗' if off > _SHARE_POINTS else ''}" if told else "" for off in (work, worst)]
+        offs[kind] = [_outside(true[rank], claimed[rank]) for rank in true if rank in claimed]
+    cells += [_points(offs["busy"]), _points([off for own in offs.values() for off in own])]
     cells.append(", ".join(f"{c['cupti_ms'] / c['step_ms']:.3f}" for c in truths if c["cupti_ms"]))
     return f"| {' | '.join([*cells, findings[0].replace('|', '/')])} |"
 
@@ -78,6 +75,12 @@ def _said(told: dict[str, Any] | None, kind: str, divided: bool) -> dict[str, fl
     }
 
 
+def _points(offs: list[float]) -> str:
+    """The worst of them, marked where it is beyond 5 points."""
+    worst = max(offs, default=None)
+    return "" if worst is None else f"{worst:.1f}{' ✗' if worst > _SHARE_POINTS else ''}"
+
+
 def _outside(true: list[float], said: float) -> float:
     """How far from the range of truths."""
     return max(min(true) - said, said - max(true), 0.0)
@@ -102,15 +105,3 @@ def _shares(ranks: dict[str, list[float]]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def variants(name: str, result: dict[str, Any]) -> list[str]:
-    """The step of a program in each way to start it, where there is more than one."""
-    if len(result) <= 3:
-        return []
-    return [
-        f"{name}, {run}: {clock['step_ms']:.2f} ms ({clock['early_ms']:.2f}, then {clock['late_ms']:.2f}), "
-        f"its main thread {clock['thread_cpu_ms']:.2f} ms of CPU"
-        for run, one in result.items()
-        if (clock := one.get("clock"))
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
 from collections import defaultdict
@@ -109,10 +110,14 @@ class Device:
 
 
 def _device(folder: Path, rank: int, told: dict[str, Any]) -> Device | None:
-    path = folder / f"rank_{rank}.rows"
-    if told["why"] or not path.exists():
+    plain, packed = (
+        folder / f"rank_{rank}.rows",
+        folder / f"rank_{rank}.rows.gz",
+    )  # packed: as it was brought back
+    if told["why"] or not (plain.exists() or packed.exists()):
         return None
-    return device_of(np.frombuffer(path.read_bytes(), _DTYPE), told["names"], told["mark_bytes"])
+    raw = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+    return device_of(np.frombuffer(raw, _DTYPE), told["names"], told["mark_bytes"])
 
 
 def device_of(rows: Rows, names: list[str], mark_bytes: int) -> Device | None:

@@ -177,6 +177,7 @@ def test_steps_that_are_longer_behind_the_window_than_before_it_are_told(tmp_pat
     )
     assert "Without recording, scaled from the light window: the device" in said
     assert "Behind the recorded steps one takes 27.0 ms, 35 % more" in said
+    assert "Outside of the recorded steps, in steps of 25.4 ms, rank 0's host spends 15.3 ms of each" in said
 
 
 def test_steps_longer_behind_the_window_are_told_where_its_own_are_not_known_to_be(tmp_path):

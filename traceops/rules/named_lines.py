@@ -15,6 +15,7 @@ from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_cores import BUSY_PCT
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
+from traceops.rules.profiler_cost import SLOWED
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 _LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
@@ -57,13 +58,20 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
         return found
     return _with(
         found,
-        f"Outside of the recorded steps, rank {rank}'s host spends {ms_text(place.ms)} ms of each step in "
-        f"{place.place.said}.",
+        f"Outside of the recorded steps{_longer_there(inputs)}, rank {rank}'s host spends {ms_text(place.ms)} ms of "
+        f"each step in {place.place.said}.",
         [
             Evidence(f"host in {place.place.said}", stored(place.ms), "ms/step", rank=rank),
             *_line(place.place, rank),
         ],
     )
+
+
+def _longer_there(inputs: Inputs) -> str:
+    """How long steps are in which hosts were looked at, where the finding speaks of a shorter one."""
+    assert inputs.whole is not None
+    step_ms, typical_ms = inputs.undisturbed and inputs.undisturbed.step_ms, inputs.whole.typical_ms
+    return f", in steps of {ms_text(typical_ms)} ms" if step_ms and typical_ms >= SLOWED * step_ms else ""
 
 
 def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
