@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ _FAR = {"cupti": 1.25, "torch": 1.5}
 class UndisturbedRank:
     """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer.
 
-    wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer.
+    wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer. least_wait: of
+    waiting, what is left where all that the light window cost was waiting.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class UndisturbedRank:
     unmatched_ms: float
     memory_ms: float
     idle_ms: float
+    least_wait_ms: float
 
     @property
     def busy_ms(self) -> float:
@@ -115,12 +117,14 @@ def _brought_to(light: UndisturbedRank, step_ms: float) -> UndisturbedRank:
     It slows all hosts alike, and so also that by which one is later than the others: idle time and waiting shrink by
     the same factor. Which of both the undisturbed step has more of is therefore an estimate, but not their sum.
     """
-    free = light.idle_ms + light.wait_ms
-    left = max(free - (light.light_ms - step_ms), 0.0) / free if free > 0 else 0.0
-    return UndisturbedRank(
-        light.rank, light.light_ms, light.compute_ms, light.transfer_ms, left * light.wait_ms, light.unmatched_ms,
-        light.memory_ms, left * light.idle_ms,
-    )  # fmt: skip
+    free, cost = light.idle_ms + light.wait_ms, light.light_ms - step_ms
+    left = max(free - cost, 0.0) / free if free > 0 else 0.0
+    return replace(
+        light,
+        wait_ms=left * light.wait_ms,
+        idle_ms=left * light.idle_ms,
+        least_wait_ms=max(light.wait_ms - max(cost, 0.0), 0.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _light_ledger(light: LightActivity, like: NDArray[np.bool_], split: _Split) 
     compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms = parts
     idle_ms = max(step_ms - sum(parts), 0.0)
     return UndisturbedRank(
-        light.rank, step_ms, compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms, idle_ms
+        light.rank, step_ms, compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms, idle_ms, wait_ms
     )
 
 
