@@ -238,7 +238,7 @@ def test_a_light_window_tells_whether_a_host_is_late_without_the_profiler(waits,
 
 
 def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():
-    """As on two H200s (Lightning): a rank seen late in all recorded and light steps of one run, and not in another."""
+    """As on two H200s (Lightning): a rank seen late in nearly all steps of both windows, and not in another run."""
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
     [found] = findings(measured, 1.5, undisturbed((1.5, 1.5, 0, 1.5), light_ms=12.0))
     assert (found.severity, found.confidence) == ("info", "low")
