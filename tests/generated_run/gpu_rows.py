@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .nccl import arguments, names_of, operation
 from .rows import Clock, row
@@ -21,6 +22,7 @@ def gpu_rows(
 ) -> Iterator[str]:
     """All rows but the host's steps; `names` are the rank's group names, None for traces that say nothing of them."""
     device = rank.rank % 8
+    free: dict[int, int] = {}  # when gloo's thread for a stream may begin what was called next
     for correlation, activity in enumerate(rank.activities, 1000):
         if activity.end <= rank.window_start or activity.launch >= rank.window_end:
             continue
@@ -28,7 +30,7 @@ def gpu_rows(
         where = f'"device": {device}, "context": 1, "stream": {activity.stream}, "correlation": {correlation}'
         where = f'"External id": {correlation}, {where}' if seen else where
         if activity.kind == "comm" and run.program.through_host:
-            yield from gloo_rows(run, activity, clock, f'"External id": {correlation}')
+            yield from _through_host_rows(run, activity, clock, correlation, device, free)
             continue
         if activity.kind == "comm":
             yield from _comm_rows(run, rank.rank, activity, clock, names, seq, correlation, where, device)
@@ -99,6 +101,42 @@ def _comm_rows(
         where += said
     name = words.kernel if names is not None else words.old_kernel
     yield row("kernel", name, device, activity.stream, clock, activity.start, activity.end, where)
+
+
+def _through_host_rows(
+    run: SimulatedRun, activity: Activity, clock: Clock, correlation: int, device: int, free: dict[int, int]
+) -> Iterator[str]:  # fmt: skip
+    """Rows of a collective that gloo runs for GPUs, as torch 2.11 records it.
+
+    From its call on, or once it is `free`, gloo's thread waits for the device, then it exchanges, then it launches the
+    copy back. So its note lasts longer than the exchange.
+    """
+    args = f'"External id": {correlation}'
+    if activity.launch < clock.window_start:
+        return
+    began = max(activity.launch_end + 1_000, free.get(activity.stream, 0))
+    copied, over = activity.end, activity.end + 1_500
+    free[activity.stream] = over
+    note = replace(activity, start=began, end=over)
+    yield from gloo_rows(run, note, clock, args)
+    thread = clock.pid + activity.stream
+    here = (clock.pid, thread, clock)
+    number = 2 * 10**7 + 4 * correlation
+    if began + 500 < activity.start:
+        wait = f'"cbid": 131, "correlation": {number}'
+        yield row("cuda_runtime", "cudaStreamSynchronize", *here, began + 500, activity.start, wait)
+        gone = max(activity.start - 1_000, activity.launch_end)
+        out = f'"correlation": {number + 1}'
+        ids = (clock.pid, clock.pid, clock)
+        yield row("cuda_runtime", "cudaMemcpyAsync", *ids, activity.launch, activity.launch_end, out)
+        out += f', "device": {device}, "stream": {activity.stream}, "bytes": 4'
+        yield row(
+            "gpu_memcpy", _COPIES["Memcpy DtoH"], device, activity.stream, clock, gone, activity.start, out
+        )
+    back = f'"correlation": {number + 2}'
+    yield row("cuda_runtime", "cudaMemcpyAsync", *here, copied, copied + 500, back)
+    back += f', "device": {device}, "stream": {activity.stream}, "bytes": 4'
+    yield row("gpu_memcpy", _COPIES["Memcpy HtoD"], device, activity.stream, clock, copied + 600, over, back)
 
 
 def gloo_rows(run: SimulatedRun, activity: Activity, clock: Clock, args: str) -> Iterator[str]:

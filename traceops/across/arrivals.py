@@ -1,4 +1,4 @@
-"""Waiting without a GPU: it is over when the last member came, however late a thread goes on after that."""
+"""Waiting where hosts run the collectives: it is over when the last member came, however late a thread goes on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from traceops.measure.summary import RankSummary
 def without_late_ends(
     matching: MatchedCollectives, ranks: Sequence[RankSummary], clocks: ClockAlignment
 ) -> MatchedCollectives:
-    """The same with waiting on CPUs ended where the last member came, on the common clock.
+    """The same with waiting on hosts ended where the last member came, on the common clock.
 
     Kernels of a collective end together, so that what a rank spends beyond the shortest is waiting. A backend's
     thread on a busy CPU may end milliseconds after the others: that is no waiting for a rank.
     """
-    on_cpu = {summary.rank for summary in ranks if not summary.on_gpu} - set(clocks.unaligned)
+    on_cpu = {summary.rank for summary in ranks if summary.exchanges_on_host} - set(clocks.unaligned)
     if not on_cpu:
         return matching
     begin = {

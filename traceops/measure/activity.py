@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, union
 from traceops.measure.comm_kernels import communicates, own_pattern
+from traceops.measure.host_collectives import find_host_collectives
 from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
     DEVICE_CATS,
     DEVICE_MEMORY_CATS,
     OPERATOR_CATS,
@@ -21,12 +21,11 @@ from traceops.measure.host_rows import (
     named,
     rows_named,
 )
-from traceops.measure.nesting import find_nesting
+from traceops.measure.nesting import begin_inside, find_nesting
 from traceops.traces.model import Events
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
 
-_CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
 _NOT_CPU_COMPUTE = re.compile(
@@ -44,7 +43,8 @@ class Activity:
 
     `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
     call began, or else the activity itself. `host` has the rows of the host's events. `lost` says that the host
-    launched kernels of which the trace holds none.
+    launched kernels of which the trace holds none. `through_host`: the host runs the collectives of what is on its GPU
+    (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over.
     """
 
     on_gpu: bool
@@ -56,6 +56,21 @@ class Activity:
     launched: Int
     host: HostRows
     lost: bool = False
+    through_host: bool = False
+
+    @property
+    def comm_on_gpu(self) -> bool:
+        """Whether collectives run on the device, as kernels."""
+        return self.on_gpu and not self.through_host
+
+    def lane_of(self, events: Events, which: Int) -> Int:
+        """The stream of each of these, or the thread of what runs on the host."""
+        rows = self.row[which]
+        if self.comm_on_gpu:
+            return events.stream[rows]
+        on_host = (self.kind[which] == COMM) | (not self.on_gpu)
+        lane: Int = np.where(on_host, events.tid[rows], events.stream[rows])
+        return lane
 
     def union_of(self, *kinds: int) -> Intervals:
         """Time in which an activity of one of these classes runs on any lane."""
@@ -87,8 +102,25 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = ()) -> Activity
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts[launch], start)
-    return Activity(
-        True, gpu, start, start + events.dur[gpu], _gpu_kind(events, gpu, own_kernels), launch, launched, host
+    kind = _gpu_kind(events, gpu, own_kernels)
+    found = Activity(True, gpu, start, start + events.dur[gpu], kind, launch, launched, host)
+    return found if (kind == COMM).any() else _with_host_collectives(events, found)
+
+
+def _with_host_collectives(events: Events, device: Activity) -> Activity:
+    """The device's activity with the collectives that the host runs for it, where there are such."""
+    ran = find_host_collectives(events, device.host)
+    if ran is None:
+        return device
+    return replace(
+        device,
+        row=np.concatenate((device.row, ran.row)),
+        start=np.concatenate((device.start, ran.start)),
+        end=np.concatenate((device.end, ran.end)),
+        kind=np.concatenate((device.kind, np.full(len(ran.row), COMM, dtype=np.int8))),
+        launch=np.concatenate((device.launch, ran.launch)),
+        launched=np.concatenate((device.launched, ran.launched)),
+        through_host=True,
     )
 
 
@@ -128,8 +160,7 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
 
 
 def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
-    comm = rows_named(events, _CPU_COMM)
-    comm = comm[events.in_cats(*ANNOTATION_CATS)[comm]]
+    comm = host.exchanged
     if not len(comm):
         comm = rows_named(events, _CPU_COMM_FALLBACK)
     if lost:  # the calls of a backend whose kernels are missing only launch them
@@ -162,13 +193,3 @@ def _hold(events: Events, rows: Int, inner: Int) -> NDArray[np.bool_]:
         start, end = events.ts[rows[mine]], events.ts[rows[mine]] + events.dur[rows[mine]]
         held[mine] = np.searchsorted(begins, end) > np.searchsorted(begins, start)
     return held
-
-
-def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
-    """Which rows start inside one of the parents on the same thread."""
-    inside = np.zeros(len(rows), dtype=bool)
-    for tid in np.unique(events.tid[parents]):
-        own = parents[events.tid[parents] == tid]
-        mine = np.flatnonzero(events.tid[rows] == tid)
-        inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
-    return inside

@@ -22,13 +22,13 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     A kernel of communication has some of the device's multiprocessors, also while it only waits for other ranks, and
     kernels of as many blocks as the device has room for then take two turns. Launches of one kernel with one grid by
     one operator on one shape are alike: those without communication beside them say what it takes alone. 0 where they
-    do not tell, and without a GPU.
+    do not tell, and where no communication runs on the device.
     """
     found = np.zeros(len(comm), dtype=np.int64)
     kernels = np.flatnonzero(
         (activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps))
     )
-    if not activity.on_gpu or not len(comm) or not len(kernels):
+    if not activity.comm_on_gpu or not len(comm) or not len(kernels):
         return found
     start, end = activity.start[kernels], activity.end[kernels]
     overlap = union(activity.start[comm], activity.end[comm]).within(start, end)

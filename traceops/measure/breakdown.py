@@ -66,6 +66,8 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
     """Why HTA would count something as what it is not in this trace; empty where it would not."""
     if not activity.on_gpu:
         return "HTA has no answer for a trace without GPU activity"
+    if activity.through_host:
+        return "HTA counts no collective that the hosts run (gloo)"
     counted = (events.stream != -1) & (events.correlation >= 0)
     counted[activity.row] = False
     others = np.flatnonzero(counted)

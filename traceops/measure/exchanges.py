@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.measure.activity import COMPUTE, Activity, begin_inside
+from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, named, rows_named
+from traceops.measure.nesting import begin_inside
 from traceops.traces.model import CommArgs, Events
 
 NOTHING, FORWARD, BACKWARD = -1, 0, 1  # what was computed beside a send or a receive

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.measure.nesting import Nesting, find_nesting
+from traceops.measure.nesting import Nesting, begin_inside, find_nesting
 from traceops.traces.model import Events
 
 DEVICE_KERNEL_CATS = ("kernel", "concurrent_kernel", "mtia_ccp_events")
@@ -40,6 +40,7 @@ _INPUT_WORDS = ("data", "batch", "pipeline")
 _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
+_EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
 _LAUNCHES = re.compile(
     r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
@@ -86,9 +87,26 @@ class HostRows:
         return captured > _MOSTLY * len(launched)
 
     @cached_property
+    def exchanged(self) -> Int:
+        """Notes of collectives that a backend runs on the host, on threads of its own."""
+        rows = rows_named(self.events, _EXCHANGED)
+        return rows[self.events.in_cats(*ANNOTATION_CATS)[rows]]
+
+    @property
     def blocking(self) -> Int:
-        """Calls that return only when the device is done."""
-        return self._of_name(self.launches, named(self.events, _BLOCKING))
+        """Calls that return only when the device is done, but for those of a backend's own threads."""
+        return self._blocking[0]
+
+    @property
+    def waits_of_exchanges(self) -> Int:
+        """Those of a backend's own threads: they wait for what goes round, and no work of the step waits for them."""
+        return self._blocking[1]
+
+    @cached_property
+    def _blocking(self) -> tuple[Int, Int]:
+        rows = self._of_name(self.launches, named(self.events, _BLOCKING))
+        inside = begin_inside(self.events, rows, self.exchanged)
+        return rows[~inside], rows[inside]
 
     @cached_property
     def allocations(self) -> Int:
@@ -98,6 +116,7 @@ class HostRows:
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: blocking ones, and launches this long."""
         long = self.launches[self.events.dur[self.launches] >= least_ns]
+        long = long[~begin_inside(self.events, long, self.exchanged)]
         return np.union1d(self.blocking, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
 
     @cached_property

@@ -204,7 +204,7 @@ def _collectives(
         nbytes = message_bytes(key[3], key[2])
         total[step] = -1 if nbytes is None or total[step] < 0 else total[step] + nbytes
         count, spent = uses.get(key, (0, 0))
-        uses[key] = (count + 1, spent + int(events.dur[row]))
+        uses[key] = (count + 1, spent + int(activity.end[position] - activity.start[position]))
     return (
         tuple(
             CollectiveCalls(*key, message_bytes(key[3], key[2]), count, spent)

@@ -46,7 +46,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     if not len(rows):
         return ()
     values, group = groups(events.name[rows], kinds)
-    dur = events.dur[rows]
+    dur = (activity.end - activity.start)[inside]
     count = np.bincount(group, minlength=len(values))
     total = np.zeros(len(values), dtype=np.int64)
     np.add.at(total, group, dur)

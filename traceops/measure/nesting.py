@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.core.intervals import union
 from traceops.measure.grouping import distinct
 from traceops.traces.model import Events
 
@@ -157,3 +158,13 @@ def _axis(threads: Int, start: Int, end: Int) -> _ThreadAxis:
         return _ThreadAxis(threads, span, origin)
     moments = np.unique(np.concatenate((start, end)))  # times of a damaged file may lie years apart
     return _ThreadAxis(threads, len(moments), moments=moments)
+
+
+def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
+    """Which rows start inside one of the parents on the same thread."""
+    inside = np.zeros(len(rows), dtype=bool)
+    for tid in np.unique(events.tid[parents]):
+        own = parents[events.tid[parents] == tid]
+        mine = np.flatnonzero(events.tid[rows] == tid)
+        inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
+    return inside

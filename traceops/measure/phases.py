@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.measure.activity import Activity, begin_inside
+from traceops.measure.activity import Activity
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.host_rows import (
     ANNOTATION_CATS,
@@ -15,6 +15,7 @@ from traceops.measure.host_rows import (
     OPTIMIZER_NAME,
     rows_named,
 )
+from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
@@ -26,9 +27,9 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING.
 
     What was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them
-    in its step is forward, as between micro-batches. Without a GPU a backend's own thread begins them some time later:
-    there all between the first and the last of autograd's functions is backward. Steps without a backward pass tell
-    nothing.
+    in its step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time
+    later: there all between the first and the last of autograd's functions is backward. Steps without a backward pass
+    tell nothing.
     """
     phases = np.full(len(comm), NOTHING, dtype=np.int8)
     rows = rows_named(events, BACKWARD_NAME)
@@ -44,7 +45,7 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     stop = np.searchsorted(begun, steps.host_end[at])
     now = np.searchsorted(begun, launched, side="right")
     inside = (now > first) & (now < stop)
-    if activity.on_gpu:
+    if activity.comm_on_gpu:
         known &= activity.launch[comm] >= 0
         inside = begin_inside(events, np.maximum(activity.launch[comm], 0), rows)
     phases[known] = FORWARD

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, union
+from traceops.core.intervals import Intervals, merge, union
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.ledger import OWN_BUCKETS, Lane
+from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
@@ -82,7 +83,7 @@ def measure_program(
         ).clip(steps.edges[0], steps.edges[-1])
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
-    host, host_input = _host(events, activity, comm, steps)
+    host, host_input = _host(events, activity, comm, steps, joins[1])
     painted = _paint(lane, steps)
     return RankProgram(ready, *joins, unheld, times, own, host, host_input, painted, *spells)
 
@@ -131,6 +132,8 @@ def _joins(
     by_end = comm[np.argsort(activity.end[comm], kind="stable")]
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
+    if activity.through_host:
+        return _host_waited_for(activity, spells, by_end, position)
     if not activity.on_gpu:
         waited_for, within = _thread_waited_for(activity, spells, by_end)
         kept = waited_for >= 0
@@ -159,6 +162,21 @@ def _joins(
     none = np.zeros(0, dtype=np.int64)
     unheld = union(start, np.where(freed | closes, launched, end))
     return (launched[kept], end[kept], joined), unheld, (none, none, none)
+
+
+def _host_waited_for(
+    activity: Activity, spells: Intervals, by_end: Int, position: Int
+) -> tuple[_Spells, Intervals, _Spells]:
+    """The same where hosts run the collectives: a rank had waited where its device ran dry until one of them ended.
+
+    Where the device went on before, its host had launched that meanwhile, and waited for nothing.
+    """
+    start, end = spells.start, spells.end
+    none = np.zeros(0, dtype=np.int64)
+    last = np.searchsorted(activity.end[by_end], end, side="right") - 1
+    freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
+    joins = (start[freed], end[freed], position[by_end[last[freed]]])
+    return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
 
 
 def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tuple[Int, Int]:
@@ -194,8 +212,24 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
     )
 
 
-def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> tuple[Int, Int]:
-    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading."""
+def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals:
+    """From the last launch before each of these moments to it: the host waited for a collective that ended then.
+
+    Such a wait is no call that torch records.
+    """
+    launches = np.unique(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
+    launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
+    begun = np.sort(events.ts[launches] + events.dur[launches])
+    before = np.searchsorted(begun, over, side="right") - 1
+    known = before >= 0
+    return union(begun[before[known]], over[known])
+
+
+def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int) -> tuple[Int, Int]:
+    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading.
+
+    joined: the ends of the joins.
+    """
     order = np.argsort(activity.end, kind="stable")
     last = np.searchsorted(activity.end[order], steps.edges, side="right") - 1
     closing = order[np.maximum(last, 0)] if len(order) else np.zeros(0, dtype=np.int64)
@@ -203,6 +237,8 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> t
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
     held = union(events.ts[calls], events.ts[calls] + events.dur[calls])
+    if activity.through_host:
+        held = merge(held, _until_exchanged(events, activity, joined))
     loads = activity.host.inputs
     loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows

@@ -54,9 +54,7 @@ def inside_window(activity: Activity) -> NDArray[np.bool_]:
 def _busiest(events: Events, activity: Activity) -> Int:
     """Positions of the activities on the lane that has most, by start."""
     own = activity.by_start[inside_window(activity)[activity.by_start]]
-    lanes, which = np.unique(
-        (events.stream if activity.on_gpu else events.tid)[activity.row[own]], return_inverse=True
-    )
+    lanes, which = np.unique(activity.lane_of(events, own), return_inverse=True)
     busiest: Int = own[which == np.argmax(np.bincount(which))] if len(lanes) else own
     return busiest
 

@@ -96,6 +96,11 @@ class RankSummary:
     pid: int | None = None
 
     @property
+    def exchanges_on_host(self) -> bool:
+        """Whether a backend's threads on the host run the collectives, and not the device."""
+        return self.through_host or not self.on_gpu
+
+    @property
     def numbered_steps(self) -> set[int]:
         """The numbers of its steps; none where steps are not marked."""
         return {int(number) for number in self.step_numbers if number >= 0}
@@ -186,6 +191,8 @@ def _through_host(trace: RankTrace, activity: Activity) -> bool:
 
     Where collectives run on the device too, gloo is there for the host's own data.
     """
+    if activity.through_host:
+        return True
     if not activity.on_gpu or (activity.kind == COMM).any():
         return False
     return trace.meta.backend == "gloo" or any(name.startswith("gloo:") for name in trace.events.names)
@@ -206,7 +213,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
         start=activity.start[comm],
         end=activity.end[comm],
         step=steps.of_activity[comm],
-        stream=events.stream[rows] if activity.on_gpu else events.tid[rows],
+        stream=activity.lane_of(events, comm),
         name=tuple(events.names[i] for i in events.name[rows]),
         args=known.args,
         parts=known.parts,
@@ -223,10 +230,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
 def _busiest_stream(events: Events, activity: Activity) -> int:
     """The stream (thread without a GPU) with most computation, -1 without any."""
     compute = activity.kind == COMPUTE
-    rows = activity.row[compute]
-    lanes, which = np.unique(
-        events.stream[rows] if activity.on_gpu else events.tid[rows], return_inverse=True
-    )
+    lanes, which = np.unique(activity.lane_of(events, np.flatnonzero(compute)), return_inverse=True)
     if not len(lanes):
         return -1
     return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])

@@ -36,9 +36,10 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
         if (read := _read(row)) is not None:
             known[read[0]].append(read[1])
     found = dict(events.comm)
+    on_device = events.in_cats("gpu_user_annotation")  # the same note, around what was launched inside it
     numbers = {name: number for number, name in enumerate(events.names) if name in known}
     for name, number in numbers.items():
-        own = np.flatnonzero(events.name == number)
+        own = np.flatnonzero((events.name == number) & ~on_device)
         own = own[np.argsort(events.ts[own], kind="stable")]
         found.update(_paired(own.tolist(), events.ts[own].tolist(), known[name]))
     return found
