@@ -10,7 +10,7 @@ from traceops.capture.progress import ProgressWriter
 from traceops.core.machine_log import machine_file
 from traceops.launch.machine_watch import MachineWatch
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import all_processes, descendants, process_time, stolen_ms, throttled_ms
+from traceops.machine.pressure import all_processes, cores_ms, descendants, process_time, throttled_ms
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -121,7 +121,7 @@ def test_processes_and_how_long_they_wait(tmp_path):
     )
     assert process_time(11, tmp_path).wait_ms is None and process_time(99, tmp_path) is None
     assert descendants(all_processes(tmp_path), 10) == {10, 11}
-    assert stolen_ms(tmp_path) == 80 * tick
+    assert cores_ms(tmp_path) == (80 * tick, (1 + 2 + 3 + 6 + 7 + 80) * tick)
 
 
 def test_a_quota(tmp_path):

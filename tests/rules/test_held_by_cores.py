@@ -37,8 +37,11 @@ def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0, window
     return analyze(run)
 
 
-def looks_of(waits, throttled=0.0):
-    """What the launcher saw of ranks that wait such parts of the time for a core."""
+def looks_of(waits, throttled=0.0, stolen=0.0, wanted=None):
+    """What the launcher saw of ranks that wait such parts of the time for a core.
+
+    stolen: cores that the hypervisor took all the time, of so many `wanted`, which an earlier version did not note.
+    """
     lines = []
     for t in range(7):
         ms = BEGAN_NS // 10**6 + 1000 * t
@@ -46,8 +49,18 @@ def looks_of(waits, throttled=0.0):
             ["r", ms, rank, 100 + rank, 900.0 * t, 1000 * part * t, 0, rank, 1000 * (1 - part) * t]
             for rank, part in enumerate(waits)
         ]
-        lines.append(["h", ms, 0.0, 1000 * throttled * t])
+        told_of_all = () if wanted is None else (1000 * wanted * t,)
+        lines.append(["h", ms, 1000 * stolen * t, 1000 * throttled * t, *told_of_all])
     return lines
+
+
+@pytest.mark.parametrize(("wanted", "pct"), [(26.0, 0), (2.6, 20), (None, 0)])
+def test_what_the_hypervisor_takes_is_a_part_of_what_all_cores_do(tmp_path, wanted, pct):
+    """24 ranks on 32 cores: half a core of them was gone, and "52 % of the time" was said."""
+    report = late_for_cores(tmp_path, 0.0, 0.0, looks_of((0.0, 0.0), stolen=0.52, wanted=wanted))
+    stolen = [found for found in told(report) if found.cause == "stolen"]
+    assert [found.evidence[0].value for found in stolen] == ([pct] if pct else [])
+    assert all("20 % of the time in which they were wanted" in found.message for found in stolen)
 
 
 def told(report, rule="TO-W002"):

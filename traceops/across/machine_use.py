@@ -107,7 +107,7 @@ def _of_rank(
         waited_pct=_rate(rows, 4, took),
         crowded_pct=_crowded(rows),
         faults=None if rows[0][5] is None else float(rows[-1][5] - rows[0][5]),
-        stolen_pct=_rate(host_rows, 1, took),
+        stolen_pct=_stolen(host_rows),
         throttled_pct=_rate(host_rows, 2, took),
         gpu=gpu,
         mhz=_median(row[2] for row in busy),
@@ -150,6 +150,15 @@ def _crowded(rows: Sequence[tuple[Any, ...]]) -> float | None:
 def _rate(rows: Sequence[tuple[Any, ...]], column: int, took_ms: float) -> float | None:
     known = [row[column] for row in rows if row[column] is not None]
     return 100 * max(float(known[-1] - known[0]), 0.0) / took_ms if len(known) >= _LEAST_LOOKS else None
+
+
+def _stolen(rows: Sequence[tuple[Any, ...]]) -> float | None:
+    """Of the time in which the machine's cores were wanted, percent; None where that was not noted."""
+    known = [row for row in rows if row[1] is not None and row[3] is not None]
+    if len(known) < _LEAST_LOOKS:
+        return None
+    stolen, wanted = (max(float(known[-1][column] - known[0][column]), 0.0) for column in (1, 3))
+    return 100 * stolen / wanted if wanted else 0.0
 
 
 def _median(values: Any) -> float | None:

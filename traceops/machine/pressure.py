@@ -66,10 +66,13 @@ def process_time(pid: int, proc: Path = Path("/proc")) -> ProcessTime | None:
     return ProcessTime(stat.cpu_ms, wait, ran, stat.faults, stat.core)
 
 
-def stolen_ms(proc: Path = Path("/proc")) -> float | None:
-    """CPU time that the hypervisor gave to others, of all cores together."""
-    words = (text(proc / "stat") or "").split("\n")[0].split()
-    return int(words[8]) * _TICK_MS if len(words) > 8 and words[8].isdigit() else None
+def cores_ms(proc: Path = Path("/proc")) -> tuple[float | None, float | None]:
+    """CPU time of all cores together: what the hypervisor gave to others, and what was wanted, that included."""
+    words = (text(proc / "stat") or "").split("\n")[0].split()[1:9]
+    if len(words) < 8 or not all(word.isdigit() for word in words):
+        return None, None
+    user, nice, system, _, _, interrupts, soft, stolen = (int(word) * _TICK_MS for word in words)
+    return stolen, user + nice + system + interrupts + soft + stolen
 
 
 def throttled_ms(pid: int, root: Path = Path("/")) -> float | None:

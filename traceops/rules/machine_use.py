@@ -63,9 +63,14 @@ _OTHERS_PCT = 40.0  # of a core: processes of others that count
 _ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
 _CLOCK = 0.93  # of the peers' clock
 _LOST_PCT = 10.0  # of the time, to a quota or the hypervisor
-_TAKEN = {  # of one rank, and of several
-    "quota": ("is held back by its", "are held back by their", "container's quota of CPU time"),
-    "stolen": ("runs", "run", "on a machine whose hypervisor takes cores away"),
+_TAKEN = {  # of one rank, and of several; of what
+    "quota": ("is held back by its", "are held back by their", "container's quota of CPU time", "the time"),
+    "stolen": (
+        "runs",
+        "run",
+        "on a machine whose hypervisor takes cores away",
+        "the time in which they were wanted",
+    ),
 }
 _OF_CORES = ("shared_cores", *_TAKEN)
 
@@ -245,13 +250,13 @@ def _taken(use: MachineUse) -> Finding | None:
 
 
 def _taken_from(ranks: list[int], cause: str, pct: float) -> Finding:
-    one, several, what = _TAKEN[cause]
+    one, several, what, of = _TAKEN[cause]
     verb = one if len(ranks) == 1 else several
     return MACHINE.finding(
         "warning",
         "medium",
-        f"{who_first(ranks)} {verb} {what}: {percent_text(pct)} of the time.",
-        [Evidence(cause, round(pct, 1), "% of the time", _LOST_PCT, ranks[0])],
+        f"{who_first(ranks)} {verb} {what}: {percent_text(pct)} of {of}.",
+        [Evidence(cause, round(pct, 1), f"% of {of}", _LOST_PCT, ranks[0])],
         ranks=ranks,
         cause=cause,
     )

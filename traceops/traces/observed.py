@@ -243,7 +243,8 @@ def _is_number(value: Any) -> bool:
     )
 
 
-_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 3, "p": 5}
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 4, "p": 5}
+_OF_HOST = 3  # what a look at a host told before it told what was wanted of its cores
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:
@@ -252,7 +253,10 @@ def _machine(host: str, raw: bytes) -> MachineLog:
     for kind, rest in _lines(raw):
         if kind == "g" and (one := _believed(_gpu, rest)) is not None:
             gpus[one.index] = one
-        elif kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
+            continue
+        if kind == "h" and len(rest) == _OF_HOST:
+            rest = [*rest, None]
+        if kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
             rows[kind].append(tuple(rest))
     return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p")))
 
