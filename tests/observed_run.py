@@ -55,14 +55,14 @@ def usual(ms=50.0, forward=0.6, **more):
     return Step(ms, stacks={"forward": forward * ms, "backward": (1 - forward) * ms}, **more)
 
 
-def write_rank(root: Path, rank: int, steps, extra=()) -> None:
+def write_rank(root: Path, rank: int, steps, extra=(), **told) -> None:
     """rank_<rank>/ with these steps; a sample stands for 5 ms, and every rank is looked at in every step.
 
-    extra: further lines of observed.jsonl.
+    extra: further lines of observed.jsonl. told: more of the header of steps.bin.
     """
     folder = root / f"rank_{rank}"
     folder.mkdir(parents=True, exist_ok=True)
-    header = json.dumps({"rank": rank, "started_ns": BEGAN_NS, "first": 0}).encode() + b"\n"
+    header = json.dumps({"rank": rank, "started_ns": BEGAN_NS, "first": 0, **told}).encode() + b"\n"
     records = b"".join(
         RECORD.pack(
             round(s.ms * 1e3), round(s.device_ms * 1e3), round(s.gc_ms * 1e3), round(s.compile_ms * 1e3), 0,

@@ -28,10 +28,11 @@ class RecordedWait:
 
 
 def core_waits(observed: Sequence[Observed]) -> CoreWaits:
-    """By rank and number of the step; ranks that waited nowhere, or do not tell, are left out."""
+    """By rank and number of the step; ranks that do not tell are left out, as may be those that waited nowhere."""
     found = {}
     for one in observed:
-        recorded = np.flatnonzero(((one.steps["flags"] & RECORDED) > 0) & (one.steps["core_wait"] > 0))
+        waits = (one.steps["core_wait"] > 0) | one.core_waits
+        recorded = np.flatnonzero(((one.steps["flags"] & RECORDED) > 0) & waits)
         waited = one.steps["core_wait"].astype(np.int64) * CORE_WAIT_NS
         if len(recorded):
             found[one.rank] = {one.first + int(at): int(waited[at]) for at in recorded}

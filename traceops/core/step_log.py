@@ -1,7 +1,8 @@
 """What a rank writes of every step of its training, and what it sees its host do: the formats of both files.
 
 ``rank_<r>/steps.bin``: `MAGIC`, one line of JSON (`rank`, `started_ns`: Unix time of the first step's begin, `first`:
-its number), then a `RECORD` a step. ``rank_<r>/observed.jsonl``: a JSON list a line, its kind first:
+its number, `core_waits`: whether Linux tells how long a thread wants for a core), then a `RECORD` a step.
+``rank_<r>/observed.jsonl``: a JSON list a line, its kind first:
 
     ["f", function, file, first line, line, text of that line or null]   a frame; they are numbered from 0
     ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
@@ -26,7 +27,7 @@ LOADER_GLOB = "loader.*.*.jsonl"
 MAGIC = b"traceops steps 1\n"
 # Of one step: by the host's clock; on the GPU's own timeline (0: not known); in Python's garbage collector; in
 # torch.compile; in the capture itself after the step, all µs; in which the training thread wanted a core and had none,
-# in tenths of a ms (of recorded steps; 0 too where nothing tells); compilations; flags.
+# in tenths of a ms (of recorded steps; 0 too where nothing tells, see `core_waits`); compilations; flags.
 RECORD = struct.Struct("<IIIIIHBB")
 FIELDS = (
     ("host_us", "<u4"), ("device_us", "<u4"), ("gc_us", "<u4"), ("compile_us", "<u4"), ("own_us", "<u4"),

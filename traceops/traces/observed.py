@@ -57,7 +57,8 @@ class Observed:
     first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
     cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
     in pieces between blocks in use, most held and most reserved until then. loaders: looks at workers of its data
-    loaders, one of these a process; they know no steps.
+    loaders, one of these a process; they know no steps. core_waits: whether steps tell how long they waited for a core,
+    where that is 0 too; earlier logs do not say so.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class Observed:
     allocator: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     memory: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 6), np.int64))
     loaders: tuple[Observed, ...] = ()
+    core_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
     steps = np.frombuffer(body[: whole * RECORD.size], np.dtype(list(FIELDS)))
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
     loaders = tuple(Observed(rank, first, began, steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
-    return Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders), None
+    tells = told.get("core_waits") is True
+    read = Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders, core_waits=tells)
+    return read, None
 
 
 def _loaders(folder: str) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
 from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_bytes, allocator_counters
 from traceops.capture.observing.stacks import Stacks
-from traceops.capture.observing.step_clock import StepClock
+from traceops.capture.observing.step_clock import StepClock, tells_core_waits
 from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
@@ -43,7 +43,12 @@ class Observer:
 
     def __init__(self, folder: Path, rank: int, first: int = 0) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
-        header = {"rank": rank, "started_ns": time.time_ns(), "first": first}
+        header = {
+            "rank": rank,
+            "started_ns": time.time_ns(),
+            "first": first,
+            "core_waits": tells_core_waits(),
+        }
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
         self._observed.write_bytes(b"")
         self.trouble: str | None = None

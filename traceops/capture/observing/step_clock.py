@@ -130,6 +130,16 @@ def _us(ns: int) -> int:
     return ns // 1000 if 0 <= ns < _MOST_NS else MOST_US if ns > 0 else 0
 
 
+def tells_core_waits() -> bool:
+    """Whether Linux counts how long a thread waits for a core: without that it says 0 of all."""
+    try:
+        with _SCHEDSTAT.open("rb", buffering=0) as file:
+            ran = file.read(64).split()[:1]
+    except OSError:
+        return False
+    return bool(ran) and ran[0].isdigit() and int(ran[0]) > 0
+
+
 def _waited_for_cores_ns() -> int | None:
     """How long this thread has waited for a core; None where Linux does not tell."""
     try:  # opened anew: a script may close every file that it has not opened itself
