@@ -22,9 +22,6 @@ REASONS: dict[Kind, str] = {
     ),
     Kind("TO-S003", "gpu_compute"): f"{_GROUP}run kernels of other names, as of another GPU model",
     Kind("TO-S003", "slower"): f"{_GROUP}have a lower clock or power limit",
-    Kind("TO-S003", "more_work"): f"{_GROUP}get larger batches",
-    Kind("TO-S003", "host"): f"{_GROUP}have slower hosts; without GPUs it is `on_cpu`",
-    Kind("TO-S003", "copy"): f"{_GROUP}have fewer PCIe lanes",
     Kind(
         "TO-W002", "power_cap"
     ): f"{_CLOCK}nvidia-smi -pl on one of two GPUs, which takes root on bare metal",

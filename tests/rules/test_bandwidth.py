@@ -362,7 +362,7 @@ def test_transfers_at_the_reference_in_the_order_of_the_graph():
         simulate(program(hsdp, FAST), 8, [SlowLink("shard", 4.0, ranks=(0,))], ranks_per_host=4)
     )
     order = measured.graph.kind
-    given = reference_transfers(measured.matching, order, "NVIDIA H200", measured.hosts, 8)
+    given = reference_transfers(measured.matching, order, measured.link)
     for number, ns in zip(order, given.tolist(), strict=True):
         one = measured.matching.collectives[number]
         inside = len({measured.hosts[rank] for rank in one.group}) == 1
@@ -371,7 +371,7 @@ def test_transfers_at_the_reference_in_the_order_of_the_graph():
         else:
             size = collective_bytes(one) * bus_factor(one.op, len(one.group))
             assert ns == pytest.approx(20_000 + size / 350.0, abs=2)
-    assert reference_transfers(measured.matching, order, None, measured.hosts, 8) is None
+    assert reference_transfers(measured.matching, order, lambda group: None) is None
 
 
 @pytest.mark.parametrize(("late", "saves"), [((), 2.15), ((SlowCompute(2, 2.0),), 0.0)])

@@ -117,9 +117,9 @@ def test_gloo_between_gpus_is_known_without_run_json(tmp_path):
     write_traces(simulate(replace(made, steps=wrapped, through_host=True), 2), tmp_path)
     report = analyze(tmp_path)
     checks = {check.rule: check for check in report.checks}
-    assert not report.findings
-    assert "through their hosts (gloo)" in checks["TO-I001"].reason
-    assert all("gloo" in checks[rule].reason for rule in ("TO-V004", "TO-V009"))
+    assert not {found.rule for found in report.findings} & {"TO-I001", "TO-I003", "TO-C001", "TO-V009"}
+    assert report.ranks[0].comm_transfer_ms > 0.8 * report.summary.step_time_ms.typical
+    assert all(checks[rule].status == "clear" for rule in ("TO-V004", "TO-V009"))
 
 
 def test_gloo_beside_nccl_does_not_hide_a_late_host(tmp_path):

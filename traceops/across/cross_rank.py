@@ -107,6 +107,7 @@ class CrossRank:
     experts: tuple[Experts, ...] = ()
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
     loading_ms: Mapping[int, float] = field(default_factory=dict)  # by rank: what loader_paces says
+    own_gpus: bool | None = None  # whether each rank has a GPU to itself, None where that is not known
 
     @property
     def unit(self) -> Unit:
@@ -147,8 +148,19 @@ class CrossRank:
         """The typical step, ms: the median over ranks of their means."""
         return float(np.median([times.step_ms for times in self.ranks])) if self.ranks else 0.0
 
+    @property
+    def through_host(self) -> bool:
+        """Whether hosts run the collectives of what is on their GPUs, so that no link between GPUs is used."""
+        return any(times.summary.through_host for times in self.ranks)
+
     def reference(self, group: Sequence[int]) -> LinkReference | None:
-        """What the link between these ranks should give."""
+        """What the link that these ranks use should give."""
+        return None if self.through_host else self.link(group)
+
+    def link(self, group: Sequence[int]) -> LinkReference | None:
+        """What the link between these ranks' GPUs should give, used or not; None where ranks may share a GPU."""
+        if self.through_host and not self.own_gpus:
+            return None
         return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
 
 
@@ -158,11 +170,13 @@ def measure_across(
     hosts: Mapping[int, str | None] | None = None,
     fabric: Fabric | None = None,
     loading_ms: Mapping[int, float] | None = None,
+    own_gpus: bool | None = None,
 ) -> CrossRank:
     """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
 
     `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines. `loading_ms` is
-    what workers of each rank's loader take for the batches of a step, where they were looked at.
+    what workers of each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in
+    `CrossRank`.
     """
     matching = match_collectives(ranks, tuple(range(world)))
     hosts = hosts or {}
@@ -219,6 +233,7 @@ def measure_across(
         experts=find_experts(ranks, matching, roles),
         passes=measure_passes(ranks, matching),
         role_times=measure_role_times(ranks, matching, roles),
+        own_gpus=own_gpus,
     )
     of_ranks = {own.summary.rank: own.typical for own in times}
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks))
@@ -231,7 +246,7 @@ def measure_across(
     replays = Replays(graph, typical, paces)
     graph = replays.graph
     stragglers = measure_stragglers(replays, lateness)
-    reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
+    reference = reference_transfers(matching, graph.kind, run.link)
     far = far_ranks(stragglers.found)
     groups = measure_slow_groups(replays, lateness, ranks, far)
     beside = {} if groups is None else _work(ranks, graph, groups.single, {*groups.ranks, *far})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -230,15 +230,10 @@ def reference_transfer_ns(collective: Collective, reference: LinkReference | Non
 def reference_transfers(
     matching: MatchedCollectives,
     order: Sequence[int],
-    device: str | None,
-    hosts: Mapping[int, str | None],
-    world: int,
-    fabric: Fabric | None = None,
-    devices: int | None = None,
+    link_of: Callable[[tuple[int, ...]], LinkReference | None],
 ) -> Int | None:
-    """Transfer of each collective of `order` at its link's reference, ns; None where no link is known."""
-    groups = {collective.group for collective in matching.collectives}
-    links = {group: reference_of(group, device, hosts, world, fabric, devices) for group in groups}
+    """Transfer of each collective of `order` at its group's link, ns; None where no link is known."""
+    links = {group: link_of(group) for group in {collective.group for collective in matching.collectives}}
     if not any(links.values()):
         return None
     chosen = (matching.collectives[number] for number in order)

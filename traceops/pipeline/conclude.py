@@ -17,7 +17,7 @@ from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
 from traceops.pipeline.own_window import of_own_window
-from traceops.pipeline.run_info import rank_hosts, run_block, world_size
+from traceops.pipeline.run_info import own_gpus, rank_hosts, run_block, world_size
 from traceops.pipeline.same_steps import with_same_steps
 from traceops.report.model import Report
 from traceops.rules.inputs import Inputs
@@ -64,7 +64,8 @@ def conclude(
     fabric = run_fabric(found.root, evidence)
     seen = observed_run(found, usable)
     paces = loader_paces(usable, seen.whole)
-    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric, paces)
+    hosts, gpus = rank_hosts(found, usable), own_gpus(found.manifest)
+    run = measure_across(usable, world_size(found, usable), hosts, fabric, paces, gpus)
     hang, no_hang = diagnosis_of_run(found.root)
     steps = numbered_steps(usable)
     found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole))

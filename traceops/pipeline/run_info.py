@@ -130,6 +130,17 @@ def rank_hosts(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[int, 
     return hosts
 
 
+def own_gpus(manifest: dict[str, Any]) -> bool | None:
+    """Whether each rank had a GPU to itself, as run.json says; None where it does not say that of all ranks."""
+    entries = [entry for entry in manifest.get("ranks") or () if isinstance(entry, dict)]
+    devices = [entry["device"] for entry in entries if isinstance(entry.get("device"), dict)]
+    told = [device["uuid"] for device in devices if isinstance(device.get("uuid"), str)]
+    if len(set(told)) < len(told):
+        return False
+    whole = len(told) == len(entries) > 0 and len(entries) >= (manifest.get("world_size") or 0)
+    return True if whole else None
+
+
 def rank_host(discovery: Discovery, summary: RankSummary) -> str | None:
     """The host a rank ran on."""
     return rank_hosts(discovery, [summary])[summary.rank]

@@ -84,6 +84,10 @@ def judge_low(run: CrossRank) -> Verdict:
     steps = max((len(times.duration) for times in run.ranks), default=1)
     step_ms = run.step_ms
     saved, at_best = _saved_ms(run)
+    if run.through_host:
+        return LOW_BANDWIDTH.not_evaluated(
+            "the hosts move the data (gloo), and no link between GPUs: TO-C003 judges it"
+        )
     large = _large(run.matching)
     if not large:
         return LOW_BANDWIDTH.not_evaluated(f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched")

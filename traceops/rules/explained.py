@@ -16,6 +16,7 @@ from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.through_host import THROUGH_HOST
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 
@@ -49,6 +50,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(SOMETIMES_LATE, None, (UNLIKE_STEPS,), False),
     Explains(SLOWER_THAN_SIBLINGS, None, (LOW_BANDWIDTH, EXPOSED), False),
     Explains(LOW_BANDWIDTH, None, (EXPOSED, LATE_START), False),
+    Explains(THROUGH_HOST, None, (EXPOSED, LATE_START), False),
     Explains(LATE_START, None, (EXPOSED,), False),
     Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )

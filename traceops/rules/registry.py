@@ -23,6 +23,7 @@ from traceops.rules import (
     regression,
     steps,
     stragglers,
+    through_host,
     validity,
     whole_run,
 )
@@ -55,6 +56,14 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     return [*whole_run.judge(inputs), *machine_use.judge(inputs), *host_difference.judge(inputs)]
 
 
+LINKS = (*bandwidth.RULES, *through_host.RULES)
+
+
+def judge_links(inputs: Inputs) -> list[Verdict]:
+    """What the links gave, or the way that is taken in their place."""
+    return [*bandwidth.judge(inputs), through_host.judge_through_host(inputs.run)]
+
+
 FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
@@ -63,7 +72,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
     Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True, of_recorded=True),
-    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, of_steps=True, of_recorded=True),
+    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),

@@ -15,11 +15,13 @@ from traceops.render.report.stragglers import (
 from traceops.report.model import Report
 from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
 from traceops.rules.registry import BY_ID
+from traceops.rules.through_host import SAVED_WITH_NCCL
 
 _REPLAYED = {  # evidence that is the impact -> the change that was replayed
     "saved by even stages": "with the same work shared evenly",
     "saved at its peers' pace": "at its peers' pace",
     SAVED_AT_REFERENCE: "with the links at their reference",
+    SAVED_WITH_NCCL: "with NCCL",
     "saved at their peers' pace": "at their peers' pace",
     "saved with the work shared evenly": "with the work shared evenly",
 }

@@ -1,0 +1,80 @@
+"""TO-C003: what it costs that hosts exchange what is on their GPUs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from generated_run import Size, SlowInput, ddp, simulate, write_traces
+from measured_runs import across
+
+from traceops import analyze
+from traceops.core.trace_keys import COLLECTIVES
+from traceops.rules.bandwidth import judge_low
+from traceops.rules.through_host import judge_through_host
+
+
+def run_of(bandwidth_gbs, faults=(), *, through_host=True):
+    made = ddp(steps=4, size=Size(kernel_us=200.0, elements=1 << 21, bandwidth_gbs=bandwidth_gbs))
+    return simulate(replace(made, through_host=through_host), 2, faults)
+
+
+def called(trace, row):
+    return trace["baseTimeNanoseconds"] + round(1000 * row["ts"]) - 2000
+
+
+def told_by(tmp_path, run, gpus):
+    """The report of these traces as a capture writes them, with a run.json that says which GPU each rank has."""
+    for path in write_traces(run, tmp_path):
+        trace = json.loads(path.read_text())
+        notes = [row for row in trace["traceEvents"] if row["name"].startswith("gloo:")]
+        trace[COLLECTIVES] = [
+            [
+                row["name"],
+                "0",
+                "default_pg",
+                number,
+                *2 * row["args"]["Input Dims"][0],
+                "Float",
+                called(trace, row),
+            ]
+            for number, row in enumerate(sorted(notes, key=lambda row: row["ts"]))
+        ]
+        path.write_text(json.dumps(trace))
+    ranks = [{"rank": rank, "device": {"type": "cuda", "uuid": gpu}} for rank, gpu in enumerate(gpus)]
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "ranks": ranks}))
+    return analyze(tmp_path)
+
+
+@pytest.mark.parametrize("faults", [(), (SlowInput(1, 5000.0),)])
+def test_nccl_would_save_the_transfer(tmp_path, faults):
+    report = told_by(tmp_path, run_of(4.0, faults), ("a", "b"))
+    [found] = [found for found in report.findings if found.rule == "TO-C003"]
+    assert found.severity == "error"
+    fast = across(run_of(350.0, faults, through_host=False))
+    step = report.summary.step_time_ms.typical
+    # With NCCL a host waits for no collective: it launches what comes next meanwhile, and no replay tells that.
+    assert 0.4 * (step - fast.step_ms) < found.impact_ms < 1.1 * (step - fast.step_ms)
+    assert "With NCCL over NVLink 4" in found.message
+
+
+@pytest.mark.parametrize("gpus", [("a", "a"), ("a", None)])
+def test_nothing_is_promised_of_nccl_where_ranks_share_a_gpu_or_may(tmp_path, gpus):
+    report = told_by(tmp_path, run_of(4.0), gpus)
+    [found] = [found for found in report.findings if found.rule == "TO-C003"]
+    assert (found.severity, found.impact_ms) == ("warning", None)
+    assert "With NCCL" not in found.message
+    assert ("Ranks share GPUs" in found.message) == (gpus == ("a", "a"))
+    assert "reference bandwidth" not in {row.change for row in report.what_if}
+
+
+def test_a_transfer_that_computation_hides_is_clear():
+    assert judge_through_host(across(run_of(1000.0))).clear
+
+
+def test_nccl_goes_over_no_host():
+    verdict = judge_through_host(across(run_of(4.0, through_host=False)))
+    assert verdict.clear and not verdict.findings
+
+
+def test_the_link_is_not_blamed_for_what_the_hosts_move():
+    assert "TO-C003" in judge_low(across(run_of(4.0))).not_evaluated
