@@ -15,6 +15,7 @@ from traceops.across.clocks import ClockAlignment, align_clocks
 from traceops.across.experts import Experts, find_experts
 from traceops.across.first_meeting import without_first_meetings
 from traceops.across.inference import Passes, measure_passes
+from traceops.across.late_behind_loading import late_behind_loading
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.loader_pace import without_pace
@@ -100,6 +101,7 @@ class CrossRank:
     devices: int | None = None
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
     work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
+    late_behind_loading: Straggler | None = None
     slow_groups: SlowGroups | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     roles: Roles = NO_ROLES
@@ -250,6 +252,8 @@ def measure_across(
     far = far_ranks(stragglers.found)
     groups = measure_slow_groups(replays, lateness, ranks, far)
     beside = {} if groups is None else _work(ranks, graph, groups.single, {*groups.ranks, *far})
+    behind = late_behind_loading(replays, lateness)
+    beside |= {} if behind is None else _work(ranks, graph, [behind], {behind.rank, *far})
     work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
@@ -267,6 +271,7 @@ def measure_across(
         lateness=lateness,
         charged=charged,
         stragglers=stragglers,
+        late_behind_loading=behind,
         slow_groups=groups,
         what_if=what_if,
         work={**beside, **work},

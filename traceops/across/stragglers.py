@@ -182,7 +182,8 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     paced = _saved(_paced_steps(replays, rest), _paced_steps(replays, chosen), base)
     only = _paced_steps(replays, [rank])
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
-    own, others = _own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])
+    own = _own_steps(graph, rank, replays.without)
+    others = np.array([_own_steps(graph, peer, replays.without) for peer in peers])
     in_late = _late(saved, base)
     if len(others) and not in_late.sum() > len(base) / 2:
         # The others may feel it a step later than it took place.
@@ -283,9 +284,11 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
     return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
 
 
-def _own_steps(graph: StepGraph, rank: int) -> Steps:
-    """Own time of a rank in each step: what is left of it without waiting, ns."""
-    own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
+def _own_steps(graph: StepGraph, rank: int, without: Sequence[str] = ()) -> Steps:
+    """Own time of a rank in each step: what is left of it without waiting, and `without` some of WORK, ns."""
+    nodes, edges = graph.ranks[rank], graph.edges[rank]
+    gone = nodes.spent[edges][:, [WORK.index(name) for name in without]].sum(axis=1)
+    own: Steps = np.diff(nodes.work[edges] - gone).astype(float)
     return own
 
 

@@ -17,6 +17,7 @@ from traceops.measure.typical import spells
 from traceops.rules import slow_group
 from traceops.rules.inputs import Inputs
 from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.straggler_behind_loading import behind_loading
 from traceops.rules.straggler_bounds import BURST_PCT, CHANCE, IMPACT_BOUNDS
 from traceops.rules.straggler_conditions import (
     beyond_doubt,
@@ -44,8 +45,9 @@ PERSISTENTLY_LATE = Rule(
         "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its "
         "peers' pace would save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to "
         "wait, and a permutation test puts chance at 12 % or less. Info where the others wait 10 % of the step "
-        "for one rank but its cure would save less. Info also where the cause is the host or no single "
-        "one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
+        "for one rank but its cure would save less. Info for a rank whose device is late behind data loading, if its "
+        "peers' pace would save 10 % of a step with batches in time. Info also where the cause is the host or no "
+        "single one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway. Without a GPU, a rank that takes longer for no single cause is named only if it "
         "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count. With "
         "a rank cured, a step takes no less than the workers of the slowest data loader need for its batches; where "
@@ -203,6 +205,8 @@ def judge_stragglers(
             sometimes.append(
                 finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True)
             )
+    if not rough and not persistent and not sometimes:
+        persistent += behind_loading(PERSISTENTLY_LATE, run)
     in_some = _see(SOMETIMES_LATE, "some steps only", sometimes)
     in_most = _see(PERSISTENTLY_LATE, "most steps", persistent)
     leader = run.stragglers.leader

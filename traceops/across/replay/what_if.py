@@ -131,7 +131,8 @@ def rank_change(ranks: Sequence[int]) -> str:
 class Replays:
     """Replays of one graph, each made once however often it is asked for.
 
-    typical: its steps that are like each other: by them chance is judged; all where there are none. base: as measured.
+    typical: its steps that are like each other: by them chance is judged; all where there are none. base: as measured,
+    or, of WORK, `without` what every replay is then without.
     loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is shorter.
     """
 
@@ -140,10 +141,12 @@ class Replays:
         graph: StepGraph,
         typical: NDArray[np.bool_] | None = None,
         loading_ns: Mapping[int, float] | None = None,
+        without: tuple[str, ...] = (),
     ) -> None:
         every = np.ones(len(graph.steps), dtype=bool)
         self.typical: NDArray[np.bool_] = every if typical is None or not typical.any() else typical
-        self.base = simulate(graph)
+        self.without = without
+        self.base = simulate(graph, Scenario(without=without) if without else None)
         if loading_ns:
             # They are measured beside other steps: a change that leaves all as it is must leave the step.
             most = float(self.base.step_ns()[self.typical].mean())
@@ -168,6 +171,8 @@ class Replays:
         key = tuple(sorted(ranks))
         if key not in self._changes:
             change = cure(self.graph, key)
+            if change is not None and self.without:
+                change = replace(change, without=self.without)
             if change is not None and key and self._are_slowed:
                 waited = sum(self.base.waited_for.values())
                 left = sum(simulate(self.graph, change).waited_for.values())
