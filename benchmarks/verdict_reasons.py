@@ -16,10 +16,6 @@ REASONS: dict[Kind, str] = {
         "it takes traces of two captures on one host with GPUs, mixed in one folder; those that we have of such "
         "hosts do not name the host, and of two programs that ran at one time on CPUs no collective matches"
     ),
-    Kind("TO-S001", "gpu_compute"): (
-        "the traces have told so far what a GPU computes longer for; it takes kernels of other names on the late rank, "
-        "as of another GPU model"
-    ),
     Kind("TO-S003", "gpu_compute"): f"{_GROUP}run kernels of other names, as of another GPU model",
     Kind("TO-S003", "slower"): f"{_GROUP}have a lower clock or power limit",
     Kind(
@@ -34,10 +30,6 @@ REASONS: dict[Kind, str] = {
     ),
     Kind("TO-P004"): (
         "it takes NCCL's log of a job over several hosts beside its topology; public logs have one or the other"
-    ),
-    Kind("TO-P008"): (
-        "it takes nccl-tests on GPUs with NVLink that do not use it: NCCL_P2P_DISABLE=1 all_reduce_perf -g 4; public "
-        "logs of slow tests are of GPUs without NVLink or of several hosts"
     ),
     Kind("TO-D003"): f"{_SMI}it takes a GPU that is hot, or nvidia-smi -ac, which takes root on bare metal",
     Kind("TO-D005"): (

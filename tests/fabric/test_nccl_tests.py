@@ -327,3 +327,10 @@ def test_what_sends_to_each_rank_in_turn_may_take_longer(tmp_path, program, rank
     began = f"# Collective test starting: {program}_perf\n"
     path.write_text(began + "".join(RANKS.format(r=rank) for rank in range(ranks)) + HEADER + row)
     assert [severity for severity, _ in said(path)["TO-P008"][0]] == ["warning"] * late
+
+
+def test_a_host_with_nvlink_that_does_not_use_it_is_far_below_its_links():
+    """Measured on 2 H200: 313 GB/s as it is, 27 with NCCL_P2P_DISABLE=1, 3 over sockets."""
+    for name, fires in (("plain", False), ("no_p2p", True), ("sockets", True)):
+        found = said(DATA.parent / "nccl_slow" / f"{name}.txt")["TO-P008"][0]
+        assert [severity for severity, _ in found] == ["error"] * fires
