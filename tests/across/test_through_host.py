@@ -1,15 +1,20 @@
 """Ranks on GPUs whose hosts exchange the data (gloo): who is late, why, and what it costs."""
 
+import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from generated_run import Size, SlowCompute, SlowCopy, SlowHost, SlowInput, ddp, fsdp2, simulate
 from measured_runs import CAUSES, across, findings, predicted, program, true_step
 
+from traceops import analyze
 from traceops.across.replay.what_if import rank_change
 
 SIZE = Size(kernel_us=400.0, bandwidth_gbs=8.0)
+DATA = Path(__file__).parents[1] / "data"
+HEALTHY_MS = 80.3  # of a run of the same model without a fault, without the profiler
 FAULTS = [
     SlowCompute(1, 1.5),
     SlowHost(1, 6000.0),
@@ -51,3 +56,18 @@ def test_the_late_rank_is_named_with_its_cause_and_cost(builder, fault):
 @pytest.mark.parametrize("builder", [ddp, fsdp2])
 def test_nobody_is_named_where_nobody_is_late(builder):
     assert not findings(across(simulate(through_host(builder), 4)))
+
+
+def test_two_h200_over_gloo(tmp_path):
+    """Rank 1's loader sleeps. Nothing was matched, and rank 0's host was said to wait for its device (TO-I003)."""
+    with tarfile.open(DATA / "faults" / "through_host_loader.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    report = analyze(tmp_path / "through_host_loader")
+    assert report.summary.matching.matched_pct == 100.0
+    told = {found.rule: found for found in report.findings}
+    late = told["TO-S001"]
+    assert (late.severity, late.ranks, late.cause) == ("error", (1,), "input")
+    assert report.summary.step_time_ms.typical - late.impact_ms == pytest.approx(HEALTHY_MS, rel=0.05)
+    assert "TO-C003" in told and not told.keys() & {"TO-I003", "TO-C001"}
+    assert report.ranks[0].comm_wait_ms == pytest.approx(28.0, abs=1.0)
+    assert report.ranks[1].comm_wait_ms < 1.0
