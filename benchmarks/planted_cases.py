@@ -45,6 +45,8 @@ class Case:
     """One run. rules: further rules that must fire, whatever they name.
 
     shape: full, half (of the batch) or narrow (so many tokens and so little width that gradients are small).
+    twin: the run without the fault, where that is not the healthy one of the strategy. The rules need not fire where
+    the fault costs next to nothing beside it.
     """
 
     name: str
@@ -55,6 +57,12 @@ class Case:
     bucket_mb: float = 25.0
     shape: str = "full"
     min_world: int = 2
+    twin: str | None = None
+
+    @property
+    def healthy(self) -> str | None:
+        """The case that shows its model and batch without the fault."""
+        return self.twin or (HEALTHY[self.strategy] if self.shape == "full" else None)
 
     @property
     def comparable(self) -> bool:
@@ -84,7 +92,8 @@ CASES: tuple[Case, ...] = (
     Case("sockets", rules=("TO-C001",), env=_SOCKETS),
     Case("no_p2p", rules=("TO-C001",), env=_NO_P2P),
     Case("one_bucket", rules=("TO-O003",), bucket_mb=10000.0),
-    Case("tiny_buckets", rules=("TO-O002",), bucket_mb=1.0, shape="narrow"),
+    Case("usual_buckets", shape="narrow"),
+    Case("tiny_buckets", rules=("TO-O002",), bucket_mb=1.0, shape="narrow", twin="usual_buckets"),
     Case("item_sync", plants=(Plant("items", None, 40, "other"),), rules=("TO-I003",), shape="half"),
     Case("uneven_batch", plants=(Plant("batch", 7, 0.50),)),
     Case("two_slow", plants=(Plant("gpu", 1, 0.25), Plant("gpu", 3, 0.25)), min_world=4),

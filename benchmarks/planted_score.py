@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from planted_cases import BY_NAME, HEALTHY, QUIET, STRAGGLER, Expectation, ExpectedFinding, expectation
+from planted_cases import BY_NAME, QUIET, STRAGGLER, Expectation, ExpectedFinding, expectation
 
 CAUSES = ("none", "gpu_compute", "host", "input", "copy", "other")
 FOUND = (*CAUSES, "unknown")
 WHAT_IF_LIMIT_PCT = 10.0
+LEAST_COST_PCT = 2.0  # of the step: a fault that costs less need not be told, if its twin shows that
 
 Json = Mapping[str, Any]
 
@@ -123,8 +124,9 @@ def what_if_error_pct(report: Json, ranks: Sequence[int], healthy_ms: float) -> 
 
 def score(truths: Mapping[str, Json], reports: Mapping[str, Json]) -> list[Score]:
     """Score every case that has a truth; a case without a report is a problem of its own."""
-    healthy = {name: _step_ms(reports[name]) for name in HEALTHY.values() if name in reports}
-    for name in set(HEALTHY.values()) & truths.keys() - healthy.keys():  # its traces stayed behind
+    shown = {name for name in (BY_NAME[truth["case"]].healthy for truth in truths.values()) if name}
+    healthy = {name: _step_ms(reports[name]) for name in shown if name in reports}
+    for name in shown & truths.keys() - healthy.keys():  # its traces stayed behind
         healthy[name] = truths[name]["step_ms"]["profiled"]
     return [score_case(truth, reports.get(name), healthy) for name, truth in truths.items()]
 
@@ -140,17 +142,26 @@ def score_case(truth: Json, report: Json | None, healthy: Mapping[str, float | N
         pairs = tuple((f.cause, "none") for f in expected.findings)
         return Score(case.name, text, "no report", "", pairs, ("it could not be analysed",))
     findings = report["findings"]
+    healthy_ms = healthy.get(case.healthy) if case.healthy else None
+    step_ms = _step_ms(report)
+    cost_ms = step_ms - healthy_ms if step_ms and healthy_ms else None
+    if case.twin and cost_ms is not None and healthy_ms and 100 * cost_ms < LEAST_COST_PCT * healthy_ms:
+        expected, text = replace(expected, rules=()), "nothing: it costs next to nothing"
     pair_list, problems = score_findings(expected, findings)
     silent = {c["rule"]: c["reason"] for c in report.get("checks") or () if c["status"] == "not_evaluated"}
     for rule in dict.fromkeys([*(f.rule for f in expected.findings), *expected.rules]):
         if rule in silent:
             problems.append(f"{rule} not evaluated: {silent[rule]}")
     relevant = [f for f in findings if f["rule"] in (*QUIET, *expected.rules)]
-    healthy_ms = healthy.get(HEALTHY[case.strategy]) if case.comparable else None
-    step_ms = _step_ms(report)
     error = None
     whole = len(expected.findings) == len(case.plants)  # with other faults, a cure leaves no healthy run
-    if healthy_ms and whole and expected.findings and all(f.rule == "TO-S001" for f in expected.findings):
+    if (
+        case.comparable
+        and healthy_ms
+        and whole
+        and expected.findings
+        and all(f.rule == "TO-S001" for f in expected.findings)
+    ):
         error = what_if_error_pct(report, expected.ranks, healthy_ms)
         alone = (
             len(expected.ranks) == 1
@@ -168,7 +179,7 @@ def score_case(truth: Json, report: Json | None, healthy: Mapping[str, float | N
         tuple(pair_list),
         tuple(problems),
         impact_ms=next((f["impact_ms"] for f in relevant), None),
-        cost_ms=step_ms - healthy_ms if step_ms and healthy_ms else None,
+        cost_ms=cost_ms,
         what_if_error_pct=error,
     )
 

@@ -205,3 +205,17 @@ def test_packed_runs_come_back_as_they_were(tmp_path: Path) -> None:
     back = tmp_path / "back" / "slow_gpu"
     assert gzip.decompress((back / "rank_0" / trace.name).read_bytes()) == b'{"traceEvents": []}'
     assert sorted(f.name for f in back.iterdir()) == ["rank_0", "truth.json"]
+
+
+def test_a_fault_that_its_twin_shows_to_cost_nothing_need_not_be_told() -> None:
+    """49 all-reduces of 1 MB beside backward: the rule is silent, and rightly so."""
+    truths = {name: truth(name) for name in ("usual_buckets", "tiny_buckets")}
+    for step_ms, ok in ((100.5, True), (125.0, False)):
+        reports = {"usual_buckets": report(step_ms=100.0), "tiny_buckets": report(step_ms=step_ms)}
+        found = score(truths, reports)[1]
+        assert (found.ok, found.cost_ms) == (ok, pytest.approx(step_ms - 100.0))
+
+
+def test_the_cost_of_slow_links_is_that_beside_the_same_model_with_fast_ones() -> None:
+    found = score_one("no_p2p", report(finding("TO-C001", "error"), step_ms=140.0))
+    assert found.ok and found.cost_ms == pytest.approx(40.0) and found.what_if_error_pct is None

@@ -56,7 +56,7 @@ def test_the_count_at_the_top_is_that_of_the_entries() -> None:
     assert len(entries) == len(kinds())
 
 
-@pytest.mark.parametrize("run", ["slow_loader4", "expert_skew2", "crash_logs/set_aside", "topology"])
+@pytest.mark.parametrize("run", ["slow_gpu4", "expert_skew2", "crash_logs/set_aside", "topology"])
 def test_examples_are_what_is_said_today(run: str) -> None:
     said = {quoted(one.text) for one in said_of(f"tests/data/{run}", ROOT / "tests" / "data" / run)}
     shown = [quote for quote in QUOTES if f"(`tests/data/{run}" in quote]

@@ -1,6 +1,6 @@
 """Analyses run folders and packs them small, several at once; then chooses what fits.
 
-python bring.py pack ROOT --to PACKED --jobs N     each run folder below ROOT: report, traces cut and whole
+python bring.py pack ROOT --to PACKED --jobs N     each run folder below ROOT: report, traces cut and slim
 python bring.py choose PACKED --mb 13 --first a,b  writes PACKED/chosen.txt: what to bring, names from PACKED
 """
 
@@ -11,12 +11,14 @@ import gzip
 import io
 import json
 import lzma
+import re
 import sys
 import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 from traceops.core.errors import TraceopsError
@@ -25,19 +27,44 @@ from traceops.report.document import render_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "data"))
 cut: Callable[[str], str] = import_module("cut").cut
+BETWEEN: str = import_module("cut").BETWEEN
 
 _LEFT_OUT = (".html", ".csv", ".lock", ".svg")
 _LARGEST = 60e6  # bytes of a file that is packed
 _TRACE = ".trace.json"
 _ON_CPU = ("runs", "cpu8")  # cutting keeps all that is read of a GPU's trace alone
 _ROOTS = ("planted", "runs", "g8", "mesh", "g2", "hog", "cpu8")  # what is most wanted comes first
-_OF_FIRST = 3e6  # bytes for the whole traces of what is asked for first
+# What a slim trace keeps, a third of a cut one: the device, what launched it, marks and collectives.
+_SLIM = ("kernel", "gpu_mem", "user_annotation", "Trace")
+_OPERATORS = ("autograd::engine", "DistributedDataParallel", "record_param_comms", "c10d::", "nccl:")
+_CALLS = re.compile(r"Launch|Synchronize|Memcpy|Memset")
 
 
-def _pack_folder(folder: Path, target: Path, *, whole: bool) -> int:
-    """Write the run folder as a .tar.xz; its size in bytes."""
+def slim(text: str) -> str:
+    """A cut trace without operators, save those of collectives and backward, and calls that put nothing on a device."""
+    opening, closing = text.index("{", text.index('"traceEvents"')), text.rindex("\n  }\n  ]")
+    parts = text[opening:closing].split(BETWEEN)
+    kept = [part for number, part in enumerate(parts) if number == 0 or _is_slim(part)]
+    return text[:opening] + BETWEEN.join(kept) + text[closing:]
+
+
+def _is_slim(part: str) -> bool:
+    found = re.search(r'"cat": "([^"]*)", "name": "([^"]*)', part)
+    if found is None:
+        return True  # names of processes and threads
+    category, name = found.groups()
+    if category.startswith("cuda_"):
+        return bool(_CALLS.search(name))
+    if category == "cpu_op":
+        return name.startswith(_OPERATORS)
+    return category.startswith(_SLIM) and not name.startswith("autograd")
+
+
+def _pack_folder(folder: Path, target: Path, what: str) -> int:
+    """Write the run folder as a .tar.xz, its traces whole, cut or slim; its size in bytes."""
     packed = io.BytesIO()
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 96 << 20}]
+    preset = 9 | lzma.PRESET_EXTREME if what == "slim" else 6
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 96 << 20}]
     with (
         lzma.open(packed, "wb", filters=filters) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w") as archive,
@@ -49,9 +76,10 @@ def _pack_folder(folder: Path, target: Path, *, whole: bool) -> int:
             data = path.read_bytes()
             if _TRACE in name and name.endswith(".gz"):
                 data, name = gzip.decompress(data), name[:-3]
-            if _TRACE in name and not whole:
+            if _TRACE in name and what != "whole":
                 try:
-                    data = cut(data.decode()).encode()
+                    less = cut(data.decode())
+                    data = (slim(less) if what == "slim" else less).encode()
                 except (AssertionError, ValueError, KeyError):  # a damaged trace stays as it is
                     name += ".uncut"
             entry = tarfile.TarInfo(f"{folder.name}/{name}")
@@ -81,17 +109,17 @@ def _one(folder: Path, to: Path, what: str) -> str:
     if what == "report":
         said = _write_report(folder, to, name)
     else:
-        size = _pack_folder(folder, to / f"{name}.{what}.tar.xz", whole=what == "whole")
+        size = _pack_folder(folder, to / f"{name}.{what}.tar.xz", what)
         said = f"{size / 1e3:.0f} kB"
     return f"{name} {what}: {said}, {time.monotonic() - begun:.1f} s"
 
 
-def pack(root: Path, to: Path, jobs: int, *, whole: bool) -> None:
+def pack(root: Path, to: Path, jobs: int) -> None:
     to.mkdir(parents=True, exist_ok=True)
     if not root.is_dir():  # its part was left out
         return
     folders = sorted(f for f in root.iterdir() if f.is_dir() and any(f.rglob(f"*{_TRACE}*")))
-    kinds = ["report", "whole"] if root.name in _ON_CPU else ["report", "cut", *(["whole"] if whole else [])]
+    kinds = ["report", "whole"] if root.name in _ON_CPU else ["report", "slim", "cut"]
     with ProcessPoolExecutor(jobs) as pool:
         tasks = [pool.submit(_one, folder, to, what) for what in kinds for folder in folders]
         for task in as_completed(tasks):
@@ -100,43 +128,32 @@ def pack(root: Path, to: Path, jobs: int, *, whole: bool) -> None:
 
 
 def choose(packed: Path, mb: float, first: list[str]) -> None:
-    """All small files; then whole what is asked for, within a part; then every run folder, cut where that is
-    there; then more of them whole.
-    """
+    """All small files; then every run folder as small as it is there; then cut, what is asked for before the others."""
     small = [p for p in packed.iterdir() if p.is_file() and not p.name.endswith((".tar.xz", "chosen.txt"))]
     room = mb * 1e6 - sum(min(p.stat().st_size / 8, 60e3) for p in small)
-    cut_ones = {p.name.removesuffix(".cut.tar.xz"): p for p in packed.glob("*.cut.tar.xz")}
-    whole = {p.name.removesuffix(".whole.tar.xz"): p for p in packed.glob("*.whole.tar.xz")}
+    slim_ones, cut_ones, whole = (
+        {p.name.removesuffix(end): p for p in packed.glob(f"*{end}")}
+        for end in (".slim.tar.xz", ".cut.tar.xz", ".whole.tar.xz")
+    )
     order = sorted(
-        cut_ones.keys() | whole.keys(), key=lambda n: (n not in first, _ROOTS.index(n.split(".")[0]), n)
+        slim_ones.keys() | cut_ones.keys() | whole.keys(),
+        key=lambda n: (n not in first, _ROOTS.index(n.split(".")[0]), n),
     )
     chosen: dict[str, Path] = {}
-
-    def take(name: str, path: Path, most: float) -> float:
+    least = [(name, (slim_ones.get(name) or cut_ones.get(name) or whole[name])) for name in order]
+    more = [(name, cut_ones[name]) for name in order if name in slim_ones and name in cut_ones]
+    for name, path in chain(least, more):
         before = chosen[name].stat().st_size + 1024 if name in chosen else 0
-        more = path.stat().st_size + 1024 - before
-        if more > most:
-            return 0.0
-        chosen[name] = path
-        return more
-
-    own = _OF_FIRST
-    for name in order:
-        if name in first and name in whole and name in cut_ones:
-            used = take(name, whole[name], min(own, room))
-            own, room = own - used, room - used
-    for name in order:
-        if name not in chosen:
-            room -= take(name, cut_ones.get(name) or whole[name], room)
-    for name in order:
-        if name in whole and chosen.get(name) != whole[name]:
-            room -= take(name, whole[name], room)
+        needed = path.stat().st_size + 1024 - before
+        if needed <= room:
+            chosen[name] = path
+            room -= needed
     names = sorted(p.name for p in (*small, *chosen.values()))
     (packed / "chosen.txt").write_text("".join(f"{n}\n" for n in names))
     left = ", ".join(n for n in order if n not in chosen) or "none"
-    wholes = sum(path in whole.values() for path in chosen.values())
+    cuts = sum(path in cut_ones.values() for path in chosen.values())
     print(
-        f"brought: {len(chosen)} of {len(order)} run folders, {wholes} whole; not: {left}; {room / 1e6:.1f} MB left"
+        f"brought: {len(chosen)} of {len(order)} run folders, {cuts} cut; not: {left}; {room / 1e6:.1f} MB left"
     )
 
 
@@ -148,12 +165,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--to", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--mb", type=float, default=13)
     parser.add_argument("--first", default="")
     args = parser.parse_args()
     if args.what == "pack":
-        pack(args.folder, args.to, args.jobs, whole=args.whole)
+        pack(args.folder, args.to, args.jobs)
     else:
         choose(args.folder, args.mb, [name for name in args.first.split(",") if name])
 

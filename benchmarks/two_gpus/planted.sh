@@ -83,11 +83,11 @@ say "machine"
   $PY -c "import torch; print(torch.__version__, torch.cuda.nccl.version() if torch.cuda.is_available() else '')"; } 2>&1 | tee "$PK/machine.txt"
 
 # 1. The planted set on two ranks, over NCCL.
-SET="healthy_ddp slow_gpu slow_loader slow_host slow_copy late_step healthy_fsdp2 slow_fsdp2 sockets no_p2p one_bucket tiny_buckets item_sync uneven_batch slow_loader_all slow_gpu_small healthy_zero1 slow_no_p2p starved_slow host_beside_input other_precision other_attention"
+SET="healthy_ddp slow_gpu slow_loader slow_host slow_copy late_step healthy_fsdp2 slow_fsdp2 sockets no_p2p one_bucket usual_buckets tiny_buckets item_sync uneven_batch slow_loader_all slow_gpu_small healthy_zero1 slow_no_p2p starved_slow host_beside_input other_precision other_attention"
 [ -n "$CPU" ] && SET="healthy_ddp slow_no_p2p other_attention"
 TAIL=30 make planted 165 2 "$SET" "$PL"
 # Its reports and packing beside what follows, with a part of the cores.
-nice -n 19 timeout -k 5 "$(most 150)" $PY "$HERE/bring.py" pack "$W/planted" --to "$PK" --whole --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 150)" $PY "$HERE/bring.py" pack "$W/planted" --to "$PK" --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
 BACK=$!
 
 # 2. nccl-tests, with NVLink and without.
