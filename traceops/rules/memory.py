@@ -56,8 +56,8 @@ IMBALANCE = Rule(
         (
             "activations",
             "The parameters, gradients and optimizer states of the ranks are alike: this rank's batches are larger "
-            "or longer. "
-            "Share samples by length (packing, grouping by length), or cut the longest.",
+            "or longer, or it computes in another way (attention without its fused kernel, no checkpointing). Share "
+            "samples by length (packing, grouping by length), or cut the longest; compare the ranks' kernels.",
         ),
         (
             "state",
