@@ -1,7 +1,7 @@
 #!/bin/bash
-# What observing costs, and whether CUPTI can leave safely (capture's detach): see README.md. CPU=1 runs it small, on a CPU.
+# What observing costs, and whether ending CUPTI is safe and of use: see README.md. CPU=1 runs it small, on a CPU.
 SECONDS=0
-BUDGET=${BUDGET:-330}
+BUDGET=${BUDGET:-440}
 HERE=$(cd "$(dirname "$0")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 OUT=${OUT:-/tmp/out}/cost
@@ -49,11 +49,11 @@ t() { [ -n "$CPU" ] && echo 6 || echo "$1"; } # seconds of measuring
 { nvidia-smi --query-gpu=name,driver_version,clocks.sm --format=csv,noheader; $PY -c 'import torch; print(torch.__version__, torch.version.cuda)'; nproc; } >> "$LOG" 2>&1
 
 # 1. Timing, one GPU each.
-( part cost_outside 145 0 0-7 "$PY" "$HERE/observe_pairs.py" outside "$(t 132)" ) &
-( part behind_host 50 1 16-23 "$PY" "$HERE/cupti_behind.py" host "$(t 32)"
-  part behind_device 45 1 16-23 "$PY" "$HERE/cupti_behind.py" device "$(t 26)"
-  part cost_light 50 1 16-23 "$PY" "$HERE/observe_pairs.py" light "$(t 40)"
-  part cost_light_graph 35 1 16-23 "$PY" "$HERE/observe_pairs.py" graph "$(t 25)" ) &
+( part step_end_llama 80 0 0-7 "$PY" "$HERE/step_end.py" "llama:$(t 40)" "3:$(t 15)" "1:$(t 8)" ) &
+( part step_end_resnet 80 1 16-23 "$PY" "$HERE/step_end.py" "${RESNET:-resnet}:$(t 40)" "6:$(t 20)" ) &
+wait
+( part cost_light 50 0 0-7 "$PY" "$HERE/observe_pairs.py" light "$(t 40)" ) &
+( part cost_light_graph 35 1 16-23 "$PY" "$HERE/observe_pairs.py" graph "$(t 25)" ) &
 wait
 
 # 2. Safety: each case alone in its process, four lanes at a time.
@@ -74,6 +74,7 @@ lane 1 28-31 threads:today quick:today &
 wait
 
 # 3. Two ranks.
-two() { part "ddp_$1" "$2" all 0-31 "$PY" -m torch.distributed.run --standalone --nproc-per-node 2 "$HERE/cupti_ddp.py" "$1"; }
-two both 60
-two none 40
+two() { part "$1" "$2" all 0-31 "$PY" -m torch.distributed.run --standalone --nproc-per-node 2 "${@:3}"; }
+two models 115 "$HERE/behind_models.py" "$(t 30)" ${RESNET:-resnet} llama
+two ddp_both 70 "$HERE/cupti_ddp.py" both
+two ddp_none 60 "$HERE/cupti_ddp.py" none

@@ -74,7 +74,7 @@ def window(
             profiler.step()
     sync()
     assert profiler._record is not None and profiler._recorder is not None
-    record, detaching = profiler._record.manifest, profiler._recorder._detaching
+    record, detaching = profiler._record.manifest, profiler._recorder.detaching
     lit: Any = record.light or {}
     calls = lit.get("calls") or []
     return {

@@ -1,12 +1,11 @@
-"""The cost outside windows and in the light window, by benchmarks/observe_cost.py, for programs of several kinds.
+"""The cost of the light window, by benchmarks/observe_cost.py, for programs of several kinds.
 
-python observe_pairs.py outside|light|graph SECONDS
+python observe_pairs.py light|graph SECONDS
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,32 +19,27 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import observe_cost as bench
 
+from traceops.capture.detaching import Detaching
 from traceops.capture.light.cupti import Cupti
-from traceops.capture.session import Capture
 
 Step = Callable[[], None]
-Watch = Callable[[Path], "bench.Observing | Capture"]
 
 
 def _interval(ratios: NDArray[np.float64]) -> list[float]:
     return [round(value, 5) for value in bench.interval(ratios)]
 
 
-def pairs(
-    name: str, step: Step, until: float, steps: int, settle: int, *, watch: Watch | None, detach: bool | None
-) -> None:
-    """Blocks with and without in turn. watch: what watches them; detach: of the light window, None for none."""
+def pairs(name: str, step: Step, until: float, steps: int, settle: int, *, detach: bool) -> None:
+    """Blocks with and without in turn. detach: whether the light window ends CUPTI."""
     for _ in range(60):
         step()
     found: list[tuple[float, ...]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        while time.monotonic() < until or len(found) < 3:
-            times = {}
-            for on in (True, False) if len(found) % 2 else (False, True):
-                watching = partial(watch, Path(folder)) if on and watch is not None else None
-                light = Cupti(detach=detach) if on and detach is not None else None
-                times[on] = bench.block(step, steps, settle, watching, light)
-            found.append((*times[True], *times[False]))
+    while time.monotonic() < until or len(found) < 3:
+        times = {}
+        for on in (True, False) if len(found) % 2 else (False, True):
+            light = Cupti(detaching=Detaching() if detach else None) if on else None
+            times[on] = bench.block(step, steps, settle, None, light)
+        found.append((*times[True], *times[False]))
     cpu, wall, plain_cpu, plain = np.array(found).T
     say(
         part="cost", name=name, pairs=len(found), steps=steps,
@@ -96,11 +90,6 @@ def many_small(kernels: int = 400) -> Step:
     return replay
 
 
-# Name, ms, program, layers at first, seconds, steps of a block and before it.
-_OUTSIDE: tuple[tuple[str, float, Callable[[int], Step], int, float, int, int], ...] = (
-    ("host", 5, host, 24, 10, 60, 15), ("device", 10, device, 4, 12, 40, 12), ("host", 1, host, 5, 8, 300, 60),
-    ("host", 3, host, 14, 8, 100, 20), ("device", 35, device, 14, 14, 20, 8), ("host", 15, host, 70, 12, 25, 10),
-)  # fmt: skip
 _LIGHT: dict[str, tuple[tuple[str, Callable[[], Step], int, int], ...]] = {
     "light": (
         ("host 1 ms", partial(until_takes, 1, host, 5), 40, 10),
@@ -113,24 +102,13 @@ _LIGHT: dict[str, tuple[tuple[str, Callable[[], Step], int, int], ...]] = {
 def main() -> None:
     torch.set_num_threads(1)
     which, end = sys.argv[1], time.monotonic() + float(sys.argv[2])
-    if which == "outside":
-        for name, ms, make, layers, seconds, steps, settle in _OUTSIDE:
-            step = until_takes(ms, make, layers)
-            watches: tuple[tuple[str, Watch], ...] = (
-                ("observer", bench.Observing), ("whole", bench.whole_capture),
-            )  # fmt: skip
-            for kind, watch in watches:
-                now = time.monotonic()
-                if now < end - 4:
-                    until = min(now + seconds * (1 if CUDA else 0.12), end)
-                    pairs(f"{kind} {name} {ms} ms", step, until, steps, settle, watch=watch, detach=None)
-    elif CUDA:
+    if CUDA:
         for told, made, steps, settle in _LIGHT[which]:
             step = made()
             for detach in (False, True):
                 name, until = f"light {told} detach={detach}", min(time.monotonic() + 6, end)
                 say(part="cost", name=f"{name} begins")
-                pairs(name, step, until, steps, settle, watch=None, detach=detach)
+                pairs(name, step, until, steps, settle, detach=detach)
 
 
 if __name__ == "__main__":

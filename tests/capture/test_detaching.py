@@ -51,14 +51,14 @@ def test_the_variable_is_set_while_it_stops_and_until_its_thread_is_gone(gpu):
         thread.start()
     thread.join()
     assert seen == ["1", "1"]
-    assert (os.environ[VARIABLE], one.why_not) == (OFF, None)
+    assert (os.environ[VARIABLE], one.done) == (OFF, True)
 
 
 def test_a_second_capture_of_the_process_detaches_too(gpu):
     for one in (Detaching(), Detaching()):
         with one.around_stop():
             assert os.environ[VARIABLE] == "1"
-        assert (os.environ[VARIABLE], one.why_not) == (OFF, None)
+        assert (os.environ[VARIABLE], one.done) == (OFF, True)
 
 
 def test_a_thread_that_stays_is_not_waited_for(gpu, monkeypatch):
@@ -69,7 +69,10 @@ def test_a_thread_that_stays_is_not_waited_for(gpu, monkeypatch):
         thread.start()
     gone.set()
     thread.join()
-    assert (os.environ[VARIABLE], one.why_not) == (OFF, "Kineto's thread did not end")
+    assert (os.environ[VARIABLE], one.record) == (
+        OFF,
+        {"done": False, "why_not": "Kineto's thread did not end"},
+    )
 
 
 def test_an_error_of_the_stop_goes_on_and_the_variable_is_put_back(gpu):
@@ -123,7 +126,18 @@ def test_nothing_is_done_where_it_is_not_safe(gpu, monkeypatch, change):
     change(gpu)
     with one.around_stop():
         assert os.environ[VARIABLE] == OFF
-    assert one.why_not is not None and not gpu.calls
+    assert one.in_the_way() is not None and not one.done and not gpu.calls
+    no_gpu = not gpu.cuda.is_initialized() or gpu.version.hip or not gpu.version.cuda
+    assert (one.record is None) == bool(no_gpu)
+
+
+@pytest.mark.parametrize(("asked", "done"), [(False, False), (True, True)])
+def test_a_cuda_on_which_nobody_tried_it_has_to_be_asked_for(gpu, asked, done):
+    gpu.version.cuda = "12.8"
+    one = Detaching(asked=asked)
+    with one.around_stop():
+        pass
+    assert one.record == {"done": done, "why_not": None if done else "it was not tried with CUDA 12.8"}
 
 
 def test_only_the_last_window_detaches(tmp_path):
@@ -146,18 +160,22 @@ def test_only_the_last_window_detaches(tmp_path):
 DETACH = """
 import ctypes, json, sys
 from traceops.capture.light import _cupti as native
+from traceops.capture.detaching import Detaching
 from traceops.capture.light.cupti import Cupti
+class Alone(Detaching):
+    in_the_way = lambda self: None
 library = ctypes.CDLL(sys.argv[1])
 for taken in (0, 1):
     value = lambda name: ctypes.c_uint32.in_dll(library, name)
     value("fake_subscribers").value = taken
-    source = Cupti(sys.argv[1], detach=True)
+    source = Cupti(sys.argv[1], detaching=Alone())
     assert source.start() is None
     run = library.fake_ran
     run.argtypes = [ctypes.c_uint32, *2 * [ctypes.c_uint64], ctypes.c_void_p, *2 * [ctypes.c_uint32], ctypes.c_uint64]
     run(10, 100, 900, ctypes.c_char_p(b"gemm"), 7, 1, 1)
     found = source.stop()
-    print(json.dumps([found.names, source.calls[-4:], value("fake_finalized").value, value("fake_enabled").value]))
+    ended = [value(f"fake_{name}").value for name in ("finalized", "enabled")]
+    print(json.dumps([found.names, source.calls[-4:], *ended, source._detaching.record]))
 """
 
 
@@ -177,5 +195,6 @@ def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
     )
     alone, other = map(json.loads, done.stdout.splitlines())
     calls = [["cuptiSubscribe", 0, 0], ["cuptiEnableCallback", 2, 0], ["cuptiUnsubscribe", 0, 0]]
-    assert alone == [["gemm"], [*calls, ["cuptiFinalize", 0, 0]], 1, 0]
+    assert alone == [["gemm"], [*calls, ["cuptiFinalize", 0, 0]], 1, 0, {"done": True, "why_not": None}]
     assert other[0] == ["gemm"] and other[1][-1] == ["cuptiSubscribe", 0, 39] and other[2] == 1
+    assert other[-1] == {"done": False, "why_not": "cuptiSubscribe gave 39"}

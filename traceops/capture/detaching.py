@@ -1,4 +1,4 @@
-"""Has torch's profiler leave CUPTI behind our last window; otherwise host-bound steps stay slower (docs/observe.md).
+"""Ends CUPTI behind our last window, which otherwise slows host-bound steps by a fifth (docs/observe.md).
 
 Kineto does so where TEARDOWN_CUPTI is 1 when it stops: a thread of its own waits for the next CUDA call of the process,
 and ends CUPTI as that call returns. The variable has to be 1 until then, or Kineto attaches itself again.
@@ -13,50 +13,76 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.manifest import DetachRecord
+
 VARIABLE = "TEARDOWN_CUPTI"
 OFF = "0"  # the same to Kineto as none; there from the start, as adding one moves what other threads may be reading
 INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON")
 _OLDEST_CUDA = (12, 6)  # CUDA graphs crashed on it before
+_TRIED_CUDA = (13, 0)  # from which on it was tried on GPUs (benchmarks/two_gpus)
 _put_there = False  # by us, for an earlier capture of this process too
 _TASKS = Path("/proc/self/task")
 _LEAST_S, _MOST_S, _LOOK_S = 0.02, 1.0, 0.002
 
 
 class Detaching:
-    """Of one capture; `why_not` says what was in the way, None where nothing was.
+    """Of one capture. done: whether CUPTI is gone, None before a window has ended on a GPU; `why_not` says what was
+    in the way.
 
-    The script's own setting of the variable stands, and then nothing is done here.
+    asked: also with a CUDA on which nobody has tried it yet. The script's own setting of the variable stands, and then
+    nothing is done here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, asked: bool = False) -> None:
         global _put_there
-        self.why_not: str | None = "no window has ended"
+        self.done: bool | None = None
+        self.why_not: str | None = None
+        self._oldest = _OLDEST_CUDA if asked else _TRIED_CUDA
         if VARIABLE not in os.environ:
             os.environ[VARIABLE] = OFF
             _put_there = True
+
+    @property
+    def record(self) -> DetachRecord | None:
+        """For the manifest."""
+        return None if self.done is None else {"done": self.done, "why_not": self.why_not}
 
     @contextmanager
     def around_stop(self) -> Iterator[None]:
         """Torch's profiler stops inside the block for the last time."""
         import torch
 
-        self.why_not = self._in_the_way(torch)
-        if self.why_not is not None:
+        if not _has_cuda(torch):
             yield
+            return
+        in_the_way = self.in_the_way()
+        if in_the_way is not None:
+            yield
+            self.ended(in_the_way)
             return
         before = _threads()
         os.environ[VARIABLE] = "1"
         try:
             yield
-            self.why_not = _end_of_threads(torch, before)
+            self.ended(_end_of_threads(torch, before))
         finally:
             os.environ[VARIABLE] = OFF
 
-    def _in_the_way(self, torch: Any) -> str | None:
-        if torch.version.hip is not None or not torch.version.cuda or not torch.cuda.is_initialized():
+    def ended(self, why_not: str | None) -> None:
+        """A window has ended and CUPTI is gone, or why not."""
+        self.done, self.why_not = why_not is None, why_not
+
+    def in_the_way(self) -> str | None:
+        """Why CUPTI must not be ended now; None where nothing speaks against it."""
+        import torch
+
+        if not _has_cuda(torch):
             return "there is no CUDA"
-        if tuple(int(part) for part in torch.version.cuda.split(".")[:2]) < _OLDEST_CUDA:
+        version = tuple(int(part) for part in str(torch.version.cuda).split(".")[:2])
+        if version < _OLDEST_CUDA:
             return f"CUDA {torch.version.cuda} is too old"
+        if version < self._oldest:
+            return f"it was not tried with CUDA {torch.version.cuda}"
         if not _TASKS.is_dir():
             return "there is no /proc to see its thread in"
         if (other := other_tool()) is not None:
@@ -66,6 +92,10 @@ class Detaching:
         if torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
         return None
+
+
+def _has_cuda(torch: Any) -> bool:
+    return torch.version.hip is None and bool(torch.version.cuda) and bool(torch.cuda.is_initialized())
 
 
 def other_tool() -> str | None:

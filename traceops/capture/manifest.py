@@ -54,6 +54,13 @@ class LightRecord(TypedDict):
     calls: list[list[str | int]]
 
 
+class DetachRecord(TypedDict):
+    """Whether CUPTI was ended behind the last window, and why not; otherwise it slows a host-bound training."""
+
+    done: bool
+    why_not: str | None
+
+
 class ScriptProfilerRecord(TypedDict):
     """In which steps a profiler of the script's own was at work: the first, the last, and in how many."""
 
@@ -110,6 +117,7 @@ class RankManifest:
     error: last line of the exception. note: why there is no complete trace, if there is none.
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
     observed: null if nothing was. light: null where no light window was begun.
+    detached: null without a GPU, before a window has ended, and where CUPTI was to stay.
     memory: at the end of the last step of a window; null without a GPU.
     script_profiler: null where the script's own profiler was never at work while ours was not.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
@@ -146,6 +154,7 @@ class RankManifest:
     failure: CaptureFailure | None = None
     observed: ObservedRecord | None = None
     light: LightRecord | None = None
+    detached: DetachRecord | None = None
     memory: MemoryRecord | None = None
     script_profiler: ScriptProfilerRecord | None = None
     step_ends: dict[str, int] = field(default_factory=dict)

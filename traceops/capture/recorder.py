@@ -44,7 +44,7 @@ class Recorder:
         detaching: Detaching | None = None,
     ) -> None:
         self._out = out
-        self._detaching = detaching
+        self.detaching = detaching
         self._traces = TraceFolder(out / f"rank_{rank}")
         self.schedule = schedule
         self._options = options
@@ -142,7 +142,7 @@ class Recorder:
     def _last_stop(self) -> AbstractContextManager[None]:
         step = self._profile.step_num if self._profile is not None else 0
         last = self.schedule.ends_window(step) and self.schedule.phase(step + 1) is Phase.DONE
-        return self._detaching.around_stop() if self._detaching is not None and last else nullcontext()
+        return self.detaching.around_stop() if self.detaching is not None and last else nullcontext()
 
     def close(self, *, keep: bool = True) -> None:
         """Stop now; what was recorded of the window is written, unless it is not to be kept.

@@ -160,14 +160,15 @@ class Capture:
         place = who_am_i()
         claim(self._out, place.rank, place.world_size, self.settings)
         options = self.settings.recording_options()
-        detaching = Detaching() if self.settings.detach else None
+        wish = self.settings.detach
+        detaching = None if wish is False else Detaching(asked=wish is True)
         self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing, detaching)
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
             self._first = FirstWindow(self._out, place.rank, options, self._doing)
             self._has_first = True
         self._recorders = [one for one in (self._recorder, self._first) if one is not None]
         self._record = OpenManifest(self._out, place, self._schedule, options, self._training)
-        self._watchers = Watchers(self._record, self.settings)
+        self._watchers = Watchers(self._record, self.settings, detaching)
         self._save()
         if self.settings.progress is not None:
             self._doing(CaptureOperation.HEARTBEAT)
@@ -632,6 +633,9 @@ class Capture:
         self._doing(CaptureOperation.MANIFEST)
         light = None if self._light is None else self._light.record
         self._record.manifest = replace(self._record.manifest, script_profiler=self._others.record)
+        if self._recorder is not None and self._recorder.detaching is not None:
+            detached = self._recorder.detaching.record
+            self._record.manifest = replace(self._record.manifest, detached=detached)
         self._record.save(self._step, self._samples, self.failure, self.ends_of_steps(), light)
 
 

@@ -34,8 +34,8 @@ class CaptureSettings:
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
-    detach: after the last window, have torch's profiler leave CUPTI, which slows host-bound steps (docs/observe.md).
-    Experimental: no GPU has run it yet, and it may go again.
+    detach: end CUPTI behind the last window, because it slows host-bound steps (docs/observe.md). None does so where
+    that was tried, from CUDA 13.0 on; True from CUDA 12.6 on.
     first_window: record two steps at the start too, for a program that ends before the schedule does; only with the
     default schedule and on machines without a GPU (`first_window.py`).
     with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
@@ -57,7 +57,7 @@ class CaptureSettings:
     launched: bool = False
     observe: bool = True
     light: bool = True
-    detach: bool = False
+    detach: bool | None = None
     first_window: bool = True
     samples_per_step: int | None = None
     with_memory: bool = False

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from traceops.capture.after_import import when_loaded
+from traceops.capture.detaching import Detaching
 from traceops.capture.guard import Guard, contained, describe, raised_by_a_handler
 from traceops.capture.light.window import AFTER, LightWindow
 from traceops.capture.manifest import MemoryRecord, ObservedRecord
@@ -26,9 +27,12 @@ _FIRST_SNAPSHOT = 16  # steps
 class Watchers:
     """Those that the settings ask for, from `begin` on; None where not, or where one could not begin."""
 
-    def __init__(self, record: OpenManifest, settings: CaptureSettings) -> None:
+    def __init__(
+        self, record: OpenManifest, settings: CaptureSettings, detaching: Detaching | None = None
+    ) -> None:
         self._record = record
         self._settings = settings
+        self._detaching = detaching
         self.observer: Observer | None = None
         self.light: LightWindow | None = None
         self.memory: MemoryWatch | None = None
@@ -42,8 +46,9 @@ class Watchers:
         if self._settings.light:
             first = schedule.total_steps + AFTER
             rank = self._record.manifest.rank
-            folder, detach = self._record.folder, self._settings.detach
-            self.light = LightWindow(folder, rank, first, before_other_profilers, detach=detach)
+            self.light = LightWindow(
+                self._record.folder, rank, first, before_other_profilers, detaching=self._detaching
+            )
             scope.callback(self.light.give_way, "the capture ended")
 
     def steps_done(self, steps: int) -> None:

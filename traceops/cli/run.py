@@ -197,6 +197,8 @@ def decide(args: argparse.Namespace) -> Decided:
         settings["observe"] = False
     if args.no_light:
         settings["light"] = False
+    if args.detach is not None:
+        settings["detach"] = args.detach
     if args.step_on != "optimizer":
         settings["step_on"] = args.step_on
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.

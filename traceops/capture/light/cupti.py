@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from traceops.capture.detaching import VARIABLE, other_tool
+from traceops.capture.detaching import VARIABLE, Detaching, other_tool
 from traceops.capture.light.source import Activities
 
 _BUFFER_BYTES = 4 << 20  # as torch's own
@@ -20,13 +20,13 @@ _MAPS = Path("/proc/self/maps")
 
 
 class Cupti:
-    """One window. calls: what CUPTI returned for each call, in order. detach: let CUPTI go at the end of `stop`."""
+    """One window. calls: what CUPTI returned for each call, in order. detaching: ends CUPTI in `stop`."""
 
     name = "cupti"
 
-    def __init__(self, library: str | None = None, *, detach: bool = False) -> None:
+    def __init__(self, library: str | None = None, *, detaching: Detaching | None = None) -> None:
         self._library = library
-        self._detach = detach
+        self._detaching = detaching
         self._native: ModuleType | None = None
         self._began: tuple[int, ...] = ()
         self.calls: list[tuple[str, int, int]] = []
@@ -62,13 +62,22 @@ class Cupti:
         self.calls = [*self.calls, *native.stop()]
         rows, names, incomplete, discarded = native.take()
         failed = [(name, result) for name, _, result in self.calls if result != 0]
-        if self._detach and not failed:
-            self.calls = [*self.calls, *native.detach()]  # the names of kernels are gone with it
+        if self._detaching is not None:
+            self._end(native, self._detaching, failed=bool(failed))  # the names of kernels are gone with it
         if failed:
             return f"CUPTI failed: {failed[0][0]} gave {failed[0][1]}"
         if not rows:
             return f"CUPTI gave no records ({incomplete} incomplete)"
         return Activities(rows, tuple(names), incomplete + discarded, (self._began, ended))
+
+    def _end(self, native: ModuleType, detaching: Detaching, *, failed: bool) -> None:
+        """End CUPTI in this process, unless something speaks against it."""
+        why_not = "CUPTI failed" if failed else detaching.in_the_way()
+        if why_not is None:
+            calls = native.detach()
+            self.calls = [*self.calls, *calls]
+            why_not = next((f"{name} gave {result}" for name, _, result in calls if result != 0), None)
+        detaching.ended(why_not)
 
     def abandon(self) -> None:
         """Disable what was enabled; the records go."""

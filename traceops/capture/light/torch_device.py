@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
+from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained
 from traceops.capture.light.source import Activities
 from traceops.core.light_log import KERNEL, MEMCPY, MEMSET, NO_NAME, ROW
@@ -13,12 +15,13 @@ _MOST_NAMES = 1 << 16
 
 
 class TorchDevice:
-    """One window."""
+    """One window. detaching: ends CUPTI in `stop`."""
 
     name = "torch"
 
-    def __init__(self) -> None:
+    def __init__(self, detaching: Detaching | None = None) -> None:
         self._session: Any = None
+        self._detaching = detaching
 
     def start(self) -> str | None:
         """Start torch's profiler; what is in the way, None where nothing is."""
@@ -42,7 +45,8 @@ class TorchDevice:
         session, self._session = self._session, None
         if session is None:
             return "it did not record"
-        session.stop()
+        with nullcontext() if self._detaching is None else self._detaching.around_stop():
+            session.stop()
         return activities_of(session.profiler.kineto_results.events())
 
     def abandon(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.light.source import Activities, Source
@@ -32,16 +33,22 @@ class LightWindow:
     """Told where steps begin and end. Its errors end it alone, and `record` says what became of it.
 
     first: step in which it begins. before_others: calls back just before any profiler but the given one starts.
-    detach: see `Cupti`.
+    detaching: ends CUPTI behind it.
     """
 
     def __init__(
-        self, folder: Path, rank: int, first: int, before_others: BeforeOthers, *, detach: bool = False
+        self,
+        folder: Path,
+        rank: int,
+        first: int,
+        before_others: BeforeOthers,
+        *,
+        detaching: Detaching | None = None,
     ) -> None:
         self._path = folder / LIGHT_FILE
         self._rank, self._first = rank, first
         self._before_others = before_others
-        self._sources: list[Source] = [Cupti(detach=detach), TorchDevice()]
+        self._sources: list[Source] = [Cupti(detaching=detaching), TorchDevice(detaching)]
         self._source: Source | None = None
         self._timer: StepTimer | None = None
         self._scope = ExitStack()

@@ -41,6 +41,8 @@ _OBSERVE = """do not time the steps outside the window, and do not sample what h
 (docs/observe.md)"""
 _LIGHT = """on GPUs: do not record the device alone for some steps after the last window. That recording (CUPTI)
 disturbs the steps little (docs/observe.md)"""
+_DETACH = """on GPUs: end CUPTI behind the last window, which otherwise slows steps that are bound by their host. By
+default from CUDA 13.0 on; --detach from CUDA 12.6 on (docs/observe.md)"""
 _LAUNCHER = """what starts the ranks of the script (%(default)s). lightning: the Trainer in the script starts them.
 none: the command after -- starts them (mp.spawn, a launcher with its own options), or it is a single process"""
 _STEP_ON = """what ends a step of a script: the optimizer's step, or (forward, for inference) each call of the model
@@ -150,6 +152,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")
     capture.add_argument("--no-observe", action="store_true", help=_OBSERVE)
     capture.add_argument("--no-light", action="store_true", help=_LIGHT)
+    capture.add_argument("--detach", action=argparse.BooleanOptionalAction, help=_DETACH)
     for name, text in RECORDING.items():
         capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
     add_training_arguments(parser)
