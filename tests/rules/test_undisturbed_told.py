@@ -61,8 +61,8 @@ def test_the_three_steps_are_one_line(told):
 def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
     slower = structs.replace(told, undisturbed=structs.replace(told.undisturbed, behind_ms=24.0))
     said = text_of(slower)
-    assert "Behind the recorded steps one takes 24.0 ms" in said and "TEARDOWN_CUPTI=1" in said
-    assert "TEARDOWN_CUPTI" not in text_of(told)
+    assert "Behind the recorded steps one takes 24.0 ms" in said and "--detach from 12.6 on" in said
+    assert "--detach" not in text_of(told)
 
 
 def test_the_report_has_each_ranks_undisturbed_step(told, tmp_path):
@@ -188,6 +188,22 @@ def test_steps_longer_behind_the_window_are_told_where_its_own_are_not_known_to_
         (run / f"rank_{rank}/light.bin.gz").unlink()
     [found] = [f for f in analyze(run).findings if f.rule == "TO-V005"]
     assert found.severity == "info" and found.message.startswith("Behind its windows steps take 35 % longer")
+
+
+def test_where_cupti_was_ended_steps_behind_the_window_are_undisturbed_too(tmp_path):
+    """What they take more is the training's own, and no cost of the profiler."""
+    ranks = [{"rank": rank, "detached": {"done": True, "why_not": None}} for rank in range(4)]
+    run = made(tmp_path, ranks=ranks)
+    for rank in range(4):
+        steps = [usual(20.0) for _ in range(8)] + [usual(39.0, recorded=True) for _ in range(6)]
+        write_rank(run, rank, steps + [usual(23.0) for _ in range(24)])
+        write_light(run, rank, 6, 23.4, ran(4.0))
+    report = analyze(run)
+    [found] = [f for f in report.findings if f.rule == "TO-V005"]
+    assert "Behind its windows" not in found.message
+    said = text_of(report)
+    assert "a step takes 22.3 ms without recording, 23.4 in the light window" in said
+    assert "(20.0 before the recorded steps, 23.0 behind them)" in said and "Behind the recorded" not in said
 
 
 def test_a_clean_bill_speaks_of_the_undisturbed_step(tmp_path):

@@ -14,6 +14,7 @@ from traceops.measure.light import LightActivity, light_activity
 from traceops.pipeline.observed_run import MOST_RANKS
 from traceops.traces.discover import Discovery
 from traceops.traces.light import read_light
+from traceops.traces.run_manifest import ended_cupti
 
 
 def undisturbed_run(
@@ -50,6 +51,8 @@ def undisturbed_run(
 def _plain_step(manifest: Mapping[str, Any], whole: WholeRun | None) -> PlainStep | None:
     """A typical step without recording: of the whole run, or of the steps before the window."""
     found = None if whole is None else plain_step(whole)
+    if found is not None and ended_cupti(manifest):  # what differs behind the windows is the training's own
+        found = PlainStep.even(found.whole_ms)
     known = manifest.get("unprofiled_step_ms")
     if found is None and isinstance(known, (int, float)) and known > 0:
         found = PlainStep.even(float(known))

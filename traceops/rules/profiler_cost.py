@@ -9,6 +9,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown, some_profiled_as_short
 from traceops.rules.inputs import Inputs
+from traceops.traces.run_manifest import ended_cupti
 
 PROFILER_COST = Rule(
     id="TO-V005",
@@ -16,7 +17,7 @@ PROFILER_COST = Rule(
     fires=(
         "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
         "warning from 30 % unless a light window tells of the step without it. Info too where, on GPUs, steps "
-        "behind the profiler's windows take 10 % more than those before them."
+        "behind the profiler's windows take 10 % more than those before them and CUPTI stayed in the process."
     ),
     advice=(
         "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
@@ -31,7 +32,8 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     """TO-V005: the observer's own cost, in its windows and behind them."""
     manifest, undisturbed = inputs.manifest, inputs.undisturbed
     on_gpu = any(summary.on_gpu for summary in inputs.ranks)  # on a CPU nothing of the profiler stays
-    plain = plain_step(inputs.whole) if inputs.whole is not None and on_gpu else None
+    left = on_gpu and not ended_cupti(manifest)
+    plain = plain_step(inputs.whole) if inputs.whole is not None and left else None
     ratio = profiler_slowdown(manifest)
     severity = None if ratio is None else severity_of(ratio, *_SLOWDOWN_BOUNDS)
     behind, measured = _behind(undisturbed, plain)

@@ -165,6 +165,12 @@ def profiled_itself_early(manifest: dict[str, Any]) -> bool:
     return any(isinstance(first, int) and first < FIRST_STEPS for first in firsts)
 
 
+def ended_cupti(manifest: Mapping[str, Any]) -> bool:
+    """Whether each rank says that CUPTI was ended behind its windows: steps there are undisturbed too."""
+    told = [entry.get("detached") for entry in manifest.get("ranks") or ()]
+    return bool(told) and all(isinstance(one, dict) and one.get("done") is True for one in told)
+
+
 def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
     """Captures that ended early, as run.json tells of them; what cannot be believed is left out."""
     told = manifest.get("failures")
