@@ -158,12 +158,26 @@ def cuda(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=made))
     monkeypatch.setattr(step_clock, "uses_gpu", lambda: True)
     monkeypatch.setattr(step_clock, "_SHORT_NS", 0)
+    monkeypatch.setattr(step_clock, "_TAKE_NS", 0)
     Event.now = Event.done = 0.0
     return made
 
 
 def device_us(clock):
     return [step_clock.RECORD.unpack(record)[1] for record in clock.records]
+
+
+def test_events_are_looked_at_now_and_then_and_at_the_end(cuda, monkeypatch):
+    monkeypatch.setattr(step_clock, "_TAKE_NS", 10**18)
+    clock = step_clock.StepClock()
+    for _ in range(5):
+        Event.now += 10.0
+        Event.done = Event.now
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    assert 10_000 not in device_us(clock)
+    clock.finish()
+    assert device_us(clock) == [0, 10_000, 10_000, 10_000, 10_000]
 
 
 def test_the_devices_time_comes_when_the_device_has_it(cuda):

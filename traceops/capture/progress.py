@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _SIZE = 256  # one write of less than a page: a reader never sees half of it
-_EVERY_NS = 20_000_000
+_EVERY_NS = 200_000_000
 _NAME = "traceops-progress"
 # Step, samples, time_ns, sequence, and last the file's time_ns: Python clears a record before it writes it, in order,
 # so one that was cut short does not end with it. -1 for None.
@@ -46,7 +46,7 @@ class Progress:
 
 
 class ProgressWriter:
-    """Rewrites this rank's record: in memory that a reader finds by the record, and every 20 ms in the file.
+    """Rewrites this rank's record: in memory that a reader finds by the record, and every 200 ms in the file.
 
     A reader that has looked once keeps the memory open, so it has the last step of a rank that was killed too. It
     says so in the memory. Until then each step goes to the file: the reader may be another user's, or not come in time.

@@ -14,6 +14,7 @@ from traceops.core.step_log import CORE_WAIT_NS, MOST_CORE_WAIT, MOST_US, RECORD
 _MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
 _SHORT_NS = 8e6
+_TAKE_NS = 200_000_000  # between looks at the events: one at a time, each would find the caches cold
 _FIRST = 4  # steps that tell nothing of those after them
 _OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
 _SCHEDSTAT = Path(
@@ -36,6 +37,7 @@ class StepClock:
         self._count = 0
         self._ended = self.begun_ns
         self._mark: Any = None  # the event at the end of the step before
+        self._taken_ns = self.begun_ns  # when the events were looked at
         self._waited_ns: int | None = None  # for cores, where a recorded step began
 
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
@@ -71,7 +73,9 @@ class StepClock:
                 self.records.append(RECORD.pack(*record))
                 return
             self._open.append((record, self._events))
-        self._take()
+        if now - self._taken_ns >= _TAKE_NS:
+            self._taken_ns = now
+            self._take()
 
     def _core_wait(self, before_ns: int) -> int:
         """What the step spent in want of a core, in tenths of a ms."""
