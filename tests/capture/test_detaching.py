@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.capture import detaching
+from traceops.capture import detaching, session
 from traceops.capture.detaching import INJECTED, OFF, VARIABLE, Detaching
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
+from traceops.capture.session import Capture
+from traceops.capture.settings import CaptureSettings
 
 
 @pytest.fixture
@@ -198,3 +200,16 @@ def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
     assert alone == [["gemm"], [*calls, ["cuptiFinalize", 0, 0]], 1, 0, {"done": True, "why_not": None}]
     assert other[0] == ["gemm"] and other[1][-1] == ["cuptiSubscribe", 0, 39] and other[2] == 1
     assert other[-1] == {"done": False, "why_not": "cuptiSubscribe gave 39"}
+
+
+@pytest.mark.parametrize(
+    ("shows_gpu", "wish", "set_to"),
+    [(True, None, OFF), (True, True, OFF), (True, False, None), (False, None, None), (False, True, None)],
+)
+def test_the_environment_stays_as_it_is_without_a_gpu(tmp_path, monkeypatch, shows_gpu, wish, set_to):
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(session, "may_have_gpu", lambda: shows_gpu)
+    settings = CaptureSettings(out=str(tmp_path / "run"), observe=False, detach=wish)
+    with Capture(settings):
+        assert os.environ.get(VARIABLE) == set_to

@@ -161,7 +161,8 @@ class Capture:
         claim(self._out, place.rank, place.world_size, self.settings)
         options = self.settings.recording_options()
         wish = self.settings.detach
-        detaching = None if wish is False else Detaching(asked=wish is True)
+        wanted = wish is not False and may_have_gpu()  # without one the environment stays as it is
+        detaching = Detaching(asked=wish is True) if wanted else None
         self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing, detaching)
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
             self._first = FirstWindow(self._out, place.rank, options, self._doing)
