@@ -1,7 +1,9 @@
 """Every step of a run: which are unlike the others, and what the ranks do in them."""
 
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from observed_run import Step, usual, write_machine, write_rank
 
@@ -289,3 +291,11 @@ def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):
     assert plain_step(measured(tmp_path, noisy(40))) == PlainStep.even(
         plain_step(measured(tmp_path, noisy(40))).ms
     )
+
+
+def test_steps_between_windows_are_none_without_the_profiler():
+    """CUPTI stays there, also where it is ended behind the last window."""
+    took = np.array([100.0] * 10 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0] * 30)
+    recorded = took == 150.0
+    run = SimpleNamespace(step_ms=took, timed=~recorded, like=~recorded, typical_steps=int((~recorded).sum()))
+    assert plain_step(run) == PlainStep.even(100.0)

@@ -13,6 +13,7 @@ import pytest
 
 from traceops.capture import detaching, session
 from traceops.capture.detaching import INJECTED, OFF, VARIABLE, Detaching
+from traceops.capture.light.cupti import Cupti
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
 from traceops.capture.session import Capture
@@ -213,3 +214,18 @@ def test_the_environment_stays_as_it_is_without_a_gpu(tmp_path, monkeypatch, sho
     settings = CaptureSettings(out=str(tmp_path / "run"), observe=False, detach=wish)
     with Capture(settings):
         assert os.environ.get(VARIABLE) == set_to
+
+
+def test_a_light_window_that_gives_way_leaves_cupti_in_the_process(gpu, monkeypatch):
+    """The window before it had ended CUPTI, and that stood in run.json."""
+    native = SimpleNamespace(
+        start=lambda *_: (True, []), clocks=lambda: (0, 0), stop=list, take=lambda: (b"", [], 0, 0)
+    )
+    monkeypatch.setitem(sys.modules, "traceops.capture.light._cupti", native)
+    monkeypatch.setattr("traceops.capture.light._cupti", native, raising=False)
+    one = Detaching()
+    one.ended(None)
+    source = Cupti("libcupti.so", detaching=one)
+    assert source.start() is None
+    source.abandon()
+    assert one.record == {"done": False, "why_not": "the light window did not end it"}

@@ -78,3 +78,11 @@ def test_nccl_goes_over_no_host():
 
 def test_the_link_is_not_blamed_for_what_the_hosts_move():
     assert "TO-C003" in judge_low(across(run_of(4.0))).not_evaluated
+
+
+def test_what_hosts_exchange_without_waiting_for_a_gpu_is_not_called_the_gpus():
+    """Metrics or objects over gloo, beside GPUs that exchange nothing in the window."""
+    run = across(run_of(4.0))
+    own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=False)) for one in run.ranks]
+    verdict = judge_through_host(replace(run, ranks=tuple(own)))
+    assert not verdict.findings and "the hosts' own data" in verdict.not_evaluated

@@ -61,7 +61,7 @@ def test_the_three_steps_are_one_line(told):
 def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
     slower = structs.replace(told, undisturbed=structs.replace(told.undisturbed, behind_ms=24.0))
     said = text_of(slower)
-    assert "Behind the recorded steps one takes 24.0 ms" in said and "--detach from 12.6 on" in said
+    assert "Behind the recorded steps one takes 24.0 ms" in said and "traceops run --detach ends it" in said
     assert "--detach" not in text_of(told)
 
 

@@ -66,6 +66,9 @@ def plain_step(run: WholeRun) -> PlainStep | None:
         return PlainStep.even(whole)
     number = np.arange(len(step))
     before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
+    outside = before | behind  # between windows CUPTI stays, also where it is ended behind the last one
+    if outside.sum() >= _ENOUGH:
+        whole = _usual_ms(step[outside])
     if min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
     early, late = _usual_ms(step[before]), _usual_ms(step[behind])

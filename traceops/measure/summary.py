@@ -85,6 +85,7 @@ class RankSummary:
     through_host: bool = (
         False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     )
+    exchanges_of_gpu: bool = False  # what gloo exchanges waits for the GPU, so it is not the host's own data
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
@@ -156,6 +157,7 @@ def summarize(
         hta=hta,
         kernels_lost=activity.lost,
         through_host=_through_host(trace, activity),
+        exchanges_of_gpu=activity.through_host and len(activity.host.waits_of_exchanges) > 0,
         hta_agreement=agreement,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,

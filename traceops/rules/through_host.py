@@ -42,6 +42,10 @@ def judge_through_host(run: CrossRank) -> Verdict:
         return THROUGH_HOST.not_evaluated("there is only one rank")
     if not run.through_host:
         return THROUGH_HOST.clear("no collective of a GPU's data is known to go through the hosts")
+    if not any(times.summary.exchanges_of_gpu for times in run.ranks):
+        return THROUGH_HOST.not_evaluated(
+            "what the hosts exchange waits for no GPU in these traces: it may be the hosts' own data"
+        )
     if not run.split:
         return THROUGH_HOST.not_evaluated("no collective could be matched across ranks")
     words, step = run.step_words, run.step_ms

@@ -167,8 +167,11 @@ def profiled_itself_early(manifest: dict[str, Any]) -> bool:
 
 def ended_cupti(manifest: Mapping[str, Any]) -> bool:
     """Whether each rank says that CUPTI was ended behind its windows: steps there are undisturbed too."""
-    told = [entry.get("detached") for entry in manifest.get("ranks") or ()]
-    return bool(told) and all(isinstance(one, dict) and one.get("done") is True for one in told)
+    entries = manifest.get("ranks") or ()
+    told = [entry.get("detached") for entry in entries]
+    known = bool(told) and len(told) >= (manifest.get("world_size") or 1)
+    theirs = any(entry.get("script_profiler") for entry in entries)  # which brings CUPTI back
+    return known and not theirs and all(isinstance(one, dict) and one.get("done") is True for one in told)
 
 
 def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:

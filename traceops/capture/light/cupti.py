@@ -51,6 +51,8 @@ class Cupti:
             return f"CUPTI refuses: {failed[0]}({failed[1]}) gave {failed[2]}"
         self._native = native
         self._began = native.clocks()
+        if self._detaching is not None:
+            self._detaching.ended("the light window did not end it")  # until it does
         return None
 
     def stop(self) -> Activities | str:

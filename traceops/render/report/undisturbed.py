@@ -50,8 +50,8 @@ def sentence(rows: UndisturbedRows) -> str:
         if rows.behind_ms is None
         else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms, "
         f"{100 * (rows.behind_ms / rows.step_ms - 1):.0f} % more: torch's profiler stays in the process and slows its "
-        "host, or the training or the machine is slower there. traceops run ends it from CUDA 13.0 on, and with "
-        "--detach from 12.6 on."
+        "host, or the training or the machine is slower there. traceops run --detach ends it (CUDA 12.6 or newer; by "
+        "default from 13.0 on); detached in run.json says whether it did."
     )
     of = (
         ""
