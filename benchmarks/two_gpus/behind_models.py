@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from cupti_common import CUDA, DEVICE, say, sync, window
+from cupti_common import CUDA, DEVICE, beside, say, sync, window
+from observe_cost import interval
 
 Step = Callable[[], None]
 
@@ -110,15 +111,12 @@ def measure(kind: str, seconds: float) -> None:
         if end.item():
             break
     behind = [ms for _, ms in blocks]
-    ratios = [behind[at] * 2 / (behind[at - 1] + behind[at + 1]) for at in range(1, len(behind) - 1, 2)]
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
     if rank == 0:
         say(
             part="models", kind=kind, before_ms=[round(one, 3) for one in before],
             detach_ms=[round(ms, 3) for detach, ms in blocks if detach],
             attached_ms=[round(ms, 3) for detach, ms in blocks if not detach],
-            attached_by_detached=[round(float(one), 4) for one in (np.median(ratios), low, high)],
+            attached_by_detached=[round(one, 4) for one in interval(beside(behind))],
             detached_by_before=round(float(np.median(behind[::2]) / np.median(before)), 4), bad=bad[:3],
         )  # fmt: skip
 

@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import observe_cost as bench
@@ -33,6 +35,13 @@ def sync() -> None:
 def say(**row: Any) -> None:
     """A row of the results."""
     print(json.dumps({"t": round(time.monotonic() - _BEGAN, 1), **row}), flush=True)
+
+
+def beside(values: Sequence[float]) -> NDArray[np.float64]:
+    """Every second value ÷ the mean of the two beside it, which are of the other sort."""
+    return np.array(
+        [values[at] * 2 / (values[at - 1] + values[at + 1]) for at in range(1, len(values) - 1, 2)]
+    )
 
 
 def program(kind: str, seed: int = 0) -> tuple[Callable[[], None], torch.nn.Module]:

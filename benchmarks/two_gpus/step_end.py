@@ -18,11 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from behind_models import KINDS, training
-from cupti_common import CUDA, say, sync
+from cupti_common import CUDA, beside, say, sync
+from observe_cost import interval, whole_capture
 from observe_pairs import host, until_takes
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import observe_cost as bench
 
 from traceops.capture.progress import read_progress
 
@@ -54,7 +52,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     step = training(kind, ddp=False) if kind in KINDS else until_takes(ms, host, max(1, round(5 * ms)))
     for _ in range(20):
         step()
-    capture = bench.whole_capture(folder)
+    capture = whole_capture(folder)
     assert capture._watchers is not None and capture._watchers.observer is not None
     observer = capture._watchers.observer
     seen = read_progress(folder)  # as the launcher does: from then on the heartbeat goes to memory
@@ -88,10 +86,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
             observer.step_begins(recorded=True)
     told = {}
     for name, values in (("wall", stretches), ("cpu", cpu)):
-        ratios = np.array(
-            [values[at] * 2 / (values[at - 1] + values[at + 1]) for at in range(1, len(values) - 1, 2)]
-        )
-        told[name] = [round(value, 5) for value in bench.interval(ratios)]
+        told[name] = [round(value, 5) for value in interval(beside(values))]
     say(
         part="step_end", kind=kind, step_ms=round(1e3 * float(np.median(stretches[::2])), 4),
         pairs=len(stretches) // 2, steps=count, **told,

@@ -47,6 +47,12 @@ def in_file(folder):
     return progress.json.loads((folder / "rank_0.json").read_text())["step"]
 
 
+def each_step_is_in_the_file(folder, writer, phase):
+    for step in range(300, 303):
+        writer.write(phase, step, None)
+        assert in_file(folder) == read_progress(folder)[0].step == step
+
+
 def test_the_file_is_written_every_200_ms_and_where_the_phase_changes(tmp_path, still):
     writer = ProgressWriter(tmp_path, 0)
     seen = []
@@ -75,9 +81,7 @@ def test_every_step_is_in_the_file_until_a_reader_has_the_memory(tmp_path, still
 def test_a_reader_who_cannot_have_the_memory_has_every_step(tmp_path, still, monkeypatch):
     writer = ProgressWriter(tmp_path, 0)
     monkeypatch.setattr(progress, "_is_memory", lambda path, name: path.parts[2] == "self")
-    for step in range(300, 303):
-        writer.write("active", step, None)
-        assert in_file(tmp_path) == read_progress(tmp_path)[0].step == step
+    each_step_is_in_the_file(tmp_path, writer, "active")
 
 
 def test_a_rank_that_was_killed_while_it_wrote_has_told_the_step_before(tmp_path, still):
@@ -146,10 +150,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_file(tmp_path, still):
 
 def test_without_such_memory_every_step_is_in_the_file(tmp_path, still, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    writer = ProgressWriter(tmp_path, 0)
-    for step in range(300, 303):
-        writer.write("done", step, None)
-        assert in_file(tmp_path) == read_progress(tmp_path)[0].step == step
+    each_step_is_in_the_file(tmp_path, ProgressWriter(tmp_path, 0), "done")
 
 
 def test_another_file_under_its_number_is_not_read(tmp_path, still):
