@@ -72,6 +72,10 @@ class Detaching:
         """A window has ended and CUPTI is gone, or why not."""
         self.done, self.why_not = why_not is None, why_not
 
+    def attached(self) -> None:
+        """A light window has begun: CUPTI is in the process until that ends it."""
+        self.ended("the light window did not end it")
+
     def in_the_way(self) -> str | None:
         """Why CUPTI must not be ended now; None where nothing speaks against it."""
         import torch

@@ -633,10 +633,12 @@ class Capture:
         assert self._record is not None
         self._doing(CaptureOperation.MANIFEST)
         light = None if self._light is None else self._light.record
-        self._record.manifest = replace(self._record.manifest, script_profiler=self._others.record)
-        if self._recorder is not None and self._recorder.detaching is not None:
-            detached = self._recorder.detaching.record
-            self._record.manifest = replace(self._record.manifest, detached=detached)
+        detaching = None if self._recorder is None else self._recorder.detaching
+        self._record.manifest = replace(
+            self._record.manifest,
+            script_profiler=self._others.record,
+            detached=None if detaching is None else detaching.record,
+        )
         self._record.save(self._step, self._samples, self.failure, self.ends_of_steps(), light)
 
 

@@ -16,6 +16,7 @@ from traceops.measure.host_collectives import find_host_collectives
 from traceops.measure.host_rows import (
     DEVICE_CATS,
     DEVICE_MEMORY_CATS,
+    ONE_WAY,
     OPERATOR_CATS,
     HostRows,
     named,
@@ -26,7 +27,6 @@ from traceops.traces.model import Events
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
 
-_ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
 _NOT_CPU_COMPUTE = re.compile(
     r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
@@ -174,7 +174,7 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     ops = ops[~_hold(events, ops, calls)]
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     # A send or receive lasts until it is waited for, with work of its thread meanwhile.
-    whole = comm[~named(events, _ONE_WAY).take(events.name[comm])]
+    whole = comm[~named(events, ONE_WAY).take(events.name[comm])]
     ops = ops[~begin_inside(events, ops, host.inputs) & ~begin_inside(events, ops, whole)]
     lying = find_nesting(events, ops)
     ops = np.sort(lying.rows[lying.outermost])

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.core.arrays import Int
-from traceops.measure.host_rows import DEVICE_MEMORY_CATS, OPERATOR_CATS, HostRows, named, rows_named
+from traceops.measure.host_rows import (
+    DEVICE_MEMORY_CATS,
+    ONE_WAY,
+    OPERATOR_CATS,
+    HostRows,
+    named,
+    rows_named,
+)
 from traceops.traces.model import Events
 
-_ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CALL = re.compile(r"^c10d::(?!.*wait)")
 _TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)
 
@@ -38,7 +44,7 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
     send or receive lasts until it is waited for: where there are such, nothing is known.
     """
     rows = host.exchanged
-    if not len(rows) or named(events, _ONE_WAY).take(events.name[rows]).any():
+    if not len(rows) or named(events, ONE_WAY).take(events.name[rows]).any():
         return None
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     start, end = _exchange(events, host, rows)

@@ -41,6 +41,7 @@ _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
+ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
 _LAUNCHES = re.compile(
     r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"

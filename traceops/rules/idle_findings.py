@@ -58,7 +58,8 @@ def finding_of(
     words, slowdown = inputs.run.step_words, inputs.slowdown
     worst = max(idle, key=lambda one: one.pct)
     by_light, by_trace = _hit(kind, idle, worst)
-    ranks = [one.times.summary.rank for one in idle if one in (*by_light, *by_trace)]
+    named = _numbers(by_light) | _numbers(by_trace)
+    ranks = [rank for one in idle if (rank := one.times.summary.rank) in named]
     rank = worst.times.summary.rank
     impact = _impact_ms(kind, inputs, idle, worst, saved)
     evidence = _evidence(kind, worst, idle, inputs.run.step_ms, impact if worst.light else saved, words)
@@ -104,9 +105,13 @@ def _hit(kind: IdleJudgement, idle: Sequence[Idle], worst: Idle) -> tuple[list[I
     return hit, [one for one in idle if one.recorded_pct >= least and one.ms + one.wait_ms >= room]
 
 
+def _numbers(idle: Sequence[Idle]) -> set[int]:
+    return {one.times.summary.rank for one in idle}
+
+
 def _by_turns(worst: Idle, by_light: Sequence[Idle], by_trace: Sequence[Idle]) -> str:
     """That the traces do not show the same host late as the light window, '' where they do."""
-    if all(one in by_light for one in by_trace):
+    if _numbers(by_trace) <= _numbers(by_light):
         return ""
     shown = max(by_trace, key=lambda one: one.recorded_pct)
     if shown is worst:

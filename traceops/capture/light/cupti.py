@@ -52,7 +52,7 @@ class Cupti:
         self._native = native
         self._began = native.clocks()
         if self._detaching is not None:
-            self._detaching.ended("the light window did not end it")  # until it does
+            self._detaching.attached()
         return None
 
     def stop(self) -> Activities | str:

@@ -34,7 +34,7 @@ class TorchDevice:
         self._session = session
         session.start()
         if self._detaching is not None:
-            self._detaching.ended("the light window did not end it")  # until it does
+            self._detaching.attached()
         return None
 
     @property

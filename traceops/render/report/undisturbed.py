@@ -10,6 +10,7 @@ from traceops.render.cells import Column, build_table
 from traceops.render.document import Section, TableBlock, soft, text
 from traceops.report.model import Report
 from traceops.report.undisturbed import UndisturbedRows
+from traceops.rules.profiler_cost import SLOWED
 
 _PARTS = (
     ("compute_ms", "computes for"),
@@ -20,7 +21,6 @@ _PARTS = (
     ("idle_ms", "is idle for"),
 )
 _LEAST_PCT = 0.5  # of the step: what is less is not told
-_SCALED = 1.1  # light ÷ undisturbed step from which waiting and idle time are an estimate
 MOST_ROWS = 64
 
 
@@ -59,7 +59,7 @@ def sentence(rows: UndisturbedRows) -> str:
         else f" ({rows.before.count} steps before the recorded ones, {ms_text(rows.before.least_ms)} to "
         f"{ms_text(rows.before.most_ms)})"
     )
-    scaled = ", scaled from the light window" if rows.light_ms >= _SCALED * rows.step_ms else ""
+    scaled = ", scaled from the light window" if rows.light_ms >= SLOWED * rows.step_ms else ""
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
         f"window, {ms_text(rows.recorded_ms)} as recorded. Without recording{scaled}{doing}{over}.{behind}"
