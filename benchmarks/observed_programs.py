@@ -44,13 +44,14 @@ def main() -> None:
     parser.add_argument("--site", help="folder with packages that a program needs and this Python lacks")
     parser.add_argument("--until", type=float, default=1e9, metavar="S")
     parser.add_argument("--cpu", action="store_true", help="two small programs, to try this out")
+    parser.add_argument("--ranks", type=int, default=2, help="1 where there is one GPU")
     parser.add_argument("--read", action="store_true", help="run nothing")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = ON_CPU if args.cpu else PROGRAMS
-    chosen = [one for one in known if not args.names or one.name in args.names]
-    runs = Runs(args.work.resolve(), args.site, args.until)
+    chosen = [one for one in known if one.needs <= args.ranks and (not args.names or one.name in args.names)]
+    runs = Runs(args.work.resolve(), args.site, args.until, args.ranks)
     if not args.read:
         if args.sources:
             shutil.copytree(args.sources, runs.work / "sources", dirs_exist_ok=True)
@@ -64,8 +65,8 @@ def main() -> None:
 class Runs:
     """All runs of one call, in folders below `work`."""
 
-    def __init__(self, work: Path, site: str | None, until: float) -> None:
-        self.work, self.site = work, site
+    def __init__(self, work: Path, site: str | None, until: float, ranks: int) -> None:
+        self.work, self.site, self.ranks = work, site, ranks
         self._began, self._until = time.monotonic(), until
         self._took, self._guessed = 0.0, 0.0
 
@@ -104,9 +105,9 @@ class Runs:
         folder.mkdir(parents=True)
         own = [word.replace("{small}", str(_HERE / "programs_small")) for word in program.command]
         traced = [
-            "traceops", "run", "--nproc", "2", "--out", str(folder / "profile"), "--overwrite", "--"
+            "traceops", "run", "--nproc", str(self.ranks), "--out", str(folder / "profile"), "--overwrite", "--"
         ]  # fmt: skip
-        alone = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        alone = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}"]
         start = [sys.executable, "-m", *(traced if name == "traced" else alone), *own]
         caches = {
             f"{name}_CACHE_DIR": str(self.work / f"cache_{name}") for name in ("TORCHINDUCTOR", "TRITON")

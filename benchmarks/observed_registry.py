@@ -1,4 +1,4 @@
-"""The programs of benchmarks/observed_programs.py: ordinary trainings, each run unchanged on two GPUs."""
+"""The programs of benchmarks/observed_programs.py: ordinary trainings, each run unchanged on two GPUs, or on one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Program:
     """One row. command: as of torchrun, in `folder` of the sources; {small} is benchmarks/programs_small.
 
     seconds: about what a run takes. data: what `make_data` makes first. packages: it needs those of --site. planted: it
-    has troubles, so that its own time is of no use.
+    has troubles, so that its own time is of no use. needs: ranks without which it is another program.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Program:
     data: str = ""
     packages: bool = False
     planted: bool = False
+    needs: int = 1
 
 
 _NANO = (
@@ -36,10 +37,10 @@ _LLAMA = ("llama_fsdp2.py", f"--steps={STEPS + 1}")
 PROGRAMS: tuple[Program, ...] = (
     Program("Hugging Face Trainer", ("hf_train.py", f"--steps={STEPS + 1}"), "field", seconds=31),
     Program("nanoGPT, eager", (*_NANO, "--compile=False"), "nanoGPT", seconds=27, data="nanogpt"),
-    Program("pipeline, 1F1B", ("pp.py", "1f1b", "8"), "field", seconds=25),
+    Program("pipeline, 1F1B", ("pp.py", "1f1b", "8"), "field", seconds=25, needs=2),
     Program("FSDP2, eager", _LLAMA, "field", seconds=29),
-    Program("all troubles at once", ("{small}/all_at_once.py",), seconds=31, planted=True),
-    Program("tensor parallel", (*_LLAMA, "--tp", "--layers=8"), "field", seconds=28),
+    Program("all troubles at once", ("{small}/all_at_once.py",), seconds=31, planted=True, needs=2),
+    Program("tensor parallel", (*_LLAMA, "--tp", "--layers=8"), "field", seconds=28, needs=2),
     Program("ResNet-50, DDP", ("{small}/resnet_train.py",), seconds=29),
     Program("Lightning", ("lit_train.py",), "field", seconds=29),
     Program(
@@ -59,7 +60,7 @@ PROGRAMS: tuple[Program, ...] = (
 ON_CPU: tuple[Program, ...] = (
     Program("ResNet-50, DDP", ("{small}/resnet_train.py",)),
     Program("Hugging Face Trainer", ("{small}/hf_trainer.py",)),
-    Program("all troubles at once", ("{small}/all_at_once.py",), planted=True),
+    Program("all troubles at once", ("{small}/all_at_once.py",), planted=True, needs=2),
 )
 
 

@@ -45,15 +45,20 @@ part() {
   echo "{\"part\": \"rc\", \"name\": \"$name\", \"rc\": $rc, \"took_s\": $((SECONDS - began))}" >> "$R/$name.jsonl"
   say "$name: exit $rc after $((SECONDS - began)) s"
 }
+GPUS=$($PY -c 'import torch; print(torch.cuda.device_count())')
+LAST=1; [ "$GPUS" = 1 ] && LAST=0 # the second GPU, or the only one
 t() { [ -n "$CPU" ] && echo 6 || echo "$1"; } # seconds of measuring
 { nvidia-smi --query-gpu=name,driver_version,clocks.sm --format=csv,noheader; $PY -c 'import torch; print(torch.__version__, torch.version.cuda)'; nproc; } >> "$LOG" 2>&1
 
-# 1. Timing, one GPU each.
+# 1. Timing: a GPU each, or in turn on the only one.
+alone() { [ "$GPUS" = 1 ] && wait; }
 ( part step_end_llama 80 0 0-7 "$PY" "$HERE/step_end.py" "llama:$(t 40)" "3:$(t 15)" "1:$(t 8)" ) &
-( part step_end_resnet 80 1 16-23 "$PY" "$HERE/step_end.py" "${RESNET:-resnet}:$(t 40)" "6:$(t 20)" ) &
+alone
+( part step_end_resnet 80 $LAST 16-23 "$PY" "$HERE/step_end.py" "${RESNET:-resnet}:$(t 40)" "6:$(t 20)" ) &
 wait
 ( part cost_light 50 0 0-7 "$PY" "$HERE/observe_pairs.py" light "$(t 40)" ) &
-( part cost_light_graph 35 1 16-23 "$PY" "$HERE/observe_pairs.py" graph "$(t 25)" ) &
+alone
+( part cost_light_graph 35 $LAST 16-23 "$PY" "$HERE/observe_pairs.py" graph "$(t 25)" ) &
 wait
 
 # 2. Safety: each case alone in its process, four lanes at a time.
@@ -67,14 +72,15 @@ lane() {
 each() { [ -n "$CPU" ] || for one in graph_before graph_after graph_both graph_in; do echo "$one:$1"; done; }
 lane 0 0-5 compile:detach compile:none &
 lane 0 6-11 later:none later:today later:detach threads:detach threads:none &
-lane 1 12-17 $(each detach) windows:none &
-lane 1 18-23 $(each none) windows:detach &
+lane $LAST 12-17 $(each detach) windows:none &
+lane $LAST 18-23 $(each none) windows:detach &
 lane 0 24-27 quick:detach quick:none windows:today &
-lane 1 28-31 threads:today quick:today &
+lane $LAST 28-31 threads:today quick:today &
 wait
 
-# 3. Two ranks.
-two() { part "$1" "$2" all 0-31 "$PY" -m torch.distributed.run --standalone --nproc-per-node 2 "${@:3}"; }
+# 3. A rank a GPU.
+RANKS=2; [ "$GPUS" = 1 ] && RANKS=1
+two() { part "$1" "$2" all 0-31 "$PY" -m torch.distributed.run --standalone --nproc-per-node $RANKS "${@:3}"; }
 two models 115 "$HERE/behind_models.py" "$(t 30)" ${RESNET:-resnet} llama
 two ddp_both 70 "$HERE/cupti_ddp.py" both
 two ddp_none 60 "$HERE/cupti_ddp.py" none
