@@ -1,5 +1,6 @@
 """Having CUPTI leave behind our last window: what is done, what is put back, and when nothing is done at all."""
 
+import _thread
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.capture import detaching, session
-from traceops.capture.detaching import INJECTED, OFF, VARIABLE, Detaching
+from traceops.capture.detaching import INJECTED, MARKER, OFF, VARIABLE, Detaching
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
@@ -31,11 +32,29 @@ def gpu(monkeypatch):
     )
     torch = SimpleNamespace(version=SimpleNamespace(hip=None, cuda="13.0"), cuda=cuda, calls=calls)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    for name in (*INJECTED, VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(detaching, "_put_there", False)
-    yield torch
-    os.environ.pop(VARIABLE, None)
+    for name in (*INJECTED, VARIABLE, MARKER):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    return torch
+
+
+class Unnamed:
+    """A thread that Python's `threading` does not know of, as C++ starts them, which waits for `gone`."""
+
+    def __init__(self, gone, then=lambda: None, name=None):
+        self.ended = threading.Event()
+        begun = threading.Event()
+
+        def run():
+            if name is not None:
+                Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+            begun.set()
+            gone.wait()
+            then()
+            self.ended.set()
+
+        _thread.start_new_thread(run, ())
+        begun.wait()
 
 
 def test_the_variable_is_set_while_it_stops_and_until_its_thread_is_gone(gpu):
@@ -43,16 +62,12 @@ def test_the_variable_is_set_while_it_stops_and_until_its_thread_is_gone(gpu):
     assert os.environ[VARIABLE] == OFF
     seen, gone = [], threading.Event()
 
-    def kineto():  # waits for a call to CUDA, then looks at the variable again
-        gone.wait()
-        seen.append(os.environ[VARIABLE])
-
     gpu.cuda.synchronize = gone.set
     with one.around_stop():
         seen.append(os.environ[VARIABLE])
-        thread = threading.Thread(target=kineto)
-        thread.start()
-    thread.join()
+        # Kineto's thread waits for a call to CUDA, then looks at the variable again.
+        thread = Unnamed(gone, lambda: seen.append(os.environ[VARIABLE]))
+    assert thread.ended.wait(60)
     assert seen == ["1", "1"]
     assert (os.environ[VARIABLE], one.done) == (OFF, True)
 
@@ -68,14 +83,64 @@ def test_a_thread_that_stays_is_not_waited_for(gpu, monkeypatch):
     monkeypatch.setattr(detaching, "_MOST_S", 0.0)
     one, gone = Detaching(), threading.Event()
     with one.around_stop():
-        thread = threading.Thread(target=gone.wait)
-        thread.start()
+        thread = Unnamed(gone)
     gone.set()
-    thread.join()
+    assert thread.ended.wait(60)
     assert (os.environ[VARIABLE], one.record) == (
         OFF,
         {"done": False, "why_not": "Kineto's thread did not end"},
     )
+
+
+def test_threads_that_cannot_be_kinetos_are_not_waited_for(gpu):
+    """Each cost a second, and run.json said that CUPTI was still there."""
+    one, gone, later = Detaching(), threading.Event(), []
+    gpu.cuda.synchronize = lambda: later or later.append(Unnamed(gone))
+    with one.around_stop():
+        pythons = threading.Thread(target=gone.wait)
+        pythons.start()
+        named = Unnamed(gone, name="pt_elastic")
+    gone.set()
+    pythons.join()
+    assert named.ended.wait(60) and later[0].ended.wait(60)
+    assert one.record == {"done": True, "why_not": None}
+
+
+CAPTURES = """
+import json, os, sys, types
+from traceops.capture import detaching
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: True, is_current_stream_capturing=lambda: False, synchronize=lambda: None
+)
+version = types.SimpleNamespace(hip=None, cuda="13.0")
+sys.modules["torch"] = types.SimpleNamespace(version=version, cuda=cuda)
+exec(sys.argv[1])
+one = detaching.Detaching()
+with one.around_stop():
+    inside = os.environ[detaching.VARIABLE]
+print(json.dumps([inside, os.environ[detaching.VARIABLE], one.record["why_not"]]))
+"""
+
+
+def child_that_captures(script=""):
+    done = subprocess.run(
+        [sys.executable, "-c", CAPTURES, script], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("script", ["", f"del os.environ['{VARIABLE}']"])
+def test_what_a_process_inherits_from_a_capture_is_not_its_scripts_own(gpu, script):
+    """Its capture said that TEARDOWN_CUPTI is set, and left CUPTI in the process."""
+    one = Detaching()
+    assert child_that_captures(script) == ["1", OFF, None]
+    with one.around_stop():
+        assert child_that_captures(script) == ["1", OFF, None]
+
+
+def test_what_the_script_of_such_a_process_sets_is_its_own(gpu):
+    Detaching()
+    assert child_that_captures(f"os.environ['{VARIABLE}'] = '1'") == ["1", "1", f"{VARIABLE} is set"]
 
 
 def test_an_error_of_the_stop_goes_on_and_the_variable_is_put_back(gpu):
@@ -192,7 +257,9 @@ def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
     source = Path(__file__).with_name("fake_cupti.c")
     named = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
     subprocess.run(["cc", "-O1", *named, str(source), "-o", str(library)], check=True)
-    environment = {name: value for name, value in os.environ.items() if name not in (*INJECTED, VARIABLE)}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in (*INJECTED, VARIABLE, MARKER)
+    }
     done = subprocess.run(
         [sys.executable, "-c", DETACH, library], check=True, capture_output=True, text=True, env=environment
     )
@@ -208,8 +275,9 @@ def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
     [(True, None, OFF), (True, True, OFF), (True, False, None), (False, None, None), (False, True, None)],
 )
 def test_the_environment_stays_as_it_is_without_a_gpu(tmp_path, monkeypatch, shows_gpu, wish, set_to):
-    monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.delenv(VARIABLE)
+    for name in (VARIABLE, MARKER):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(session, "may_have_gpu", lambda: shows_gpu)
     settings = CaptureSettings(out=str(tmp_path / "run"), observe=False, detach=wish)
     with Capture(settings):

@@ -7,6 +7,7 @@ and ends CUPTI as that call returns. The variable has to be 1 until then, or Kin
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +18,11 @@ from traceops.capture.manifest import DetachRecord
 
 VARIABLE = "TEARDOWN_CUPTI"
 OFF = "0"  # the same to Kineto as none; there from the start, as adding one moves what other threads may be reading
+# What a capture has put there, beside it: a process that inherits both knows that its own script has set nothing.
+MARKER = "TRACEOPS_TEARDOWN_CUPTI"
 INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON")
 _OLDEST_CUDA = (12, 6)  # CUDA graphs crashed on it before
 _TRIED_CUDA = (13, 0)  # from which on it was tried on GPUs (benchmarks/two_gpus)
-_put_there = False  # by us, for an earlier capture of this process too
 _TASKS = Path("/proc/self/task")
 _LEAST_S, _MOST_S, _LOOK_S = 0.02, 1.0, 0.002
 
@@ -34,13 +36,11 @@ class Detaching:
     """
 
     def __init__(self, *, asked: bool = False) -> None:
-        global _put_there
         self.done: bool | None = None
         self.why_not: str | None = None
         self._oldest = _OLDEST_CUDA if asked else _TRIED_CUDA
-        if VARIABLE not in os.environ:
-            os.environ[VARIABLE] = OFF
-            _put_there = True
+        if VARIABLE not in os.environ or _is_ours():
+            _put(OFF)  # inherited, it may be 1: from a capture whose window was just ending
 
     @property
     def record(self) -> DetachRecord | None:
@@ -61,12 +61,12 @@ class Detaching:
             self.ended(in_the_way)
             return
         before = _threads()
-        os.environ[VARIABLE] = "1"
+        _put("1")
         try:
             yield
-            self.ended(_end_of_threads(torch, before))
+            self.ended(_end_of_threads(torch, _alike(_threads() - before)))
         finally:
-            os.environ[VARIABLE] = OFF
+            _put(OFF)
 
     def ended(self, why_not: str | None) -> None:
         """A window has ended and CUPTI is gone, or why not."""
@@ -91,7 +91,7 @@ class Detaching:
             return "there is no /proc to see its thread in"
         if (other := other_tool()) is not None:
             return other
-        if not _put_there or os.environ.get(VARIABLE) != OFF:
+        if not _is_ours() or os.environ[VARIABLE] != OFF:
             return f"{VARIABLE} is set"
         if torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being captured"
@@ -108,17 +108,45 @@ def other_tool() -> str | None:
     return None if name is None else f"{name} is set: another tool may be at CUPTI"
 
 
+def _put(value: str) -> None:
+    os.environ[VARIABLE] = os.environ[MARKER] = value
+
+
+def _is_ours() -> bool:
+    """Whether the variable is as a capture has put it, in this process or in one that it was started by."""
+    return VARIABLE in os.environ and os.environ.get(MARKER) == os.environ[VARIABLE]
+
+
 def _threads() -> set[str]:
     return {path.name for path in _TASKS.iterdir()}
 
 
-def _end_of_threads(torch: Any, before: set[str]) -> str | None:
-    """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work."""
+def _alike(threads: set[str]) -> set[str]:
+    """Those that this thread may have started: Kineto gives its own no name, and so it has ours."""
+    return {thread for thread in threads if _name(thread) == _name(str(threading.get_native_id()))}
+
+
+def _name(thread: str) -> str | None:
+    try:
+        return (_TASKS / thread / "comm").read_text(errors="replace")
+    except OSError:
+        return None  # it has ended
+
+
+def _pythons() -> set[str]:
+    return {str(thread.native_id) for thread in threading.enumerate()}
+
+
+def _end_of_threads(torch: Any, started: set[str]) -> str | None:
+    """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work.
+
+    started: while the profiler stopped, so it is among them. What Python knows of is none of Kineto's.
+    """
     began = time.monotonic()
     while True:
         torch.cuda.synchronize()
         passed = time.monotonic() - began
-        if passed > _LEAST_S and not _threads() - before:
+        if passed > _LEAST_S and not (started & _threads()) - _pythons():
             return None
         if passed > _MOST_S:
             return "Kineto's thread did not end"
