@@ -21,32 +21,27 @@ from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.step_words import STEP
-from traceops.doctor.checkup import judge_saved
 from traceops.doctor.saved import read_checkup
-from traceops.fabric.discover import named_fabric
+from traceops.doctor.saved_files import check_files
 from traceops.hangs.diagnose import diagnose
 from traceops.machine.look import Look
-from traceops.machine.probe import HostFacts
-from traceops.machine.programs import Output
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.comparison.text import VERDICT_LEVEL
-from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok
+from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok, other_findings
 from traceops.render.report.verdict import verdict
 from traceops.report.hang_seen import timed_out
 from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.model import Report
 from traceops.rules.diagnosis import judge_diagnosis
-from traceops.rules.fabric import judge_fabric
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_host import judge
 from traceops.rules.memory import judge as judge_memory
 from traceops.rules.regression import REGRESSED
 
 _TRACES = (".trace.json", ".trace.json.gz", ".json.gz")
 _ARCHIVES = (".tar.gz", ".tar.xz")
-_TEXTS = (".txt", ".log", ".xml")
+_TEXTS = (".txt", ".log", ".xml", ".out", ".valid")
 _REPORT = ".report.gz"
 _THREADS = "logs.txt"
 _OF_A_FINDING = ("rule", "severity", "confidence", "title", "message", "cause", "advice")
@@ -225,32 +220,21 @@ def _of_threads(path: Path) -> Iterator[Said]:
             yield from _of_hang(log, head.partition(" | ")[2])
 
 
-def _of_machine(facts: HostFacts, where: str) -> Iterator[Said]:
-    """What the doctor says of the output of one program of a machine."""
-    for look in judge(facts, {})[1]:
-        if look.rule and look.level not in ("ok", "not_evaluated"):
-            yield _of_look(look, where)
-
-
 def _of_text(path: Path, where: str) -> Iterator[Said]:
-    if path.suffix == ".xml" and b"<nvidia_smi_log>" in path.read_bytes()[:2000]:
-        yield from _of_machine(HostFacts("host", smi=Output(path.read_text())), where)
-        return
-    if path.name.startswith("dmesg"):
-        yield from _of_machine(HostFacts("host", log=Output(path.read_text())), where)
-        return
     hung = list(_of_hang(path, where))
     yield from hung
     if hung:
         return
     try:
-        fabric = named_fabric([path])
+        checkup = check_files([path])
     except InputError:
         return
-    checkup = judge_saved(fabric, judge_fabric(fabric))
     head = doctor_verdict(checkup)
     yield Said(Kind("doctor", "files"), head.level, head.sentence, where, opens=True)
-    for finding in checkup.findings:
+    for look in checkup.looks:
+        if look.rule and look.level not in ("ok", "not_evaluated"):
+            yield _of_look(look, where)
+    for finding in other_findings(checkup):
         yield _of_finding(finding, where)
 
 

@@ -575,6 +575,16 @@ def apart() -> None:
         optimizer.zero_grad()
 
 
+def ended_early() -> None:
+    """A model a rank, as the folds of a cross-validation, and nothing that waits: rank 1 has fewer batches."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(8 if RANK == FAULTY else STEPS):
+        model(torch.randn(8, DIM)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def slow_pair() -> None:
     """Two pairs of GPUs; one of them goes through the host's memory."""
     group = [dist.new_group([0, 1]), dist.new_group([2, 3])][RANK // 2]
@@ -590,7 +600,7 @@ def slow_pair() -> None:
 STARTED: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (evaluation, checkpoint, garbage, slow_batch, loader_dies, late_start, alone, unreachable, rank_twice,
-        views, network_down, stuck_later, slow_half_input, slow_half_host, slow_half_both, recompiled)
+        views, network_down, stuck_later, slow_half_input, slow_half_host, slow_half_both, recompiled, ended_early)
 }  # fmt: skip
 TRAINED: dict[str, Callable[[], None]] = {
     one.__name__: one for one in (own_profiler, unsynchronised, slow_pair, short_profiler, apart)

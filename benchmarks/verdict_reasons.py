@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from verdict_kinds import Kind
 
-_GROUP = "a slow group has four ranks or more, on GPUs: 8 GPUs, 4 of which "
 _CLOCK = "it takes a GPU beside others whose clock is lower while it trains: "
 _SMI = "no public output of nvidia-smi -q -x that we found shows it; "
 
 REASONS: dict[Kind, str] = {
-    Kind("TO-V003", "ended_early"): (
-        "it takes ranks that do not wait for each other and end after different steps, one of them before its window"
-    ),
     Kind("TO-V006", "one_host"): (
-        "it takes traces of two captures on one host with GPUs, mixed in one folder; those that we have of such "
-        "hosts do not name the host, and of two programs that ran at one time on CPUs no collective matches"
+        "it takes two captures of one host with GPUs, mixed in one folder, whose run.json names the host and not the "
+        "processes; where it names them, as ours does, TO-V002 leaves the other run's traces out (tried on two H200)"
     ),
-    Kind("TO-S003", "gpu_compute"): f"{_GROUP}run kernels of other names, as of another GPU model",
-    Kind("TO-S003", "slower"): f"{_GROUP}have a lower clock or power limit",
+    Kind("TO-S003", "slower"): (
+        "a slow group has four ranks or more, on GPUs: 8 GPUs, 4 of which have a lower clock or power limit"
+    ),
     Kind(
         "TO-W002", "power_cap"
     ): f"{_CLOCK}nvidia-smi -pl on one of two GPUs, which takes root on bare metal",
@@ -31,19 +28,14 @@ REASONS: dict[Kind, str] = {
     Kind("TO-P004"): (
         "it takes NCCL's log of a job over several hosts beside its topology; public logs have one or the other"
     ),
-    Kind("TO-D003"): f"{_SMI}it takes a GPU that is hot, or nvidia-smi -ac, which takes root on bare metal",
     Kind("TO-D005"): (
         "the one public output of nvidia-smi -q -x that shows it is of 2013, and we do not know whose; it takes "
         "nvidia-smi -c EXCLUSIVE_PROCESS, as root on bare metal"
     ),
     Kind("TO-D010"): f"{_SMI}it takes a host with two models of GPUs",
-    Kind("TO-D101"): "it takes a GPU with a broken NVLink, or a board of which one was switched off",
     Kind(
         "TO-D102"
     ): "it takes a host with NVSwitch whose fabric manager was stopped, which takes root on bare metal",
-    Kind(
-        "TO-D103"
-    ): "it takes GPUs without direct access: two cards for games, or P2P that the chipset refuses",
     Kind("TO-D105"): "it takes several GPUs on bare metal with the IOMMU on; virtual machines are not judged",
     Kind(
         "TO-D205"

@@ -16,16 +16,15 @@ from traceops.core.plain_text import printable
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.shown_text import json_for
 from traceops.core.torch_here import require_torch
-from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
+from traceops.doctor.checkup import BUDGET_S, Options, check_up
 from traceops.doctor.document import document_of
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
 from traceops.doctor.saved import read_checkup
-from traceops.fabric.discover import named_fabric
+from traceops.doctor.saved_files import check_files
 from traceops.render.doctor.files import write_doctor
 from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text
-from traceops.rules.fabric import judge_fabric
 
 _LOGS = "doctor_logs"
 _ANOTHER = (
@@ -86,8 +85,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
     checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
     if checkup is None:
-        fabric = named_fabric(args.saved)
-        checkup = judge_saved(fabric, judge_fabric(fabric))
+        checkup = check_files(args.saved)
     folder = Path(args.output)
     make_writable(folder)
     _report(checkup, folder, formats, args)

@@ -124,18 +124,6 @@ def check_up(
     return replace(_judged(checkup, plan, tools, logs), seconds=time.time() - began)
 
 
-def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
-    """The checkup of files that others saved: nothing was looked at or tested."""
-    hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
-    hosts |= dict.fromkeys(host for benchmark in fabric.benchmarks for host in benchmark.hosts)
-    verdicts = [*verdicts, *judge_looks((), (), tested=False), judge_tests((), ())]
-    return Checkup(
-        tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), _findings(verdicts),
-        tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
-        benchmarks=fabric.benchmarks, inspector=fabric.inspector,
-    )  # fmt: skip
-
-
 def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
     return Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
@@ -292,9 +280,10 @@ def _judged(checkup: Checkup, plan: CheckupPlan | None, tools: Tools, logs: Path
         judge_tests(checkup.trials, checkup.hosts),
     ]
     return replace(
-        checkup, findings=_findings(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log
+        checkup, findings=findings_of(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log
     )
 
 
-def _findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+def findings_of(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    """The findings of all verdicts, the most important first."""
     return tuple(most_important_first([finding for verdict in verdicts for finding in verdict.findings]))

@@ -31,22 +31,31 @@ def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabri
     return fabric if fabric.tells or fabric.problems else None
 
 
-def named_fabric(paths: Sequence[str | os.PathLike[str]]) -> Fabric:
-    """The evidence in files and folders that the user names.
-
-    Raises InputError where a named file cannot be used, or nothing in them tells anything of a fabric.
-    """
+def named_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The files that the user names, and those in folders that the user names."""
     given = [Path(path) for path in paths]
+    return [file for path in given for file in (_walk(path) if path.is_dir() else (path,))]
+
+
+def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] | None = None) -> Fabric:
+    """The evidence in files and folders that the user names. used: files that tell of something else already.
+
+    Raises InputError where a named file cannot be used, or nothing in them tells anything.
+    """
+    given, known = [Path(path) for path in paths], used or frozenset()
     inside = [file for path in given if path.is_dir() for file in _walk(path)]
     from traceops.fabric.read import read_fabric
 
-    fabric = read_fabric(inside, [path for path in given if not path.is_dir()])
-    if not fabric.tells:
+    alone = [path for path in given if path in known]
+    fabric = read_fabric(
+        [*inside, *alone], [path for path in given if not path.is_dir() and path not in known]
+    )
+    if not fabric.tells and not known:
         listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
         raise InputError(
             f"{', '.join(map(str, given))}: no file tells about GPUs and links; give the output of "
-            "`nvidia-smi topo -m`, a log written with NCCL_DEBUG=INFO, an XML of NCCL_TOPO_DUMP_FILE or a "
-            f"doctor.json{listed}"
+            "`nvidia-smi topo -m` or `nvidia-smi -q`, a log written with NCCL_DEBUG=INFO, an XML of "
+            f"NCCL_TOPO_DUMP_FILE or a doctor.json{listed}"
         )
     return fabric
 

@@ -10,6 +10,10 @@ _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
 _SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NAMED = re.compile(r"GPU (\d{1,4}): (.{1,200}?) \(UUID: ([^)]{1,80})\)")
+_SAID = frozenset(
+    ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "X")
+)  # of `topo -p2p`; `topo -m` says PIX, NV4, SYS
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,29 @@ def parse_nvlink_status(text: str) -> dict[int, Links]:
     return {index: Links(tuple(found), down[index]) for index, found in speeds.items()}
 
 
+def named_gpus(text: str) -> tuple[tuple[int, str, str], ...]:
+    """Index, name and UUID of the GPUs that ``nvidia-smi nvlink -s`` lists, each once."""
+    found = (_NAMED.match(line) for line in text.splitlines())
+    return tuple(dict.fromkeys((int(head[1]), head[2], head[3]) for head in found if head))
+
+
 def parse_p2p(text: str) -> dict[tuple[int, int], str]:
-    """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``U``."""
+    """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``DR``, ``U``.
+
+    Other matrices in the text are passed over; of several of this kind the first counts.
+    """
     columns: list[int] = []
-    pairs = {}
+    pairs: dict[tuple[int, int], str] = {}
     for line in _COLOUR.sub("", text).splitlines():
         words = line.split()
         labels = [re.fullmatch(r"GPU(\d{1,4})", word) for word in words]
         if words and all(labels):
             columns = [int(label[1]) for label in labels if label]
-        elif columns and words and labels[0] and len(words) == len(columns) + 1:
+        elif (
+            columns and words and labels[0] and len(words) == len(columns) + 1 and _SAID.issuperset(words[1:])
+        ):
             row = int(labels[0][1])
-            pairs.update(
-                {
-                    (row, column): word
-                    for column, word in zip(columns, words[1:], strict=True)
-                    if column != row
-                }
-            )
+            for column, word in zip(columns, words[1:], strict=True):
+                if column != row:
+                    pairs.setdefault((row, column), word)
     return pairs

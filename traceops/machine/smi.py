@@ -1,4 +1,4 @@
-"""Reads GPUs from ``nvidia-smi -q -x``, of drivers from 450 on."""
+"""Reads GPUs from ``nvidia-smi -q``, as XML (``-x``) or as text, of drivers from 450 on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Pcie
+from traceops.machine.smi_text import smi_tree
 
+_ROOT, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")  # renamed in driver 535
 
 
@@ -87,14 +89,21 @@ class Smi:
     gpus: tuple[SmiGpu, ...]
 
 
-def parse_smi(xml: str) -> Smi | None:
-    """What ``nvidia-smi -q -x`` printed; None where it is no such XML."""
-    try:
-        root = ET.fromstring(xml[xml.find("<nvidia_smi_log") :] if "<nvidia_smi_log" in xml else "")
-    except ET.ParseError:
+def parse_smi(told: str) -> Smi | None:
+    """What ``nvidia-smi -q -x`` or ``nvidia-smi -q`` printed; None where it is neither, or XML that is cut off."""
+    root = _xml(told) if _ROOT in told else smi_tree(told)
+    if root is None:
         return None
     gpus = tuple(_gpu(place, element) for place, element in enumerate(root.findall("gpu")))
     return Smi(_text(root, "driver_version"), _text(root, "cuda_version"), gpus)
+
+
+def _xml(told: str) -> ET.Element | None:
+    begin, end = told.find(_ROOT), told.find(_END)
+    try:
+        return ET.fromstring(told[begin : end + len(_END)] if end >= 0 else "")
+    except ET.ParseError:
+        return None
 
 
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:

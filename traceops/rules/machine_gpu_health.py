@@ -54,11 +54,12 @@ RULES = (MEMORY, CLOCKS, POWER)
 
 
 _REASONS = {
-    "hw_slowdown": "the hardware halves the clocks, for heat or power",
-    "hw_thermal_slowdown": "the hardware lowers the clocks: too hot",
-    "sw_thermal_slowdown": "the driver lowers the clocks: too hot",
-    "hw_power_brake_slowdown": "the server's power supply asks for less power",
+    "hw_slowdown": "the hardware cuts the clocks to half or less, for heat or power",
+    "hw_thermal_slowdown": "the hardware cuts the clocks to half or less for heat",
+    "sw_thermal_slowdown": "the driver lowers the clocks for heat",
+    "hw_power_brake_slowdown": "the hardware cuts the clocks to half or less: a power brake from outside is on",
 }
+_HARDWARE = "hw_slowdown"  # said beside each of its own reasons too
 
 
 _CAPPED = {
@@ -133,7 +134,7 @@ def _health(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
                "the GPU can no longer repair itself", "take GPU {index} out of the job and have it replaced",
                rule=MEMORY),
         *some_gpus(gpus, _new_errors, host, "ECC errors", "warning",
-               "since the driver was loaded, and not corrected: the job that met them died",
+               "since the driver was loaded: a program that meets such an error ends",
                f"{reset}; if it comes again, have it replaced", rule=MEMORY),
         *some_gpus(gpus, lambda gpu: ", ".join(gpu.pending), host, "repair waits", "warning",
                "until the reset a job may meet the bad place", reset, rule=MEMORY),
@@ -161,12 +162,17 @@ def _full_clocks(gpus: Sequence[SmiGpu], host: str) -> Look:
     if not all(gpu.tells_reasons for gpu in gpus):
         why = "nvidia-smi does not tell of every GPU whether its clocks are lowered"
         return Look(host, "GPU", "clocks", "not known", "not_evaluated", why, rule=CLOCKS.id)
+    shown = _clocks(gpus).rstrip("; ")
+    shown += ", idle" if shown and all(gpu.idle for gpu in gpus) else ""
+    return Look(host, "GPU", "clocks", f"{shown}; not lowered" if shown else "not lowered", rule=CLOCKS.id)
+
+
+def _clocks(gpus: Sequence[SmiGpu]) -> str:
+    """'345 to 360 MHz of 1980; ', and nothing where the driver tells no clock."""
     now = sorted({gpu.clock for gpu in gpus if gpu.clock is not None})
     most = max((gpu.most_clock for gpu in gpus if gpu.most_clock is not None), default=None)
     shown = "" if not now else f"{now[0]} MHz" if len(now) == 1 else f"{now[0]} to {now[-1]} MHz"
-    shown += f" of {most}" if shown and most is not None else ""
-    shown += ", idle" if shown and all(gpu.idle for gpu in gpus) else ""
-    return Look(host, "GPU", "clocks", f"{shown}; not lowered" if shown else "not lowered", rule=CLOCKS.id)
+    return f"{shown}{f' of {most}' if most is not None else ''}; " if shown else ""
 
 
 def _new_errors(gpu: SmiGpu) -> str:
@@ -191,7 +197,12 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     """What makes GPUs slower than they could be, or is about to; one Look where nothing lowers their clocks."""
 
     def slowed(gpu: SmiGpu) -> str:
-        return ", ".join(_REASONS[reason] for reason in gpu.reasons if reason in _REASONS)
+        own = any(reason.startswith("hw_") and reason != _HARDWARE for reason in gpu.reasons)
+        return ", ".join(
+            _REASONS[reason]
+            for reason in gpu.reasons
+            if reason in _REASONS and not (own and reason == _HARDWARE)
+        )
 
     def capped(gpu: SmiGpu) -> str:
         # at the power limit is where a busy GPU belongs, an idle one may say so far below it, and nobody set the
@@ -219,10 +230,11 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         return f"{gpu.temperature} °C, slows down at {gpu.slowdown_at}" if near else ""
 
     lowered = [
-        *some_gpus(gpus, slowed, host, "throttled", "warning", "the slowest GPU makes all ranks wait",
+        *some_gpus(gpus, slowed, host, "throttled", "warning",
+               f"{_clocks([gpu for gpu in gpus if slowed(gpu)])}the slowest GPU makes all ranks wait",
                "check cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}",
                rule=CLOCKS),
-        *some_gpus(gpus, capped, host, "clocks lowered", "note", "compute is slower than the card could",
+        *some_gpus(gpus, capped, host, "clocks lowered", "note", "compute is slower than it could be",
                "if nobody wants that: sudo nvidia-smi -i {index} -rac, sudo nvidia-smi -i {index} -rgc",
                rule=CLOCKS),
     ]  # fmt: skip
@@ -230,7 +242,7 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         *lowered,
         *some_gpus(gpus, weaker, host, "power limit", "warning", "a GPU with less power makes the others wait",
                "as its siblings have: sudo nvidia-smi -i {index} -pl WATTS", rule=POWER),
-        *some_gpus(gpus, limited, host, "power limit below default", "note", "compute is slower than the card could",
+        *some_gpus(gpus, limited, host, "power limit below default", "note", "compute is slower than it could be",
                "if nobody wants that: sudo nvidia-smi -i {index} -pl WATTS", rule=POWER),
         *some_gpus(gpus, hot, host, "temperature", "warning", "it is about to lower its clocks",
                "check cooling: nvidia-smi -q -d TEMPERATURE -i {index}", rule=CLOCKS),

@@ -117,6 +117,7 @@ def _fewer(
     for gpu in gpus:
         siblings = siblings_of(gpu, gpus)
         most = max((counts[other] for other in siblings), default=0)
+        whole = [other for other in siblings if counts[other] == most]
         if counts[gpu] >= most:
             continue
         meshed = _meshed(gpu) or _all_joined(siblings, paths)
@@ -134,8 +135,8 @@ def _fewer(
                 "error" if counts[gpu] == 0 else "warning",
                 f"its siblings have {most}: " + ("all it exchanges goes over PCIe, and so does every ring through it"
                                                  if counts[gpu] == 0 else "rings through it are slower"),
-                f"end all GPU programs and: sudo nvidia-smi -r; else reboot. Until then leave {gpu.label} out: "
-                f"CUDA_VISIBLE_DEVICES={','.join(str(other.index) for other in siblings)}",
+                "end all GPU programs and: sudo nvidia-smi -r; else reboot. Until then use the GPUs with all links: "
+                f"CUDA_VISIBLE_DEVICES={','.join(str(other.index) for other in whole)}",
                 {"up": counts[gpu], "siblings": most, "down": links.get(gpu.index, Links((), 0)).down},
                 rule=NVLINK.id,
             )

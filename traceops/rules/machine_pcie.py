@@ -83,7 +83,11 @@ def judge_p2p(
                  "nothing to set: NCCL takes shared memory by itself", facts, rule=DIRECT_ACCESS.id),
         )  # fmt: skip
     alike = len(bad) == len(pairs) // 2 and len(set(bad.values())) == 1
-    refused = {"CNS": "the chipset does not let GPUs reach each other", "TNS": "their places do not let them"}
+    refused = {
+        "CNS": "the chipset does not let GPUs reach each other",
+        "TNS": "their places do not let them",
+        "DR": "a setting of the driver (a registry key) turns it off",
+    }
     why = refused.get(next(iter(bad.values())), "data between them go through host memory")
     return (
         Look(host, "PCIe", what, f"none between {shown}", "note" if virtual and alike else "warning", why,
@@ -149,6 +153,7 @@ def judge_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
     if narrow:
         return (
             Look(host, "PCIe", "GPU link", ", ".join(found), "note",
+                 f"the GPU could have x{_pcie(narrow[0]).most_width}" if len(known) == 1 else
                  f"the GPUs could have x{_pcie(narrow[0]).most_width}; all are alike, so the board is made so",
                  "nothing, where the server has no wider slots", facts, rule=PCIE_LINK.id),
         )  # fmt: skip

@@ -8,7 +8,10 @@ from traceops.cli.options.types import positive
 from traceops.core.file_formats import FORMATS
 
 HELP = "Check this machine, test how its GPUs communicate, and find the settings that work."
-_FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
+_FROM = (
+    "judge saved files only: nvidia-smi topo -m, nvidia-smi -q, dmesg, nvidia-bug-report.log, NCCL_DEBUG=INFO logs, "
+    "NCCL's XML, a doctor.json"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

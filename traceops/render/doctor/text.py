@@ -70,7 +70,7 @@ def doctor_verdict(checkup: Checkup) -> Headline:
         again = " It worked the next time, with nothing changed: it may come and go." if passed else ""
         said = f"{trial_text(broken[0], checkup.hosts)}.{again}"
     elif findings:
-        said = f"{findings[0].title}. {findings[0].message}"
+        said = findings[0].message
     else:
         said = f"{look_text(looks[0])}."
     rest = len(findings) + len(broken) + len(looks) - 1 - passed
@@ -147,7 +147,7 @@ def machine_lines(machines: Sequence[Machine]) -> list[tuple[str, str]]:
 
 def read_text(checkup: Checkup) -> str:
     """Which saved files the checkup rests on, as a sentence; empty where this machine was looked at."""
-    if checkup.looks or checkup.trials:
+    if checkup.seconds:
         return ""
     logs = checkup.log.files if checkup.log is not None else ()
     topologies = [source for machine in checkup.machines for source in machine.sources if source not in logs]

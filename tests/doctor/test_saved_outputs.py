@@ -1,0 +1,258 @@
+"""What programs printed about a host, in files that somebody saved: read as the live doctor reads it, and no more."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from looks_help import HEALTHY, one, wrong
+
+from traceops.core.errors import InputError
+from traceops.doctor.saved_files import check_files
+from traceops.machine.saved import NOT_WHOLE, read_outputs
+from traceops.machine.smi import parse_smi
+from traceops.rules.machine_saved import judge_outputs
+
+GPU = """GPU 00000000:{bus}:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Persistence Mode                      : Enabled
+    MIG Mode
+        Current                           : Disabled
+        Pending                           : Disabled
+    GPU UUID                              : GPU-{bus}
+    GPU Virtualization Mode
+        Virtualization Mode               : None
+    GPU Reset Status
+        Reset Required                    : No
+    PCI
+        Bus Id                            : 00000000:{bus}:00.0
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 5
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+        Replays Since Reset               : 0
+    Performance State                     : P0
+    Clocks Event Reasons
+        Idle                              : {idle}
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : {slow}
+            HW Thermal Slowdown           : Not Active
+            HW Power Brake Slowdown       : {slow}
+        SW Thermal Slowdown               : Not Active
+    FB Memory Usage
+        Total                             : 81559 MiB
+        Used                              : 9221 MiB
+    BAR1 Memory Usage
+        Total                             : 131072 MiB
+    Compute Mode                          : {mode}
+    Utilization
+        Gpu                               : 0 %
+    ECC Mode
+        Current                           : Enabled
+        Pending                           : Enabled
+    ECC Errors
+        Volatile
+            SRAM Uncorrectable Parity     : 0
+            DRAM Uncorrectable            : 0
+        Aggregate
+            DRAM Uncorrectable            : 2
+            SRAM Threshold Exceeded       : No
+    Retired Pages
+        Double Bit ECC                    : N/A
+        Pending Page Blacklist            : N/A
+    Remapped Rows
+        Uncorrectable Error               : 2
+        Pending                           : {pending}
+        Remapping Failure Occurred        : No
+    Temperature
+        GPU Current Temp                  : 29 C
+        GPU T.Limit Temp                  : 56 C
+        GPU Slowdown T.Limit Temp         : -2 C
+    GPU Power Readings
+        Power Draw                        : 67.74 W
+        Current Power Limit               : 700.00 W
+        Default Power Limit               : 700.00 W
+    Clocks
+        Graphics                          : 86 MHz
+        SM                                : 86 MHz
+    Max Clocks
+        SM                                : 1980 MHz
+    Fabric
+        State                             : Completed
+        Status                            : Success
+    Processes
+        GPU instance ID                   : N/A
+        Compute instance ID               : N/A
+        Process ID                        : 1002127
+            Type                          : C
+            Name                          : /usr/bin/python
+            Used GPU Memory               : 9212 MiB
+
+"""
+SOUND = {"idle": "Active", "slow": "Not Active", "mode": "Default", "pending": "No"}
+HEAD = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Wed Jul 31 11:22:39 2024
+Driver Version                            : 535.161.08
+CUDA Version                              : 12.2
+
+Attached GPUs                             : {count}
+"""
+LINKS = """GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-0)
+         Link 0: 25.781 GB/s
+         Link 1: 25.781 GB/s
+GPU 1: Tesla V100-SXM2-32GB (UUID: GPU-1)
+         Link 0: 25.781 GB/s
+         Link 1: <inactive>
+GPU 2: Tesla V100-SXM2-32GB (UUID: GPU-2)
+         Link 0: 25.781 GB/s
+         Link 1: 25.781 GB/s
+"""
+P2P = " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\nLegend:\n\n  X    = Self\n  GNS  = GPU not supported\n"
+XID = "[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=8910, GPU has fallen off the bus.\n"
+
+
+def smi_text(*changes: dict[str, str]) -> str:
+    gpus = (
+        GPU.format(bus=f"{0x19 + 0x22 * at:02X}", **{**SOUND, **change}) for at, change in enumerate(changes)
+    )
+    return HEAD.format(count=len(changes)) + "".join(gpus)
+
+
+def saved(folder: Path, **texts: str) -> list[Path]:
+    paths = [folder / f"{name}.txt" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text)
+    return paths
+
+
+def test_the_text_is_read_as_the_xml_is() -> None:
+    smi = parse_smi(smi_text({}, {"slow": "Active", "idle": "Not Active"}))
+    assert smi is not None and (smi.driver, smi.cuda, len(smi.gpus)) == ("535.161.08", "12.2", 2)
+    gpu = smi.gpus[1]
+    assert (gpu.name, gpu.uuid, gpu.bus_id) == ("NVIDIA H100 80GB HBM3", "GPU-3B", "0000:3b:00.0")
+    assert (gpu.memory, gpu.used, gpu.bar1, gpu.clock, gpu.most_clock) == (81559, 9221, 131072, 86, 1980)
+    assert gpu.reasons == ("hw_slowdown", "hw_power_brake_slowdown") and not gpu.idle and gpu.tells_reasons
+    assert gpu.pcie is not None and (gpu.pcie.most_generation, gpu.pcie.width) == (5, 16)
+    assert (gpu.temperature, gpu.tlimit, gpu.power_limit, gpu.power_draw) == (29, 56, 700.0, 67.74)
+    assert (gpu.ecc, gpu.uncorrectable, gpu.uncorrectable_ever, gpu.remapped) == (True, 0, 2, 2)
+    assert (gpu.mig, gpu.persistence, gpu.virtual, gpu.fabric_state) == (False, True, "None", "Completed")
+    [process] = gpu.processes
+    assert (process.pid, process.kind, process.name, process.mib) == (1002127, "C", "/usr/bin/python", 9212)
+
+
+def test_clocks_that_the_hardware_cut_are_found_in_the_text(tmp_path: Path) -> None:
+    """As in a published output of eight H100 at 86 MHz, whose power brake is on."""
+    checkup = check_files(saved(tmp_path, smi=smi_text({}, {"slow": "Active", "idle": "Not Active"})))
+    assert wrong(checkup.looks) == {"throttled": "warning", "memory repaired": "note"}
+    look = one(checkup.looks, "throttled")
+    assert (
+        look.found == "GPU1: the hardware cuts the clocks to half or less: a power brake from outside is on"
+    )
+    assert look.why == "86 MHz of 1980; the slowest GPU makes all ranks wait"
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"), [({"pending": "Yes"}, "TO-D001"), ({"mode": "Exclusive_Process"}, "TO-D005")]
+)
+def test_what_is_wrong_with_a_gpu_is_found_in_the_text(
+    change: dict[str, str], rule: str, tmp_path: Path
+) -> None:
+    checkup = check_files(saved(tmp_path, smi=smi_text({}, change)))
+    assert rule in {finding.rule for finding in checkup.findings if finding.severity == "warning"}
+
+
+def test_what_the_files_do_not_hold_is_not_called_well(tmp_path: Path) -> None:
+    checkup = check_files(saved(tmp_path, smi=smi_text({}, {})))
+    states = {check.rule: check.status for check in checkup.checks}
+    unknown = {"TO-D002", "TO-D009", "TO-D101", "TO-D103", "TO-D105", "TO-D307", "TO-D601"}
+    assert {states[rule] for rule in unknown} == {"not_evaluated"}
+    assert {states[rule] for rule in ("TO-D003", "TO-D005", "TO-D102", "TO-D104")} == {"clear"}
+    alone = check_files(saved(tmp_path, dmesg=XID))
+    states = {check.rule: check.status for check in alone.checks}
+    assert {states[rule] for rule in ("TO-D001", "TO-D003", "TO-D102", "TO-D104")} == {"not_evaluated"}
+
+
+def test_programs_on_the_gpus_may_be_the_jobs_own(tmp_path: Path) -> None:
+    xml = HEALTHY.replace("<used>0 MiB", "<used>90000 MiB")
+    assert "TO-D009" not in {finding.rule for finding in check_files(saved(tmp_path, smi=xml)).findings}
+
+
+def test_files_of_several_programs_are_of_one_host(tmp_path: Path) -> None:
+    paths = saved(tmp_path, smi=smi_text({}, {}), dmesg=XID)
+    [host], used, problems = read_outputs(paths)
+    assert used == frozenset(paths) and not problems
+    looks = judge_outputs(host)
+    assert one(looks, "Xid 79").found.startswith("GPU1: ")
+
+
+def test_the_same_programs_output_twice_is_of_two_hosts(tmp_path: Path) -> None:
+    for name in ("node0", "node1"):
+        (tmp_path / name).mkdir()
+        saved(tmp_path / name, smi=smi_text({}), dmesg=XID)
+    assert [host.name for host in read_outputs(sorted(tmp_path.rglob("*.txt")))[0]] == ["node0", "node1"]
+    flat = saved(tmp_path, one=smi_text({}), two=smi_text({"mode": "Prohibited"}))
+    assert [host.name for host in read_outputs(flat)[0]] == ["one.txt", "two.txt"]
+    assert "on two.txt" in next(one for one in check_files(flat).findings if one.rule == "TO-D005").message
+
+
+def test_links_that_are_down_are_found_without_nvidia_smi_q(tmp_path: Path) -> None:
+    looks = check_files(saved(tmp_path, nvlink=LINKS)).looks
+    down = one(looks, "NVLink of GPU1")
+    assert (down.found, down.level) == ("1 of 2 links up", "warning")
+    assert down.advice.endswith("CUDA_VISIBLE_DEVICES=0,2")
+
+
+def test_gpus_that_a_paste_of_links_lacks_are_not_called_without_links(tmp_path: Path) -> None:
+    looks = check_files(saved(tmp_path, smi=smi_text({}, {}, {}, {}), nvlink=LINKS)).looks
+    assert [look.what for look in looks if look.rule == "TO-D101" and look.level == "warning"] == [
+        "NVLink of GPU1"
+    ]
+    assert not [look for look in looks if look.level == "error"]
+
+
+def test_a_matrix_of_direct_access(tmp_path: Path) -> None:
+    [look] = [one for one in check_files(saved(tmp_path, p2p=P2P)).looks if one.rule == "TO-D103"]
+    assert (look.level, look.found) == ("note", "not on these GPUs")
+    other = saved(tmp_path, nvlink_access=f"$ nvidia-smi topo -p2p n\n{P2P}")
+    assert not read_outputs(other)[0]
+
+
+def test_a_part_of_the_output_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    whole = smi_text({}, {})
+    cut = whole[: whole.rindex("    Clocks\n")]
+    [(path, problem)] = check_files(saved(tmp_path, cut=cut)).problems
+    assert path.endswith("cut.txt") and problem == f"{NOT_WHOLE}: 1 of 2 GPUs are whole"
+    part = HEAD.format(count=1) + "GPU 00000000:19:00.0\n    Max Clocks\n        SM    : 1980 MHz\n"
+    with pytest.raises(InputError, match="give the whole output"):
+        check_files(saved(tmp_path, part=part))
+    with pytest.raises(InputError, match="give the whole output"):
+        check_files(saved(tmp_path, xml=HEALTHY[: len(HEALTHY) // 2]))
+
+
+def test_a_bug_report_holds_all_of_it_and_its_log_several_times(tmp_path: Path) -> None:
+    rule = "_" * 44
+    parts = (
+        "Start of NVIDIA bug report log file.",
+        smi_text({}, {}),
+        f"*** dmesg\n{XID}",
+        f"*** journal\nhost {XID}",
+    )
+    path = tmp_path / "nvidia-bug-report.log.gz"
+    path.write_bytes(gzip.compress(f"\n{rule}\n\n".join(parts).encode()))
+    looks = check_files([path]).looks
+    assert one(looks, "Xid 79").facts["count"] == 1
+    assert one(looks, "GPUs").found == "2 × NVIDIA H100 80GB HBM3, 80 GiB"
+
+
+def test_a_log_from_the_boot_on_without_xids(tmp_path: Path) -> None:
+    text = "[    0.000000] Linux version 6.1.0 (gcc)\n[    9.1] nvidia: loading out-of-tree module\n"
+    looks = check_files(saved(tmp_path, dmesg=text)).looks
+    assert one(looks, "Xid errors").found == "none in this log"
+    with pytest.raises(InputError):
+        check_files(saved(tmp_path, notes="[    9.1] nvidia: loading out-of-tree module\n"))

@@ -1,0 +1,88 @@
+"""Judges what programs printed about a host, from saved files: what the files do not hold is said to be unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from traceops.core.rule import Rule
+from traceops.fabric.model import Path
+from traceops.machine.look import Look
+from traceops.machine.nvlink import named_gpus, parse_nvlink_status, parse_p2p
+from traceops.machine.saved import SavedOutputs
+from traceops.machine.smi import SmiGpu
+from traceops.rules.machine_gpu_health import RULES as HEALTH
+from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
+from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink
+from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
+from traceops.rules.machine_platform import IOMMU_ACS
+from traceops.rules.machine_xids import XID, judge_xids
+
+# What tells of a rule: the field of HostFacts, and how to print it. Of a rule with "" nothing saved tells.
+_TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (
+    ("smi", "GPU", "nvidia-smi -q", tuple(rule for rule in (*HEALTH, *RULES) if rule is not OTHERS)),
+    ("log", "GPU", "dmesg", (XID,)),
+    ("nvlink", "NVLink", "nvidia-smi nvlink -s", (NVLINK,)),
+    ("smi", "NVLink", "nvidia-smi -q", (NVSWITCH,)),
+    ("p2p", "PCIe", "nvidia-smi topo -p2p r", (DIRECT_ACCESS,)),
+    ("smi", "PCIe", "nvidia-smi -q", (PCIE_LINK,)),
+)
+_NOT_SAVED = "these files do not tell: save {} too"
+
+
+def judge_outputs(
+    saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | None = None
+) -> tuple[Look, ...]:
+    """What the outputs say of the host, and what of it they leave open. paths: between its GPUs, where known."""
+    facts, host, ways = saved.facts, saved.name, paths or {}
+    smi = facts.driver
+    gpus: Sequence[SmiGpu] = smi.gpus if smi else ()
+    looks: list[Look] = []
+    if smi is not None:
+        looks += [look for look in judge_gpus(smi, host) if look.rule != OTHERS.id]
+        looks += judge_lanes(gpus, host)
+    if "nvlink" in saved.outputs:
+        links = parse_nvlink_status(
+            facts.nvlink.text
+        )  # a paste may be cut off: GPUs that it lacks are not judged
+        listed = gpus or [SmiGpu(index, name, uuid) for index, name, uuid in named_gpus(facts.nvlink.text)]
+        looks += judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
+    elif gpus:
+        looks += [look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id]
+    if "p2p" in saved.outputs:
+        bare = bool(gpus) and all(gpu.virtual == "None" for gpu in gpus)
+        looks += judge_p2p(parse_p2p(facts.p2p.text), ways, not bare, host)
+    if "log" in saved.outputs:
+        looks += _xids(saved, {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id})
+    return (*looks, *_open(saved))
+
+
+def _xids(saved: SavedOutputs, labels: Mapping[str, str]) -> list[Look]:
+    """Xids of the log; where it holds none, no more is said than that."""
+    found = judge_xids(saved.outputs["log"], None, dict(labels), saved.name)
+    return [replace(look, found="none in this log") if look.level == "ok" else look for look in found]
+
+
+def _open(saved: SavedOutputs) -> list[Look]:
+    """A look for each rule that the files leave open."""
+    looks = [
+        Look(
+            saved.name,
+            area,
+            rule.title,
+            "not known",
+            "not_evaluated",
+            _NOT_SAVED.format(program),
+            rule=rule.id,
+        )
+        for output, area, program, rules in _TOLD_BY
+        if output not in saved.outputs
+        for rule in rules
+    ]
+    why = "a saved file does not tell which programs were the job's own"
+    looks.append(Look(saved.name, "GPU", OTHERS.title, "not known", "not_evaluated", why, rule=OTHERS.id))
+    why = "traceops doctor reads it on the host itself"
+    looks.append(
+        Look(saved.name, "PCIe", IOMMU_ACS.title, "not known", "not_evaluated", why, rule=IOMMU_ACS.id)
+    )
+    return looks
