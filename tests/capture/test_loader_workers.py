@@ -1,16 +1,19 @@
 """Workers of data loaders look at themselves, and whatever else is forked is left alone."""
 
+import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 import time
+from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
 import pytest
 
-from traceops.capture.observing import loader_workers
+from traceops.capture.observing import loader_workers, started_anew
 from traceops.capture.observing.loader_workers import LoaderWorkers, look
 from traceops.core.step_log import LOADER_GLOB, MAGIC, STEPS_FILE
 from traceops.traces.observed import read_observed
@@ -41,6 +44,7 @@ def slow_item(folder):
 
 def _worker_loop(folder, told=None):
     """Has the name of torch's."""
+    sys.modules.setdefault(WORKER, SimpleNamespace(_worker_info=SimpleNamespace(id=0)))  # started anew
     other_work(folder, told) if told else slow_item(folder)
 
 
@@ -48,10 +52,10 @@ def other_work(folder, told):
     told.send([one.name for one in threading.enumerate()])
 
 
-def threads_of(work):
-    """Of a process that multiprocessing forks for this work."""
-    ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=work, args=(None, theirs), daemon=True)
+def threads_of(work, context=FORK):
+    """Of a process that multiprocessing starts for this work."""
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(None, theirs), daemon=True)
     process.start()
     process.join()
     with ours, theirs:
@@ -75,6 +79,55 @@ def test_a_forked_worker_writes_where_it_is(folder, monkeypatch):
     assert "slow_item" in seen
     workers.close()  # the observer has ended
     assert threads_of(_worker_loop) == ["MainThread"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_worker_that_is_started_anew_does_so_too(folder, method):
+    context = multiprocessing.get_context(method)
+    workers = LoaderWorkers(folder)
+    process = context.Process(target=_worker_loop, args=(folder,), name='it\'s "one"', daemon=True)
+    process.start()
+    process.join()
+    [path] = folder.glob(LOADER_GLOB)
+    assert path.name == f"loader.0.{process.pid}.jsonl"
+    assert "slow_item" in functions(folder)[0]
+    assert threads_of(_worker_loop, context) == ["MainThread", "traceops-loader"]
+    assert threads_of(other_work, context) == ["MainThread"]
+    workers.close()
+    assert threads_of(_worker_loop, context) == ["MainThread"]
+
+
+def pickled(process):
+    """What multiprocessing sends to a process that starts anew, and what that makes of it."""
+    sent = ForkingPickler.dumps(process)
+    return bytes(sent), pickle.loads(sent)
+
+
+def test_only_the_pickle_of_a_loaders_worker_is_another(folder, monkeypatch):
+    monkeypatch.setattr(loader_workers, "_newest", list(loader_workers._newest))
+    spawn = multiprocessing.get_context("spawn")
+    kinds = (multiprocessing.Process, spawn.Process, multiprocessing.get_context("forkserver").Process)
+    names = ["a", "it's", 'a "b" \\ \n {c}']
+    for kind, name in itertools.product(kinds, names):
+        worker, other = (kind(target=work, args=(1,), name=name) for work in (_worker_loop, other_work))
+        for one in (worker, other):
+            del one._config["authkey"]  # is pickled for a child alone
+        as_ever = [pickled(one)[0] for one in (worker, other)]
+        workers = LoaderWorkers(folder)
+        try:
+            assert pickled(other)[0] == as_ever[1]
+            sent, made = pickled(worker)
+            assert sent != as_ever[0]
+            assert {**vars(made), "_parent_pid": None} == {**vars(worker), "_parent_pid": None}
+            assert type(made.name) is str
+            monkeypatch.setattr(started_anew, "_LINES", "raise ValueError({folder!r})")
+            with pytest.raises(ValueError):
+                pickled(worker)
+            monkeypatch.undo()
+        finally:
+            workers.close()
+        assert pickled(worker)[0] == as_ever[0]
 
 
 def test_whatever_else_is_forked_has_no_thread_of_ours(folder, monkeypatch):

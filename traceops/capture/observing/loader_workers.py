@@ -2,7 +2,7 @@
 
 A process that multiprocessing has forked tells us what its work is, before it does it. Where that is a loader's loop,
 it gets a thread. Whatever else the program forks stays as it is: with a second thread it could not enter a namespace of
-its own (`unshare`), say. Workers that are started otherwise (spawn) know nothing of us.
+its own (`unshare`), say. One that is spawned, or started by a fork server, is told by its parent (`started_anew.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from traceops.capture.guard import contained
 from traceops.capture.observing.stacks import Stacks
+from traceops.capture.observing.started_anew import StartedAnew
 from traceops.capture.threads import daemon_thread
 from traceops.core.step_log import LOADER_GLOB, loader_file
 
@@ -40,10 +41,12 @@ class LoaderWorkers:
         if not _newest:
             os.register_at_fork(after_in_child=_forked)  # once: Python forgets none of these
         _newest[:] = [self]
+        self._started_anew = StartedAnew(lambda: self._folder, _is_loaders)
 
     def close(self) -> None:
-        """What is forked from now on is left alone."""
+        """What is started from now on is left alone."""
         self._folder = None
+        self._started_anew.close()
 
     def forked(self) -> None:
         """Called in a process that was forked just now."""
@@ -58,7 +61,7 @@ class LoaderWorkers:
             self._asked = True  # in what is forked from here too
 
     def _told(self) -> None:
-        if self._folder is not None and contained(_is_loaders):
+        if self._folder is not None and contained(_is_here_loaders):
             contained(_begin, self._folder)
 
 
@@ -69,10 +72,19 @@ def _forked() -> None:
     _newest[0].forked()
 
 
-def _is_loaders() -> bool:
-    """Whether this process has been forked to be a loader's worker; what a worker forks itself is none."""
-    process: Any = sys.modules["multiprocessing.process"]
-    return getattr(getattr(process.current_process(), "_target", None), "__name__", "") == _LOOP
+def told(folder: str) -> None:
+    """In a loader's worker that was started anew, right before its work begins."""
+    _begin(Path(folder))
+
+
+def _is_loaders(process: Any) -> bool:
+    return getattr(getattr(process, "_target", None), "__name__", "") == _LOOP
+
+
+def _is_here_loaders() -> bool:
+    """Whether this process has been started to be a loader's worker; what a worker forks itself is none."""
+    processes: Any = sys.modules["multiprocessing.process"]
+    return _is_loaders(processes.current_process())
 
 
 def _begin(folder: Path) -> None:
