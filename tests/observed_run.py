@@ -22,6 +22,7 @@ STACKS = {
     ],
     "item": [("train", TRAIN, 33, "total += loss.item()")],
     "evaluate": [("train", TRAIN, 40, "evaluate(model)"), ("evaluate", TRAIN, 12, "model(batch)")],
+    "validate": [("train", TRAIN, 44, "validate(model)"), ("validate", TRAIN, 15, "model(batch)")],
     "save": [
         ("train", TRAIN, 42, "torch.save(model.state_dict(), path)"),
         ("save", f"{TORCH}/serialization.py", 900, None),

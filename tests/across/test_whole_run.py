@@ -53,6 +53,19 @@ def test_evaluations_and_checkpoints_in_the_same_steps_are_told_apart(tmp_path):
     assert run.typical_ms == pytest.approx(50, rel=0.01), "never mixed into the typical step"
 
 
+def test_a_place_that_holds_only_most_of_it_is_not_all_of_it(tmp_path):
+    """Compiling again at two lines was said to be at the one where it takes longest."""
+    steps = noisy(200)
+    for at in range(10, 200, 20):
+        steps[at] = Step(250, stacks={"forward": 50, "evaluate": 200})
+    alone = measured(tmp_path / "one", steps)
+    for at in range(20, 200, 20):
+        steps[at] = Step(150, stacks={"forward": 50, "validate": 100})
+    both = measured(tmp_path / "two", steps)
+    assert [(o.place.said, o.elsewhere) for o in alone.occasions] == [("evaluate (train.py:12)", False)]
+    assert [(o.place.said, o.elsewhere) for o in both.occasions] == [("evaluate (train.py:12)", True)]
+
+
 def test_the_collector_and_the_compiler_are_told_by_their_own_times(tmp_path):
     zero, one = noisy(120), noisy(120, seed=4)
     for at in range(15, 120, 15):

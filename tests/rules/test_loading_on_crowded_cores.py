@@ -80,3 +80,11 @@ def test_a_busy_worker_beside_idle_ones_is_not_overlooked(tmp_path):
     for core_ms in (10.0, 170.0):
         [found], _ = waiting_for_batches(tmp_path / str(core_ms), core_ms, looks)
         assert found.severity == "error" and "would not help" not in found.message
+
+
+def test_the_one_busy_worker_is_named_and_more_workers_are_not_promised(tmp_path):
+    """One of two workers was always late: 'busy for half of the time' named no line, and '8 times as many' would do."""
+    [found], _ = waiting_for_batches(tmp_path, 10.0, [{"tokenize": 60}, {"idle": 64}])
+    assert "One of the 2 workers of rank 0 that were looked at is busy for 100 % of the time" in found.message
+    assert "100 % of what rank 0's loader workers do is in tokenize" in found.message
+    assert "would keep up" not in found.message

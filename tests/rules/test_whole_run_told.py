@@ -414,6 +414,23 @@ def test_what_torch_compiled_again_is_a_sentence_of_its_own(reason, said):
     assert told == f" It compiles inner (train.py:7){said}"
 
 
+def test_two_reasons_for_compiling_again_are_told_with_their_shares():
+    """Of three recompilations two were for a new length, and the longest one's reason was given for all three."""
+    sizes = "tensor 'args[0]' size mismatch at index 1. expected 32, actual"
+    told = [
+        Compilation(20, 300_000, "inner", "/x/train.py", 7, "0/0: GLOBAL_STATE changed: grad_mode "),
+        Compilation(23, 100_000, "inner", "/x/train.py", 7, f"0/0: {sizes} 40"),
+        Compilation(47, 100_001, "inner", "/x/train.py", 7, f"0/0: {sizes} 41"),
+    ]
+    said = what_was_compiled(
+        SimpleNamespace(observed=[SimpleNamespace(compilations=told)]), SimpleNamespace(steps=(20, 23, 47))
+    )
+    assert said == (
+        " It compiles inner (train.py:7); torch says why: GLOBAL_STATE changed: grad_mode (60 % of it), "
+        f"{sizes} 41 (40 % of it)."
+    )
+
+
 def compiled(step, ms, reason="0/0: k == 1      # return x * k  # model.py:9 in forward"):
     return ["c", step, round(1e3 * ms), "forward", "/home/me/model.py", 8, reason]
 

@@ -45,8 +45,9 @@ _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every
 class Occasion:
     """Steps that are unlike the others for one reason.
 
-    cause: as in TO-W001; "unknown" where nothing shows one. place: of the program. times: how often such steps came,
-    neighbours being one time. more_ms: what they take beyond the typical step, all together. ranks: that do it.
+    cause: as in TO-W001; "unknown" where nothing shows one. place: of the program, where most of it is seen; elsewhere:
+    whether a fifth of it or more is seen at other places. times: how often such steps came, neighbours being one time.
+    more_ms: what they take beyond the typical step, all together. ranks: that do it.
     """
 
     cause: str
@@ -56,6 +57,7 @@ class Occasion:
     more_ms: float
     share_pct: float
     ranks: tuple[int, ...]
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,14 +309,16 @@ def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasio
     seen = np.zeros(len(run.numbers), dtype=bool)
     seen[steps] = True
     more = sum(one.ms for one in found)
+    most = max(places, key=lambda place: places[place]) if places else None
     return Occasion(
         cause=cause,
-        place=max(places, key=lambda place: places[place]) if places else None,
+        place=most,
         steps=tuple(int(run.numbers[at]) for at in steps),
         times=spells(seen.tolist()),
         more_ms=more,
         share_pct=100 * more / run.total_ms if run.total_ms else 0.0,
         ranks=tuple(sorted({rank for one in found for rank in one.ranks})),
+        elsewhere=most is not None and places[most] <= (1 - _PART) * sum(places.values()),
     )
 
 

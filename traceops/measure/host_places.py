@@ -32,7 +32,11 @@ _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
     (
         "evaluation",
         re.compile(r"^(?!.*/torch/)"),
-        re.compile(r"(?i)(^|[._])_?(run_|do_)?(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"),
+        # A function that also trains, logs or saves (_maybe_log_save_evaluate) says nothing: those that it calls do.
+        re.compile(
+            r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save)_)(?:[^.]*_)?"
+            r"(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"
+        ),
     ),
     ("allocator", re.compile(r"/torch/cuda/memory\.py$"), re.compile(r"empty_cache$")),
     ("logging", re.compile(r"/(wandb|tensorboardX?|mlflow|comet_ml|neptune)/|/logging/__init__"), _ANY),

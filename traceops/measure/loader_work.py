@@ -11,6 +11,7 @@ import numpy as np
 from traceops.measure.host_places import CodePlace, own_place
 from traceops.traces.observed import Observed
 
+BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for
 _LEAST_LOOKS = 20
 # Where a worker is that has nothing to do: it waits for the numbers of the next batch.
 _IDLE = re.compile(
@@ -33,6 +34,11 @@ class LoaderWork:
     busiest_pct: float
     place: CodePlace | None
     place_pct: float
+
+    @property
+    def one_busy(self) -> bool:
+        """Whether one worker is busy while all together mostly wait for work."""
+        return self.processes > 1 and self.busy_pct < BUSY_PCT <= self.busiest_pct
 
 
 def loader_work(rank: Observed) -> LoaderWork | None:

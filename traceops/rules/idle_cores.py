@@ -9,11 +9,9 @@ from traceops.across.core_waits import recorded_waits
 from traceops.across.loader_pace import has_workers
 from traceops.core.findings import Evidence
 from traceops.core.units import ms_text, stored
-from traceops.measure.loader_work import LoaderWork, loader_work
+from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_time import Idle
 from traceops.rules.inputs import Inputs
-
-BUSY_PCT = 50.0  # of the workers' time: below it they are not what the rank waits for
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,14 @@ def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
             f" The workers of rank {batch.rank}'s loader have nothing to do for {100 - batch.work.busy_pct:.0f} % of "
             "the time: more of them would not help.",
             (busy,),
+        )
+    if batch.work is not None and batch.work.one_busy:
+        busiest = Evidence("busiest loader worker", round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
+        return (
+            f" One of the {batch.work.processes} workers of rank {batch.rank} that were looked at is busy for "
+            f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. Batches come "
+            "in order, so a slow worker holds up the others: nothing tells whether more of them would help.",
+            (busiest,),
         )
     if batch.unsure:
         return (

@@ -10,9 +10,9 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
+from traceops.measure.loader_work import BUSY_PCT
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
-from traceops.rules.idle_cores import BUSY_PCT
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
 from traceops.rules.profiler_cost import SLOWED
@@ -78,12 +78,12 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     """Where the workers of the rank's loader are, if they are what it waits for."""
     assert inputs.whole is not None
     work = inputs.whole.loaders.get(rank)
-    if work is None or work.place is None or work.busy_pct < BUSY_PCT or work.place_pct < _LEAST_PCT:
+    if work is None or work.place is None or work.busiest_pct < BUSY_PCT or work.place_pct < _LEAST_PCT:
         return found
-    said = (
-        f"The workers of rank {rank}'s loader are busy for {work.busy_pct:.0f} % of the time, "
-        f"{work.place_pct:.0f} % of it in {work.place.said}."
-    )
+    busy = f"The workers of rank {rank}'s loader are busy for {work.busy_pct:.0f} % of the time, "
+    said = f"{busy}{work.place_pct:.0f} % of it in {work.place.said}."
+    if work.one_busy:
+        said = f"{work.place_pct:.0f} % of what rank {rank}'s loader workers do is in {work.place.said}."
     evidence = [Evidence("loader workers busy", round(work.busy_pct, 1), "%", rank=rank)]
     evidence.append(Evidence(f"of it in {work.place.said}", round(work.place_pct, 1), "%", rank=rank))
     return _with(found, said, [*evidence, *_line(work.place, rank)])

@@ -21,6 +21,7 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
+from traceops.rules.transfer_cores import waited_pct, without_waiting
 
 EXPOSED = Rule(
     id="TO-O001",
@@ -28,7 +29,8 @@ EXPOSED = Rule(
     fires=(
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
         "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. Info where the step would be less "
-        "than 3 % shorter without any transfer."
+        "than 3 % shorter without any transfer. On CPUs and over gloo, what the median rank waits for a core in the "
+        "recorded steps is taken off before the bounds: the ranks' cores do the transfer."
     ),
     advice=(
         "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
@@ -43,7 +45,8 @@ SMALL_COLLECTIVES = Rule(
     fires=(
         "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
         "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
-        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %."
+        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Waiting for cores counts as in "
+        "TO-O001."
     ),
     advice=(
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
@@ -59,7 +62,7 @@ LATE_START = Rule(
         "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
         "10 %, error from 25 %. Those of layers (tensor, context, expert, pipeline parallel) beside others, and those "
         "launched behind the optimizer's step, do not count. Info where there is less than 3 % of the step of compute "
-        "to hide it behind."
+        "to hide it behind. Waiting for cores counts as in TO-O001."
     ),
     advice=(
         "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
@@ -68,6 +71,11 @@ LATE_START = Rule(
 )
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
+_EXPOSED_PCT, _SMALL_PCT, _GRADIENTS_PCT = (
+    "comm_transfer_pct",
+    "exposed",
+    "of it gradients",
+)  # what is held to bounds
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
 _LEAST_GAIN_PCT = 3.0  # of the step, without any transfer: of less, exposed transfer is a remark
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
@@ -83,7 +91,12 @@ _DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Communication that costs the step time."""
-    return [judge_exposed(inputs.run), judge_small(inputs.run), judge_late_start(inputs.run)]
+    waited = waited_pct(inputs)
+    return [
+        without_waiting(judge_exposed(inputs.run), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
+        without_waiting(judge_small(inputs.run), _SMALL_PCT, _SMALL_BOUNDS, waited),
+        without_waiting(judge_late_start(inputs.run), _GRADIENTS_PCT, _LATE_BOUNDS, waited),
+    ]
 
 
 def judge_exposed(run: CrossRank) -> Verdict:
@@ -124,7 +137,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
     ]
     evidence = [
         Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
-        Evidence("comm_transfer_pct", round(median, 1), "%", _EXPOSED_BOUNDS[0]),
+        Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
     ]
     if overlap:
@@ -200,7 +213,7 @@ def judge_small(run: CrossRank) -> Verdict:
         Evidence("small collectives", round(count, 1), words.per, _MANY),
         Evidence("their transfer", stored(total_ms), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
-        Evidence("exposed", round(share, 1), "%", _SMALL_BOUNDS[0]),
+        Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
     ]
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -264,7 +277,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
         Evidence("gradient collectives", float(np.median(counts)), words.per),
         Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
-        Evidence("of it gradients", round(share, 1), "%", _LATE_BOUNDS[0]),
+        Evidence(_GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
     ]
     return LATE_START.verdict(
         LATE_START.finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -57,6 +58,9 @@ UNLIKE_OVER_RUN = Rule(
     ),
 )
 RULES = (UNLIKE_OVER_RUN,)
+_MOST = "most of it "
+_REASONS = 2  # of torch, that are quoted
+_NUMBERS = re.compile(r"\d+")
 NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/observe.md)"
 
 _BOUNDS = (1.0, 10.0)  # percent of the run
@@ -115,7 +119,7 @@ def _severity(cause: str, share_pct: float) -> Severity:
 
 def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     each = one.more_ms / one.times
-    where = "" if one.place is None else f", in {one.place.said}"
+    where = "" if one.place is None else f", {_MOST if one.elsewhere else ''}in {one.place.said}"
     again = what_was_compiled(inputs, one) if one.cause == "recompilation" else ""
     on = "" if set(one.ranks) == set(run.ranks) else f" on {who(one.ranks)}"
     message = (
@@ -152,11 +156,29 @@ def _place(told: Sequence[Compilation]) -> str:
     if not told:
         return ""
     most = max(told, key=lambda c: (c.us, c.function))
-    name = most.file.rpartition("/")[2]
-    said = (most.reason or "").strip()
-    first = said.splitlines()[0].partition("  #")[0][:120] if said else ""  # not the program's line
-    why = f"; torch says why: {_ID.sub('', first).strip().rstrip('.')}" if first else ""
-    return f" It compiles {most.function} ({name}:{most.line}){why}."
+    spent: dict[str, int] = defaultdict(int)
+    longest: dict[str, Compilation] = {}
+    for one in sorted(told, key=lambda c: c.us):
+        if _why(one):
+            kind = _NUMBERS.sub("", _why(one))  # of one kind: "expected 32, actual 40" and "… 41"
+            spent[kind] += one.us
+            longest[kind] = one
+    total = max(sum(spent.values()), 1)
+    first = sorted(spent, key=lambda kind: (-spent[kind], kind))[:_REASONS]
+    parts = [
+        _why(longest[kind])
+        + ("" if len(spent) == 1 else f" ({percent_text(100 * spent[kind] / total)} of it)")
+        for kind in first
+    ]
+    why = f"; torch says why: {', '.join(parts)}" if parts else ""
+    return f" It compiles {most.function} ({most.file.rpartition('/')[2]}:{most.line}){why}."
+
+
+def _why(one: Compilation) -> str:
+    """Torch's own reason in short, without the program's line."""
+    said = (one.reason or "").strip()
+    first = said.splitlines()[0].partition("  #")[0][:120] if said else ""
+    return _ID.sub("", first).strip().rstrip(".")
 
 
 def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
