@@ -83,6 +83,52 @@ def test_a_closure_of_lbfgs_makes_one_step_however_often_it_is_called(watched):
 
 
 @pytest.mark.torch
+def test_a_step_in_a_hook_of_backward_ends_behind_backward(watched):
+    """A profiler that started or ended in the hook killed the program: SIGSEGV at its 14th step."""
+    torch = pytest.importorskip("torch")
+    whole = torch.autograd.backward
+    boundary, _ = watched()
+    seen = []
+    boundary._step = lambda: seen.append(torch._C._current_graph_task_id())
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def at_once(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(at_once)
+    for _ in range(8):
+        model(torch.ones(2, 4)).sum().backward()
+    assert seen == [-1] * 8
+    boundary.remove()
+    assert torch.autograd.backward is whole
+    model(torch.ones(2, 4)).sum().backward()
+    assert len(seen) == 8
+
+
+@pytest.mark.torch
+def test_a_module_that_checkpointing_calls_again_ends_no_step(watched):
+    torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import checkpoint
+
+    boundary, _ = watched(step_on="forward")
+    seen = []
+    boundary._step = lambda: seen.append(torch._C._current_graph_task_id())
+    inner = torch.nn.Linear(4, 4)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return checkpoint(inner, x, use_reentrant=False)
+
+    model = Model()
+    for _ in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+    assert seen == [-1] * 4
+
+
+@pytest.mark.torch
 def test_inference_has_a_step_a_call_of_the_model(watched):
     torch = pytest.importorskip("torch")
     call = torch.nn.Module.__call__

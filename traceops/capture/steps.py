@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from traceops.capture.after_backward import AfterBackward, in_backward
 from traceops.capture.after_import import when_loaded
 from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
@@ -73,6 +74,8 @@ class _Boundary:
         self._ends: Counter[str] = Counter()
         self._within: Counter[str] = Counter()
         self._thread = threading.get_ident()
+        self._after_backward = AfterBackward()
+        self._undo.append(self._after_backward.remove)
 
     def ends(self) -> StepEnds:
         """What was taken for the end of a step so far."""
@@ -100,7 +103,7 @@ class _Boundary:
         ):
             return
         if self._depth == 0:  # compiled: nothing of ours is around the call
-            self._step()
+            self._after_backward.do(self._step)
         else:
             self._due = True
 
@@ -145,7 +148,7 @@ class _Boundary:
                 self._depth -= 1
             if self._due and self._depth == 0:
                 self._due = False
-                self._step()
+                self._after_backward.do(self._step)
             return result
 
         return watched
@@ -175,7 +178,8 @@ class _Boundary:
         def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
             compiler = sys.modules.get("torch.compiler")
             compiling = compiler is not None and compiler.is_compiling()
-            if self.off or compiling or threading.get_ident() != self._thread:
+            # In backward it is activation checkpointing that calls them again.
+            if self.off or compiling or threading.get_ident() != self._thread or in_backward():
                 return call(module, *args, **kwargs)
             self._depth += 1
             try:

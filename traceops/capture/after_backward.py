@@ -1,0 +1,67 @@
+"""Puts off until a backward pass has returned what came due within it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class AfterBackward:
+    """Some programs step optimizers in hooks of backward, so that gradients need no memory. Steps end there too.
+
+    Autograd restores its thread's state behind each hook, the profiler's callbacks with it. A profiler that started or
+    ended in a hook crashed the program. `torch.autograd.backward` is watched from the first such step on; what came due
+    in that first pass is done when the next one begins.
+    """
+
+    def __init__(self) -> None:
+        self._due: Callable[[], None] | None = None
+        self._undo: Callable[[], None] | None = None
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Now, or once the backward pass that runs in this thread has returned."""
+        if not in_backward():
+            call()
+            return
+        self._due = call
+        if self._undo is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        autograd = sys.modules["torch"].autograd
+        whole = autograd.backward
+
+        @functools.wraps(whole)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._take()
+            result = whole(*args, **kwargs)
+            self._take()
+            return result
+
+        def undo() -> None:
+            if autograd.backward is watched:
+                autograd.backward = whole
+
+        self._undo = undo
+        autograd.backward = watched
+
+    def _take(self) -> None:
+        if self._due is not None and not in_backward():  # one pass may run within another
+            due, self._due = self._due, None
+            due()
+
+    def remove(self) -> None:
+        """Watch nothing, and do nothing, from now on."""
+        self._due = None
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+
+def in_backward() -> bool:
+    """Whether autograd runs in this thread."""
+    torch = sys.modules.get("torch")
+    task = getattr(torch and torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
