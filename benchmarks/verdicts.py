@@ -22,7 +22,7 @@ from verdict_reasons import REASONS
 from traceops.render.writers.terminal import MARK
 from traceops.rules.registry import BY_ID
 
-NO_EXAMPLE = "no real example so far"
+NO_EXAMPLE = "not seen on a real machine; the condition rests on"
 _PAGE = Path(__file__).parents[1] / "docs" / "verdicts.md"
 _EXAMPLE = re.compile(r"  - (opens|finding): (\S) (.*) \(`([^`]+)`\)")
 _MOST = 2  # examples of a kind
@@ -37,7 +37,9 @@ down. A cause in the left margin has advice of its own, see [the rules](rules.md
 Where the examples are from: `tests/data` is in the repository and has its origins in its README; most are runs with a
 fault that was put in. `planted` are runs of 4 H200 with such a fault, or with none. `field` are programs, traces and
 logs as people have them. `outside`, and what has a commit or an issue in its name, others published; logs of issues
-are as posted, shortened. What is said of tables and machines written by hand is no example.
+are as posted, shortened. What is said of tables and machines written by hand is no example. A kind without an example
+says what its condition rests on, and what would give one. A `*.report.gz` was kept in place of large traces: its
+sentences are those of that day.
 """
 
 
@@ -76,7 +78,7 @@ def _entry(kind: Kind, said: Sequence[Said]) -> list[str]:
     name = entry_name(kind)
     chosen = [*_chosen(one for one in said if one.opens), *_chosen(one for one in said if not one.opens)]
     if not chosen:
-        return [f"- {name}: {NO_EXAMPLE}{': ' if kind in REASONS else ''}{REASONS.get(kind, '')}"]
+        return [f"- {name}: {NO_EXAMPLE} {REASONS.get(kind, 'nothing that was written down')}"]
     lines = [f"- {name}"]
     for one in chosen:
         where = "opens" if one.opens else "finding"

@@ -37,7 +37,7 @@ def test_every_kind_of_sentence_has_an_entry(kind: Kind) -> None:
         0
     ]
     assert (
-        line == f": {NO_EXAMPLE}: {REASONS[kind]}"
+        line == f": {NO_EXAMPLE} {REASONS[kind]}"
         if line
         else below.startswith(("  - opens: ", "  - finding: "))
     )

@@ -211,7 +211,8 @@ def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp
     (found,) = judge_uneven(run).findings
     assert (found.ranks, found.cause) == ((3,), "gpu_compute")
     assert (
-        "Rank 3 computes" in found.message and "the same stage 1 of the other pipeline (1)" in found.message
+        "Rank 3 computes" in found.message
+        and "the same stage 1 of the other pipeline (rank 1)" in found.message
     )
     assert "blocks" not in found.message
     assert run.what_if is not None

@@ -133,7 +133,7 @@ def test_ends_that_lie_apart_on_shared_cores_are_no_sign_of_another_run():
     run = across(simulate(replace(program(ddp, device="cpu", steps=6), end_jitter_us=4000.0), 2))
     [found] = judge_clocks(run).findings
     assert (found.severity, found.cause) == ("info", "shared_cores")
-    assert "did not have a core" in found.message and "Give every rank cores" in found.advice
+    assert "had no core" in found.message and "Give every rank cores" in found.advice
     assert "TO-V006" in judge_exposed(run).not_evaluated
 
 

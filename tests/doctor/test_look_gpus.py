@@ -69,7 +69,7 @@ def test_what_nvidia_smi_does_not_tell_of_memory_and_clocks_is_not_called_well()
         (("sw_thermal_slowdown>Not Active", "sw_thermal_slowdown>Active"), "throttled", "warning"),
         (("<gpu_temp_tlimit>57 C", "<gpu_temp_tlimit>1 C"), "temperature", "warning"),
         (("<current_power_limit>700.00 W", "<current_power_limit>400.00 W"), "power limit", "warning"),
-        (("<compute_mode>Default", "<compute_mode>Exclusive_Process"), "compute mode", "warning"),
+        (("<compute_mode>Default", "<compute_mode>Exclusive_Process"), "compute mode", "note"),
         (("<compute_mode>Default", "<compute_mode>Prohibited"), "compute mode", "error"),
         (("<persistence_mode>Enabled", "<persistence_mode>Disabled"), "persistence mode", "note"),
         (("<used>0 MiB", "<used>90000 MiB"), "in use by others", "warning"),
@@ -81,6 +81,14 @@ def test_one_gpu_that_is_not_well(change: tuple[str, str], what: str, level: str
     look = one(looks, what)
     assert look.found.startswith("GPU1: ") and look.facts == {"gpus": [1]}
     assert "{" not in look.advice
+
+
+def test_mps_wants_one_process_at_a_time() -> None:
+    """As on a published T4 in EXCLUSIVE_PROCESS, whose one process is the server of MPS."""
+    server = """<processes><process_info><pid>25384</pid><type>C</type>
+        <process_name>nvidia-cuda-mps-server</process_name><used_memory>26 MiB</used_memory></process_info>"""
+    mode = ("<compute_mode>Default", "<compute_mode>Exclusive_Process")
+    assert wrong(judge_gpus(read(smi(mode, ("<processes>", server))), "h")) == {}
 
 
 def test_a_busy_gpu_at_its_power_limit_is_as_it_should_be() -> None:

@@ -382,3 +382,28 @@ def test_the_version_of_a_library(tmp_path: Path) -> None:
     linked.symlink_to("libnccl.so.2.28.9")
     assert library_version(linked) == "2.28.9"
     assert library_version(tmp_path / "none") is None
+
+
+def test_acs_at_a_port_of_the_root_alone_leads_nothing_astray(tmp_path: Path) -> None:
+    """Linux turns it on there with the IOMMU; what GPUs below two such ports exchange goes through the root anyway."""
+    config = bytearray(4096)
+    config[0x100:0x104] = (0x000D | 1 << 16).to_bytes(4, "little")
+    config[0x106:0x108] = (0x1D).to_bytes(2, "little")
+    bus = "sys/devices/pci0000:00"
+    gpu = {"vendor": "0x10de\n", "class": "0x030200\n"}
+
+    def machine(root: Path, *bridges: str) -> PlatformFacts:
+        way = "/".join((bus, *bridges))
+        put(root, {f"{way}/0000:0a:00.0/{name}": value for name, value in gpu.items()})
+        for at in range(len(bridges)):
+            folder = root / "/".join((bus, *bridges[: at + 1]))
+            (folder / "class").write_text("0x060400\n")
+            (folder / "config").write_bytes(bytes(config))
+        devices = root / "sys/bus/pci/devices"
+        devices.mkdir(parents=True)
+        (devices / "0000:0a:00.0").symlink_to(root / way / "0000:0a:00.0")
+        return read_platform({}, root)
+
+    assert machine(tmp_path / "root", "0000:00:01.0").redirecting in (None, ())
+    switch = machine(tmp_path / "switch", "0000:00:01.0", "0000:01:00.0", "0000:02:00.0")
+    assert switch.redirecting == ("0000:01:00.0", "0000:02:00.0")

@@ -158,13 +158,14 @@ def test_clocks_that_the_hardware_cut_are_found_in_the_text(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "rule"), [({"pending": "Yes"}, "TO-D001"), ({"mode": "Exclusive_Process"}, "TO-D005")]
+    ("change", "rule", "severity"),
+    [({"pending": "Yes"}, "TO-D001", "warning"), ({"mode": "Exclusive_Process"}, "TO-D005", "info")],
 )
 def test_what_is_wrong_with_a_gpu_is_found_in_the_text(
-    change: dict[str, str], rule: str, tmp_path: Path
+    change: dict[str, str], rule: str, severity: str, tmp_path: Path
 ) -> None:
     checkup = check_files(saved(tmp_path, smi=smi_text({}, change)))
-    assert rule in {finding.rule for finding in checkup.findings if finding.severity == "warning"}
+    assert rule in {finding.rule for finding in checkup.findings if finding.severity == severity}
 
 
 def test_what_the_files_do_not_hold_is_not_called_well(tmp_path: Path) -> None:

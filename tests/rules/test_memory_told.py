@@ -129,13 +129,13 @@ def test_the_driver_is_asked():
     told = judged(use(mallocs=3.0, retries=0, calls=3.0, allocating_ms=12.0))["TO-M005"]
     assert (told.severity, told.cause, told.impact_ms) == ("warning", None, 12.0)
     assert (
-        "up to 3.0 cudaMalloc calls a step" in told.message
+        "up to 3 cudaMalloc calls a step" in told.message
         and "12.0 ms of a recorded step of 100" in told.message
     )
     told = judged(use(mallocs=0.1, retries=4))["TO-M005"]
     assert (told.severity, told.cause) == ("warning", "retries") and "4 times" in told.message
     told = judged(use(calls=8.0, allocating_ms=12.0))["TO-M005"]
-    assert told.severity == "info" and "8.0 calls a step, and they take 12.0 ms" in told.message
+    assert told.severity == "info" and "8 calls a step, and they take 12.0 ms" in told.message
     told = judged(use(mallocs=0.01, retries=3))["TO-M005"].message
     assert "0.0 cudaMalloc" not in told and "later part of the run, each of which waits" in told
     assert judged(use(mallocs=0.0, retries=1))["TO-M005"] == "clear", "the one that ended the program"

@@ -43,7 +43,7 @@ def test_many_small_collectives_are_o002():
     assert found.rule == "TO-O002"
     assert found.severity in ("warning", "error")
     assert found.ranks == (0, 1, 2, 3)
-    assert found.message.startswith("24 collectives a step, 16 kB")
+    assert found.message.startswith("24 collectives a step, 16.4 kB")
     exposed = [
         evidence.value
         for evidence in found.evidence

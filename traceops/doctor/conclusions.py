@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceops.core.units import percent_text
 from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
@@ -99,7 +100,7 @@ def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, with
             plan, SLOW_VARIABLE, named, found, "ok", "no more than measurements differ", "", **facts
         )
     level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
-    why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({lost / without_gbs:.0%})"
+    why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({percent_text(100 * lost / without_gbs)})"
     return line_of(
         plan, SLOW_VARIABLE, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts
     )

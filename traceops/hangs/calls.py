@@ -87,7 +87,7 @@ def shape_text(op: Operation) -> str:
         return ""
     shapes = ["×".join(map(str, size)) or "1" for size in sizes]
     text = ", ".join(shapes[:3]) + (f", … ({len(shapes)} in all)" if len(shapes) > 3 else "")
-    return f"{text} {op.dtypes_in[0]}" if op.dtypes_in else text
+    return f"{text} {op.dtypes_in[0]}" if op.dtypes_in else f"{text} elements"
 
 
 def message_bytes(op: Operation) -> int | None:

@@ -82,8 +82,8 @@ _DID: Mapping[CrashKind, str] = {
     "cancelled": "was cancelled in Slurm",
 }
 _MEMORY: Mapping[MemoryCause, str] = {
-    "too_large": "all of that would not be enough, so it is too large, not fragmented",
-    "fragmented": "enough is reserved but in pieces: the memory is fragmented",
+    "too_large": "all of that would not be enough, so the request is too large",
+    "fragmented": "enough is reserved, but in pieces (fragmented)",
     "others": "other processes on this GPU hold the rest",
 }
 # The kinds whose message is the news: the rest of the statement says it already.

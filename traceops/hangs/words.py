@@ -250,7 +250,7 @@ def waiting_apart(members: Sequence[int]) -> str:
 
 
 def waiting_together(*, before_first_step: bool) -> str:
-    told = "All ranks came to the same place and none gets on"
+    told = "All ranks came to the same place and none goes on"
     if not before_first_step:
         return told
     return f"{told} before the first step: they cannot reach each other, or are fewer than expected"

@@ -87,7 +87,10 @@ def _kind(environ: Mapping[str, str], root: Path) -> str | None:
 
 
 def _redirecting(gpus: Sequence[Path]) -> tuple[str, ...] | None:
-    """Bridges on the way from GPUs to the host that ACS makes send everything up."""
+    """Bridges inside PCIe switches above GPUs that ACS makes send everything up.
+
+    Below a port of the root nothing goes from device to device, so ACS there leads nothing astray.
+    """
     above: dict[str, Path] = {}
     for gpu in gpus:
         try:
@@ -95,7 +98,7 @@ def _redirecting(gpus: Sequence[Path]) -> tuple[str, ...] | None:
         except OSError:
             continue
         for folder in way.parents:
-            if (text(folder / "class") or "").startswith(_BRIDGE_CLASS):
+            if all((text(one / "class") or "").startswith(_BRIDGE_CLASS) for one in (folder, folder.parent)):
                 above[folder.name] = folder
     answers = {name: acs_redirects(_config(folder)) for name, folder in above.items()}
     if not answers or all(answer is None for answer in answers.values()):

@@ -6,6 +6,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
+from traceops.core.units import us_text
 
 UNALIGNED_CLOCKS = Rule(
     id="TO-V006",
@@ -48,23 +49,22 @@ def judge_clocks(run: CrossRank) -> Verdict:
         )
     p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
     spread_pct = out_of_step_pct(run)
-    told = (
-        f"ends of {clocks.anchors} collectives lie within {p50 / 1e3:.0f} µs (median; p95 {p95 / 1e3:.0f} µs)"
-    )
+    told = f"ends of {clocks.anchors} collectives lie within {us_text(p50 / 1e3)} (median; p95 {us_text(p95 / 1e3)})"
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     ranks = clocks.unaligned
     shared = _on_one_host(run)
     on_cpu = not any(times.summary.on_gpu for times in run.ranks)
     crowded = shared and on_cpu and not ranks
-    why = "these ranks did not have a core when a collective ended, " if on_cpu else ""
-    why += "the traces are not of one run" if shared else "a clock jumped, the traces are not of one run"
+    causes = ["these ranks had no core when a collective ended"] if on_cpu else []
+    causes += [] if shared else ["a clock jumped"]
+    why = ", ".join((*causes, "the traces are not of one run"))
     message = (
         f"{who_first(ranks)} {'shares' if len(ranks) == 1 else 'share'} too few collectives with the others to align "
         f"{'its clock' if len(ranks) == 1 else 'their clocks'}."
         if ranks
-        else f"After alignment the {told}, {spread_pct:.0f} % of {run.step_words.a}: {why}, or collectives are "
-        "paired wrongly. Nothing that compares these ranks is to be trusted."
+        else f"After alignment the {told}, {spread_pct:.0f} % of {run.step_words.a}. Either {why}, or collectives "
+        "are paired wrongly. Do not trust what compares these ranks."
     )
     evidence = [
         Evidence(

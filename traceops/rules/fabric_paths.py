@@ -259,7 +259,7 @@ def _ways(between: Sequence[Talk], *, by_others: bool) -> str:
         return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one. "
     if not between:
         return (
-            "Which way NCCL goes its log would say (NCCL_DEBUG=INFO); left to itself it goes through host memory "
+            "NCCL's log (NCCL_DEBUG=INFO) would say which way it takes; left to itself it goes through host memory "
             "(SHM), with two GPUs at AMD processors by P2P. "
         )
     took = sorted({talk.way for talk in between})

@@ -14,7 +14,10 @@ from traceops.rules.machine_platform import DRIVER
 COMPUTE_MODE = Rule(
     id="TO-D005",
     title="The compute mode keeps processes off a GPU",
-    fires="Error where it is Prohibited, warning where it is Exclusive: one process only.",
+    fires=(
+        "Error where it is Prohibited, info where it is Exclusive (one process at a time), and no server of MPS runs "
+        "there, which wants that."
+    ),
     advice="sudo nvidia-smi -i GPU -c DEFAULT",
     judged_by=JudgedBy.DOCTOR,
 )
@@ -60,6 +63,7 @@ UNLIKE_GPUS = Rule(
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (COMPUTE_MODE, MIG, PERSISTENCE, ECC_OFF, OTHERS, UNLIKE_GPUS)
+_MPS = "nvidia-cuda-mps-server"
 _OTHERS_MIB = 1024  # more than a context, Xorg or a monitor holds
 _OTHERS_SHARE = 0.2
 _BUSY_PCT = 50
@@ -120,9 +124,9 @@ def _modes(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         *some_gpus(gpus, lambda gpu: "Prohibited" if gpu.compute_mode == "Prohibited" else "", host, "compute mode",
                "error", "no program may use the GPU", "sudo nvidia-smi -i {index} -c DEFAULT",
                rule=COMPUTE_MODE),
-        *some_gpus(gpus, lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "", host,
-               "compute mode", "warning",
-               "one process only: a second one on the same GPU (another rank, evaluation) ends with an error",
+        *some_gpus(gpus, lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive")
+               and not any(_MPS in one.name for one in gpu.processes) else "", host, "compute mode", "note",
+               "one process at a time: a rank for each GPU works, a second process on it ends with an error",
                "sudo nvidia-smi -i {index} -c DEFAULT", rule=COMPUTE_MODE),
         *some_gpus(gpus, lambda gpu: "off" if gpu.ecc is False else "", host, "ECC", "note",
                "errors in memory go unnoticed; cards without it show the same", "sudo nvidia-smi -i {index} -e 1",

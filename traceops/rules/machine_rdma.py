@@ -163,7 +163,7 @@ def _addresses(devices: Sequence[Rdma], host: str) -> list[Look]:
         return [
             Look(
                 host, "network", "RoCE v2 address", f"none on {', '.join(without)}", "warning",
-                "NCCL needs an address that routers understand; without one connections fail",
+                "NCCL wants RoCE v2, and takes RoCE v1 then, which no router passes on: no way to other subnets",
                 "give the interface behind it an IP address, then: show_gids", facts, rule=ROCE_ADDRESS.id,
             )
         ]  # fmt: skip

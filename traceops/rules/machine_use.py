@@ -218,7 +218,7 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     listed = ", ".join(map(_process, others[:3])) + (" and others" if len(others) > 3 else "")
     there = f" Others on this machine: {listed}." if taken >= _OTHERS_PCT else ""
     beside = f" (its peers {percent_text(peers)})" if len(uses) > 1 else ""
-    wants = f": {percent_text(crowded)} of the times that it wants one{beside}" if crowded else ""
+    wants = f": {percent_text(crowded)} of the time in which it wants one{beside}" if crowded else ""
     return MACHINE.finding(
         "warning" if alone or there or waited >= MUCH_PCT else "info",
         "high",

@@ -227,9 +227,10 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     most = max(uses, key=lambda use: (bool(use.stays), use.growth.per_step if use.growth else 0.0))
     found = most.growth
     assert found is not None
+    whose = "its GPU" if len(uses) == 1 else "a GPU of theirs"
     lasts = (most.capacity - (most.peak or found.last)) / found.per_step if most.capacity else None
     until = (
-        "" if lasts is None else f"; at this rate its GPU is full after another {max(lasts, 0):,.0f} steps"
+        "" if lasts is None else f"; at this rate {whose} is full after another {max(lasts, 0):,.0f} steps"
     )
     line = (
         f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)."

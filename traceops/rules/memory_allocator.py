@@ -8,7 +8,7 @@ from traceops.across.memory_use import MemoryUse
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import gib_text, ms_text, percent_text, stored
+from traceops.core.units import count_text, gib_text, ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
@@ -132,6 +132,11 @@ def judge_driver_calls(inputs: Inputs) -> Verdict:
     return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
 
 
+def _calls(rate: float) -> str:
+    count = count_text(rate)
+    return f"{count} cudaMalloc call{'' if count == '1' else 's'}"
+
+
 def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Finding:
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
@@ -147,11 +152,11 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     if observed:
         rate, retries = most.mallocs or 0.0, most.retries or 0
         said = (
-            f"{subject} still asks the driver for memory in the middle of the training: up to {rate:.1f} cudaMalloc "
-            f"calls a step, each of which waits for the device{took}."
+            f"{subject} still asks the driver for memory in the middle of the training: up to {_calls(rate)} a "
+            f"step, each of which waits for the device{took}."
         )
         if retries >= _RETRIES:
-            calls = f", with {rate:.1f} cudaMalloc calls a step" if rate >= _SHOWN else ""
+            calls = f", with {_calls(rate)} a step" if rate >= _SHOWN else ""
             said = (
                 f"{subject} ran out of memory and emptied its cache to go on, {retries} times in the later part of the "
                 f"run{calls}, each of which waits for the device{took}."
@@ -162,7 +167,9 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         ]
     else:
         when = words.choose("in the recorded steps", "while the window was recorded")
-        said = f"{subject} asks the driver for memory {when}: {most.calls:.1f} calls {words.per}{took}."
+        said = (
+            f"{subject} asks the driver for memory {when}: {count_text(most.calls)} calls {words.per}{took}."
+        )
         evidence.append(
             Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank)
         )

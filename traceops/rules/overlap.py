@@ -14,7 +14,7 @@ from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import stored
+from traceops.core.units import percent_text, size_text, stored
 from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
@@ -205,9 +205,9 @@ def judge_small(run: CrossRank) -> Verdict:
         )
     sizes = [collective_bytes(c) or 0 for c in small]
     message = (
-        f"{count:.0f} collectives {words.per}, {np.median(sizes) / 1e3:.0f} kB in the median, take {total_ms:.2f} ms "
-        f"in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} ({share:.0f} %) is "
-        "exposed."
+        f"{count:.0f} collectives {words.per}, {size_text(float(np.median(sizes)))} in the median, take "
+        f"{total_ms:.2f} ms in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} "
+        f"({percent_text(share)}) is exposed."
     )
     evidence = [
         Evidence("small collectives", round(count, 1), words.per, _MANY),

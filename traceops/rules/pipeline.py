@@ -8,7 +8,7 @@ from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN, TWICE_T
 from traceops.across.replay.what_if import rank_change
 from traceops.across.send_receive import NO_END
 from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
@@ -166,7 +166,7 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     message = (
         f"Rank {slowest.rank} computes {slowest.work / 1e6:.2f} ms {words.per}, the same stage {slowest.stage} of "
         f"{'the other pipeline' if len(worst.twins) == 1 else 'other pipelines'} "
-        f"({ranks_text([stage.rank for stage in worst.twins], 8)}) {usual / 1e6:.2f} ms: its pipeline waits. "
+        f"({who([stage.rank for stage in worst.twins])}) {usual / 1e6:.2f} ms. Its pipeline waits for it. "
         f"At their pace {words.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms "
         f"({100 * saved / step:.0f} % less)."
     )

@@ -76,7 +76,7 @@ def finding_of(
     if shared is not None:
         message += (
             f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)}{more} instead of "
-            f"{step / 1e6:.2f} ms ({up_to}{100 * shared / step:.0f} % less). "
+            f"{step / 1e6:.2f} ms ({up_to}{_shared_pct(run, step, shared)} % less). "
         )
         pace = "With as little to do as its peers"
     if beside:
@@ -217,6 +217,14 @@ def _shared_text(run: CrossRank, ns: float) -> str:
     if ends is None:
         return f"{ns / 1e6:.2f}"
     return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f} (by how efficiently kernels of that size run)"
+
+
+def _shared_pct(run: CrossRank, step: float, shared: float) -> str:
+    """'30', or '30 to 33' where the step's length is a range too."""
+    ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
+    pcts = [shared] if ends is None else [step - max(ends), step - min(ends)]
+    shown = list(dict.fromkeys(f"{100 * saved / step:.0f}" for saved in pcts))
+    return " to ".join(shown)
 
 
 def _without_profiler(

@@ -45,9 +45,8 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps] = (
         UNEVEN_STEPS.finding(
             "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
             "high",
-            f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
-            f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
-            f"{len(common)} steps are common to all ranks.",
+            f"{who_first(odd)} {'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
+            f"{_common(len(common))} common to all ranks.",
             [Evidence("common steps", len(common), "steps", len(every))]
             + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
             ranks=odd,
@@ -71,6 +70,10 @@ def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> F
         steps=sorted(others),
         cause="ended_early",
     )
+
+
+def _common(count: int) -> str:
+    return "no step is" if count == 0 else "1 step is" if count == 1 else f"{count} steps are"
 
 
 def _span(steps: set[int]) -> str:
