@@ -300,5 +300,29 @@ def test_a_window_that_the_programs_end_cut_short_costs_no_earlier_one(tmp_path,
     report = analyze(tmp_path)
     assert report.run.ranks_present == (0, 1)
     assert report.run.steps == ((3, 4, 5) if not analysed else later[0])
-    notes = [note for note in report.summary.notes if "was cut short" in note]
+    notes = [note for note in report.summary.notes if "window 0 is analysed, and not window 1" in note]
     assert len(notes) == (not analysed)
+
+
+@pytest.mark.parametrize(
+    ("why", "ms", "analysed"),
+    [("slower", 30.0, 1), ("slower", 50.0, 0), ("slower", None, 1), (None, 50.0, 1)],
+)
+def test_a_window_that_was_to_be_better_and_is_not_is_not_analysed(tmp_path, why, ms, analysed):
+    """Something else came up on the machine just then. One that the user asked for is analysed all the same."""
+    ranks = []
+    for rank in (0, 1):
+        entry = {"rank": rank, "windows": [], "profiled_steps": [], "profiled_step_ms": []}
+        for number, (steps, took) in enumerate((((3, 4, 5), 40.0), ((60, 61, 62), ms))):
+            name = f"rank_{rank}/trace.window_{number}.json"
+            write(tmp_path / name, rank, begin_us=10_000 * number, steps=steps)
+            window = {"index": number, "trace": name, "steps": list(steps), "complete": True}
+            entry["windows"].append({**window, "why": why if number else None})
+            if took is not None:
+                entry["profiled_steps"] += steps
+                entry["profiled_step_ms"] += [took] * 3
+        ranks.append(entry)
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "ranks": ranks}))
+    report = analyze(tmp_path)
+    assert report.run.steps == ((60, 61, 62) if analysed else (3, 4, 5))
+    assert any("were recorded to show shorter ones" in note for note in report.summary.notes) != analysed

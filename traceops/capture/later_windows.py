@@ -18,7 +18,8 @@ _LOOK_EVERY_S = 1.0
 class LaterWindow:
     """`warmup` steps from step `start` on, then `active` recorded ones; `number` of the window among the run's.
 
-    with_memory: with the stack of each allocation from now on, and a memory snapshot at its end.
+    with_memory: with the stack of each allocation from now on, and a memory snapshot at its end. why: the launcher asks
+    for it by itself, in a word of `launch/second_window.py`.
     """
 
     number: int
@@ -26,6 +27,7 @@ class LaterWindow:
     warmup: int
     active: int
     with_memory: bool = False
+    why: str = ""
 
     @property
     def end(self) -> int:
@@ -77,13 +79,17 @@ class LongerSchedule(Schedule):
             [super().idle_until(step), *(window.start for window in self.later if window.start > step)]
         )
 
+    def why(self, window: int) -> str:
+        """Why the launcher asked for it by itself; empty where it did not."""
+        return next((later.why for later in self.later if later.number == window), "")
+
     def _at(self, step: int) -> LaterWindow | None:
         return next((window for window in self.later if window.start <= step < window.end), None)
 
 
 def ask(folder: Path, window: LaterWindow) -> None:
     """Have the ranks whose heartbeats are in `folder` record this window."""
-    told = {name: value for name, value in asdict(window).items() if value is not False}
+    told = {name: value for name, value in asdict(window).items() if value is not False and value != ""}
     write_whole(folder / REQUEST, json.dumps(told).encode())
 
 

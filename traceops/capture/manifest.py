@@ -93,12 +93,15 @@ class WindowRecord:
 
     trace: path relative to the run folder, or None if nothing could be written.
     steps: recorded step numbers, ``ProfilerStep#<n>`` in the trace. complete: the window reached its end.
+    why: the launcher asked for it by itself, because the first one was slower than the steps since (`slower`), holds
+    compilations (`compiled`) or a step that comes now and then (`interrupted`). Null for all others.
     """
 
     index: int
     trace: str | None
     steps: list[int]
     complete: bool
+    why: str | None = None
 
 
 @dataclass(frozen=True)

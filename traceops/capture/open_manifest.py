@@ -61,11 +61,13 @@ class OpenManifest:
                 profiled_steps=before.profiled_steps + steps[: len(profiled.step_ms)],
             )
 
-    def add_window(self, window: int, trace: str | None, steps: list[int], *, complete: bool) -> None:
+    def add_window(
+        self, window: int, trace: str | None, steps: list[int], *, complete: bool, why: str | None = None
+    ) -> None:
         """A recorded window. trace: its path relative to `out`; where there is none, nothing is added."""
         if trace is None:
             return
-        kept = WindowRecord(window, trace, steps, complete)
+        kept = WindowRecord(window, trace, steps, complete, why)
         self.manifest = replace(
             self.manifest,
             traces=[*self.manifest.traces, trace],

@@ -431,7 +431,8 @@ class Capture:
         steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
         self._record.add_times(self._taken_timers(), steps)
         trace = None if self._recorder is None else self._recorder.take_trace()
-        self._record.add_window(window, trace, steps, complete=complete)
+        why = self._schedule.why(window) if isinstance(self._schedule, LongerSchedule) else ""
+        self._record.add_window(window, trace, steps, complete=complete, why=why or None)
         if complete:
             self._drop_first()
         self._save()

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from traceops.capture.later_windows import LaterWindow, ask
@@ -16,11 +16,17 @@ from traceops.capture.schedule import Schedule
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import in_use
 from traceops.core.whole_file import write_whole
+from traceops.launch.second_window import SecondWindow, Why
 
 REQUEST, ANSWER = "capture.request.json", "capture.window.json"  # in the run folder, while the run goes on
 _LOOK_EVERY_S = 1.0
 _AHEAD_S = 3.0  # until then each rank has looked, whatever its launcher and the file system take
 _LEAST_AHEAD = 2  # steps: a rank may be a step ahead of what its heartbeat says
+_REASONS = {
+    Why.SLOWER: "steps have become shorter since the first window",
+    Why.COMPILED: "the first window recorded compilations",
+    Why.INTERRUPTED: "a step as long as in the first window comes only now and then (evaluation, a checkpoint)",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class OnDemand:
         self._answered: int | None = None  # inode of the last answer
         self._number = self._free_from = 0  # of the next window, and the first step that none has
         self._signalled = False
+        self._second = SecondWindow(out)
 
     def signalled(self) -> None:
         """SIGUSR2 came: a window of the usual size."""
@@ -65,8 +72,13 @@ class OnDemand:
         if all(record.rank for record in records):
             self._follow()
         elif (request := self._request()) is not None:
-            ahead = max(_LEAST_AHEAD, math.ceil(per_s * _AHEAD_S))
-            self._answer(request, step + ahead)
+            self._second.close()
+            self._answer(request, step + _ahead(per_s))
+        elif (unlike := self._second.due(step)) is not None:
+            request, start = Request("second"), max(step + _ahead(per_s), self._free_from)
+            if unlike.rhythm is not None:
+                start = unlike.rhythm.free_from(start, request.warmup + request.active)
+            self._answer(request, start, unlike.why)
 
     def close(self) -> None:
         """Nobody is asked any more."""
@@ -82,7 +94,7 @@ class OnDemand:
                 path.unlink(missing_ok=True)
         return Request("signal") if self._signalled else None
 
-    def _answer(self, request: Request, start: int) -> None:
+    def _answer(self, request: Request, start: int, why: Why | None = None) -> None:
         ranks, _ = readable_ranks(self._out)
         taken = [rank.schedule.get("repeat", 1) for rank in ranks]
         taken += [window.index + 1 for rank in ranks for window in rank.windows]
@@ -90,13 +102,17 @@ class OnDemand:
         self._free_from = max([self._free_from, *(Schedule(**rank.schedule).total_steps for rank in ranks)])
         start = max(start, self._free_from)
         window = LaterWindow(self._number, start, request.warmup, request.active, request.with_memory)
+        if why is not None:
+            window = replace(window, why=why.value)
         self._number, self._free_from = self._number + 1, window.end
         ask(self._progress, window)
         write_whole(self._out / ANSWER, json.dumps({"id": request.id, **asdict(window)}).encode())
         (self._out / REQUEST).unlink(missing_ok=True)
         self._signalled = False
+        told = "" if why is None else f": {_REASONS[why]}"
         self._say(
-            f"window {window.number} is requested: {request.active} steps, from step {window.end - window.active} on"
+            f"window {window.number} is requested: {request.active} steps, "
+            f"from step {window.end - window.active} on{told}"
         )
 
     def _follow(self) -> None:
@@ -111,6 +127,10 @@ class OnDemand:
             told = json.loads(path.read_bytes())
             told.pop("id", None)
             ask(self._progress, LaterWindow(**told))
+
+
+def _ahead(per_s: float) -> int:
+    return max(_LEAST_AHEAD, math.ceil(per_s * _AHEAD_S))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
 from traceops.core.shorter_schedule import shorter_schedule
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
+from traceops.traces.chosen_window import chosen_window
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
 from traceops.traces.run_manifest import (
@@ -65,7 +66,7 @@ class Discovery:
     @property
     def latest(self) -> Window:
         """The window to analyse."""
-        return latest_window(self.windows)
+        return chosen_window(self.windows, self.manifest)
 
 
 def discover(path: str) -> Discovery:
@@ -108,11 +109,13 @@ def discover(path: str) -> Discovery:
     files, notes, doubts = assign_ranks(candidates)
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
-    if (latest := latest_window(windows)) is not windows[-1]:
-        notes.append(
-            f"window {windows[-1].index} was cut short. Window {latest.index} is analysed: more ranks recorded two "
-            "whole steps in it"
+    if (chosen := chosen_window(windows, manifest)) is not windows[-1]:
+        why = (
+            "the later steps took no less, and were recorded to show shorter ones"
+            if latest_window(windows) is windows[-1]
+            else "more ranks recorded two whole steps there"
         )
+        notes.append(f"window {chosen.index} is analysed, and not window {windows[-1].index}: {why}")
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
     return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), tuple(doubts))
 
