@@ -10,7 +10,8 @@ from observed_run import Step, usual, write_machine, write_rank
 from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
-from traceops.across.plain_step import PlainStep, StepsBefore, plain_step
+from traceops.across.plain_step import Longer, PlainStep, StepsBefore
+from traceops.across.plain_step import plain_step as plain_step_of
 from traceops.across.whole_run import whole_run
 from traceops.traces.observed import read_machines, read_observed
 
@@ -287,6 +288,27 @@ def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):
     )
 
 
+def plain_step(run, manifest=None, *, on_gpu=True):
+    return plain_step_of(run, manifest or {}, on_gpu=on_gpu)
+
+
+def test_where_no_profiler_stays_all_steps_count(tmp_path):
+    """On a CPU, or where CUPTI was ended: steps that are longer behind the window are the training's own, and told."""
+    steps = [usual(50.0) for _ in range(8)] + [usual(120.0, recorded=True) for _ in range(6)]
+    run = measured(tmp_path, steps + [usual(60.0) for _ in range(22)])
+    mean = (7 * 50 + 22 * 60) / 29
+    ended = {"world_size": 1, "ranks": [{"rank": 0, "detached": {"done": True}}]}
+    for plain in (plain_step(run, ended), plain_step(run, on_gpu=False)):
+        assert plain.ms == plain.near_ms == plain.whole_ms == pytest.approx(mean) and plain.before is None
+        assert plain.behind_ms is None and plain.longer == Longer(50.0, 60.0) and plain.longer.much
+    assert plain_step(run).ms == 50.0 and plain_step(run).longer == Longer(50.0, 60.0)
+
+
+def test_without_a_whole_run_the_steps_that_the_capture_timed_are_taken():
+    assert plain_step(None, {"unprofiled_step_ms": 40}) == PlainStep.even(40.0)
+    assert plain_step(None, {}) is None
+
+
 def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):
     def plain(before, behind):
         steps = [usual(before) for _ in range(8)] + [usual(120.0, recorded=True) for _ in range(6)]
@@ -312,3 +334,4 @@ def test_steps_between_windows_are_none_without_the_profiler():
     recorded = took == 150.0
     run = SimpleNamespace(step_ms=took, timed=~recorded, like=~recorded, typical_steps=int((~recorded).sum()))
     assert plain_step(run) == PlainStep.even(100.0)
+    assert plain_step(run, on_gpu=False).ms > 115.0, "without a GPU nothing stays"

@@ -79,6 +79,22 @@ def test_unprofiled_steps_are_what_counts_where_there_are_enough() -> None:
     assert profiled.change_pct == pytest.approx(30, abs=0.5) and profiled.outcome == "informative"
 
 
+def test_steps_behind_a_window_are_none_without_the_profiler() -> None:
+    """CUPTI slows hosts there, and does not where it was ended: the head of the same training was called faster."""
+
+    def windows(report):
+        for one in report["unprofiled_steps"]:
+            one["behind_window"] = one["index"] >= 6
+
+    base = edited(made([*steps(80.0, 6), *steps(96.0, 12)], steps(100.0)), windows)
+    head = edited(made(steps(80.0, 18), steps(100.0), at=1), windows)
+    result = compare([base], [head], QUIET)
+    assert result.verdict == "no_regression" and row(result, "step_time").change_pct == pytest.approx(
+        0, abs=0.5
+    )
+    assert base.info.unprofiled_steps == 6
+
+
 def test_throughput_counts_what_outliers_cost() -> None:
     slow = [*steps(100.0, 12)]
     for at in range(0, 12, 3):

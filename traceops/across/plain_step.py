@@ -1,18 +1,23 @@
 """What a step takes that nothing records: of a whole run, the steps that the profiler has not touched yet, or all.
 
 torch's profiler leaves CUPTI attached behind its windows, and that slows hosts for the rest of the process, on two
-H200s by up to 28 %. So where the steps before the first window are shorter than those behind it, they are taken.
+H200s by up to 28 %. So where the steps before the first window are shorter than those behind it, they are taken. Where
+CUPTI was ended behind the last window, and without GPUs, what differs is the training's own: all steps count.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.whole_run import WholeRun
+from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.typical import usual_steps
+from traceops.traces.run_manifest import ended_cupti
 
 _ENOUGH = 6  # steps without recording, of the whole run
 _LEAST = 4  # on either side of the windows
@@ -30,11 +35,25 @@ class StepsBefore:
 
 
 @dataclass(frozen=True)
+class Longer:
+    """Steps behind the windows take longer than those before them."""
+
+    before_ms: float
+    behind_ms: float
+
+    @property
+    def much(self) -> bool:
+        """Whether by so much that it is told."""
+        return self.behind_ms >= SLOWED * self.before_ms
+
+
+@dataclass(frozen=True)
 class PlainStep:
     """ms: without recording, before any window where that is shorter. whole_ms: of all such steps.
 
-    near_ms: of those that a light window lies among. behind_ms: the same, None where it is hardly longer than ms.
-    before: the steps that `ms` is the mean of; None where all such steps of the run count.
+    near_ms: of those that a light window lies among. behind_ms: the same, None where it is hardly longer than ms, or
+    where the profiler is not what made it so. before: the steps that `ms` is the mean of; None where all such steps of
+    the run count. longer: behind the windows, whatever the reason.
     """
 
     ms: float
@@ -42,6 +61,7 @@ class PlainStep:
     near_ms: float
     behind_ms: float | None = None
     before: StepsBefore | None = None
+    longer: Longer | None = None
 
     @property
     def far_apart(self) -> bool:
@@ -54,8 +74,19 @@ class PlainStep:
         return cls(ms, ms, ms)
 
 
-def plain_step(run: WholeRun) -> PlainStep | None:
-    """None where too few steps are like the others."""
+def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: bool) -> PlainStep | None:
+    """Of the whole run; where it tells too little, of the steps that the capture timed. None without either."""
+    found = None if run is None else _of_run(run, on_gpu=on_gpu)
+    if found is not None and (not on_gpu or ended_cupti(manifest)):
+        return replace(PlainStep.even(found.whole_ms), longer=found.longer)
+    known = manifest.get("unprofiled_step_ms")
+    if found is None and isinstance(known, (int, float)) and known > 0:
+        return PlainStep.even(float(known))
+    return found
+
+
+def _of_run(run: WholeRun, *, on_gpu: bool) -> PlainStep | None:
+    """As if the profiler stayed behind its windows; None where too few steps are like the others."""
     if run.typical_steps < _ENOUGH:
         return None
     step = run.step_ms
@@ -67,7 +98,7 @@ def plain_step(run: WholeRun) -> PlainStep | None:
     number = np.arange(len(step))
     before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
     outside = before | behind  # between windows CUPTI stays, also where it is ended behind the last one
-    if outside.sum() >= _ENOUGH:
+    if on_gpu and outside.sum() >= _ENOUGH:
         whole = _usual_ms(step[outside])
     if min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
@@ -76,7 +107,8 @@ def plain_step(run: WholeRun) -> PlainStep | None:
         return PlainStep.even(whole)
     more = late if late > _MORE * early else None
     own = step[before][usual_steps(step[before])]
-    return PlainStep(early, whole, late, more, StepsBefore(len(own), float(own.min()), float(own.max())))
+    before_them = StepsBefore(len(own), float(own.min()), float(own.max()))
+    return PlainStep(early, whole, late, more, before_them, None if more is None else Longer(early, more))
 
 
 def _usual_ms(took: NDArray[np.float64]) -> float:

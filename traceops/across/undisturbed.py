@@ -15,6 +15,7 @@ from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.intervals import Intervals, merge, subtract, union
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
+from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.summary import RankSummary
 from traceops.measure.typical import usual_steps
 
@@ -67,6 +68,11 @@ class Undisturbed:
     def stretched(self) -> float:
         """Light ÷ undisturbed step: what even the light window cost, and what the profiler left behind."""
         return self.light_ms / self.step_ms
+
+    @property
+    def scaled(self) -> bool:
+        """Whether idle time and waiting are an estimate, scaled down from a light window that cost much itself."""
+        return self.stretched >= SLOWED
 
     def of(self, rank: int) -> UndisturbedRank | None:
         """The rank's, None where it has no light window."""

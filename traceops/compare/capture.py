@@ -21,6 +21,7 @@ from traceops.core.regular_file import read_regular
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
 from traceops.report.read import load_object, report_file, report_of
+from traceops.report.rows import UnprofiledStep
 from traceops.report.run import Run
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote
@@ -76,7 +77,7 @@ def capture_of(value: Any, path: str) -> ComparedCapture:
         commit=git.commit if git else None,
         dirty=git.dirty if git else None,
         steps=len({row.step for row in report.steps if row.step is not None}),
-        unprofiled_steps=len({row.index for row in report.unprofiled_steps}),
+        unprofiled_steps=len({row.index for row in _undisturbed(report)}),
     )
     return ComparedCapture(info, report, redact_value(value["run"]))
 
@@ -115,11 +116,18 @@ def step_series(capture: ComparedCapture, *keys: str) -> Float:
 
 
 def unprofiled_series(capture: ComparedCapture) -> Float:
-    """Steps without the profiler in ms, mean over ranks, in order; empty if none were timed."""
+    """Steps without the profiler in ms, mean over ranks, in order; empty if none were timed.
+
+    Those behind a window are left out: how much its profiler slows them differs with torch, CUDA and --detach.
+    """
     by_index: dict[int, list[float]] = defaultdict(list)
-    for row in capture.report.unprofiled_steps:
+    for row in _undisturbed(capture.report):
         by_index[row.index].append(row.duration_ms)
     return _over_ranks(by_index)
+
+
+def _undisturbed(report: ReportDocument) -> list[UnprofiledStep]:
+    return [row for row in report.unprofiled_steps if not row.behind_window]
 
 
 def on_ranks(capture: ComparedCapture, ranks: frozenset[int]) -> ComparedCapture:

@@ -57,6 +57,12 @@ def steps_needed(schedule: Any) -> int | None:
     return phases["skip_first"] + windows * (sum(phases.values()) - phases["skip_first"])
 
 
+def timed_before_first(schedule: Any) -> int | None:
+    """How many steps a `schedule` as run.json has it times before its first window; None where it is none."""
+    phases = _phases(schedule)
+    return None if phases is None else phases["unprofiled"]
+
+
 def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
     """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from traceops.core.shorter_schedule import any_before_window
 
+SLOWED = 1.10  # times the step without the profiler, from which it is told
 _APART = 3.0  # times the shortest profiled step: then something comes in some of them
 _AS_SHORT = 1.1  # times the unprofiled step
 

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
@@ -60,6 +61,7 @@ def assemble(
     verdicts: Sequence[Verdict],
     hang: Diagnosis | None = None,
     seen: ObservedRun | None = None,
+    plain: PlainStep | None = None,
     undisturbed: Undisturbed | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
@@ -87,8 +89,8 @@ def assemble(
             hta=_hta_rows(run),
         ),
         inventory=inventory(run),
-        unprofiled_steps=unprofiled_steps(found),
-        whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
+        unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
+        whole_run=UNSET if seen is None else whole_run_rows(seen, plain) or UNSET,
         memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
         undisturbed=UNSET if undisturbed is None else undisturbed_rows(undisturbed, run.step_ms),
         flames=() if seen is None else _flames(seen),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.core.shorter_schedule import timed_before_first
 from traceops.core.units import stored
+from traceops.measure.summary import RankSummary, numbered_steps
+from traceops.pipeline.own_window import asked_for_later
 from traceops.report.inventory import (
     CallUse,
     CollectiveUse,
@@ -17,7 +20,7 @@ from traceops.report.inventory import (
 )
 from traceops.report.rows import UnprofiledStep
 from traceops.traces.discover import Discovery
-from traceops.traces.run_manifest import manifest_ranks
+from traceops.traces.run_manifest import ended_cupti, manifest_ranks
 
 MOST_ROWS = 500  # of kernels, and of operators
 
@@ -158,10 +161,22 @@ def step_counts(times: RankTimes) -> list[dict[str, int | None]]:
     ]
 
 
-def unprofiled_steps(found: Discovery) -> tuple[UnprofiledStep, ...]:
-    """The steps timed before the profiler started: rank, index among them, milliseconds."""
+def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[UnprofiledStep, ...]:
+    """The steps timed without the profiler: rank, index among them, milliseconds.
+
+    Between windows torch's profiler stays in a process with a GPU, and slows hosts. Behind the last it may be ended.
+    """
+    manifest, on_gpu = found.manifest, any(summary.on_gpu for summary in ranks)
+    early = timed_before_first(manifest.get("schedule"))
+    if asked_for_later(manifest, numbered_steps(ranks)):
+        early = None if ended_cupti(manifest) else 0
     return tuple(
-        UnprofiledStep(rank=own.rank, index=index, duration_ms=ms)
+        UnprofiledStep(
+            rank=own.rank,
+            index=index,
+            duration_ms=ms,
+            behind_window=on_gpu and early is not None and index >= early,
+        )
         for own in manifest_ranks(found.manifest)
         for index, ms in enumerate(own.unprofiled_step_ms)
         if ms is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceops.across.plain_step import plain_step
+from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.pipeline.observed_run import ObservedRun
@@ -19,20 +19,19 @@ MOST_PLACES = 12
 MOST_STEPS = 256
 
 
-def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
+def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows | None:
     """None where the run was not observed."""
     run = seen.whole
     if run is None:
         return None
     recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
-    plain = plain_step(run)
-    longer = plain if plain is not None and plain.behind_ms is not None else None
+    longer = None if plain is None else plain.longer
     return WholeRunRows(
         steps=int(run.timed.sum()),
         typical_steps=run.typical_steps,
         typical_ms=_rounded(run.typical_ms),
-        before_ms=None if longer is None else _rounded(longer.ms),
-        behind_ms=None if longer is None else _rounded(longer.near_ms),
+        before_ms=None if longer is None else _rounded(longer.before_ms),
+        behind_ms=None if longer is None else _rounded(longer.behind_ms),
         recorded_steps=max(recorded, 0),
         start_steps=len(run.start),
         skipped_steps=run.skipped,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from traceops.across.agreed_steps import with_agreed_steps
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.loader_pace import loader_paces
+from traceops.across.plain_step import plain_step
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
@@ -68,8 +69,10 @@ def conclude(
     run = measure_across(usable, world_size(found, usable), hosts, fabric, paces, gpus)
     hang, no_hang = diagnosis_of_run(found.root)
     steps = numbered_steps(usable)
-    found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole))
-    undisturbed, light_notes = undisturbed_run(found, run, seen.whole)
+    on_gpu = any(summary.on_gpu for summary in usable)
+    found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole, on_gpu=on_gpu))
+    plain = plain_step(seen.whole, found.manifest, on_gpu=on_gpu)
+    undisturbed, light_notes = undisturbed_run(found, run, plain)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     verdicts = judge(
         Inputs(
@@ -84,6 +87,9 @@ def conclude(
             undisturbed,
             seen.memory,
             other_steps,
+            plain,
         )
     )
-    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, undisturbed), run)
+    return Analysis(
+        assemble(found, run, run_block(found, usable), verdicts, hang, seen, plain, undisturbed), run
+    )

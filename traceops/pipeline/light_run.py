@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.plain_step import PlainStep, plain_step
+from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed, undisturbed
-from traceops.across.whole_run import WholeRun
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity, light_activity
 from traceops.pipeline.observed_run import MOST_RANKS
 from traceops.traces.discover import Discovery
 from traceops.traces.light import read_light
-from traceops.traces.run_manifest import ended_cupti
 
 
 def undisturbed_run(
-    found: Discovery, run: CrossRank, whole: WholeRun | None
+    found: Discovery, run: CrossRank, plain: PlainStep | None
 ) -> tuple[Undisturbed | None, tuple[str, ...]]:
     """What lies beside the traces, None without it; and what the reader should be told."""
     if not found.manifest or run.unit != "step" or len(run.ranks) > MOST_RANKS:
@@ -32,9 +30,7 @@ def undisturbed_run(
         light = None if log is None else light_activity(log, set(times.summary.comm.name))
         if light is not None:
             lights.append(light)
-    made, why = undisturbed(
-        lights, [times.summary for times in run.ranks], _plain_step(found.manifest, whole)
-    )
+    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain)
     if why is not None:
         notes.append(f"the light window is not used: {why}")
     lit = {light.rank for light in lights}
@@ -46,17 +42,6 @@ def undisturbed_run(
         )
     notes += _troubles(found.manifest)
     return made, tuple(notes)
-
-
-def _plain_step(manifest: Mapping[str, Any], whole: WholeRun | None) -> PlainStep | None:
-    """A typical step without recording: of the whole run, or of the steps before the window."""
-    found = None if whole is None else plain_step(whole)
-    if found is not None and ended_cupti(manifest):  # what differs behind the windows is the training's own
-        found = PlainStep.even(found.whole_ms)
-    known = manifest.get("unprofiled_step_ms")
-    if found is None and isinstance(known, (int, float)) and known > 0:
-        found = PlainStep.even(float(known))
-    return found
 
 
 def _troubles(manifest: Mapping[str, Any]) -> list[str]:

@@ -10,23 +10,24 @@ import numpy as np
 
 from traceops.across.before_window import steps_before
 from traceops.across.whole_run import WholeRun
-from traceops.core.shorter_schedule import steps_needed
+from traceops.core.shorter_schedule import steps_needed, timed_before_first
+from traceops.traces.run_manifest import is_step_time
 
 
 def of_own_window(
-    manifest: dict[str, Any], window: Collection[int], whole: WholeRun | None
+    manifest: dict[str, Any], window: Collection[int], whole: WholeRun | None, *, on_gpu: bool
 ) -> dict[str, Any]:
     """`manifest` with the step times of the window with these steps, and of those right before it.
 
-    The schedule's windows count together, with the steps that it times before each. One that was asked for later lies
-    among other steps: the median of both is neither's, nor are the steps of the beginning those that it would have
-    without the profiler.
+    The schedule's windows count together, with the steps that it times before the first; before each where no profiler
+    stays behind a window, which is so without GPUs. One that was asked for later lies among other steps: the median of
+    both is neither's, nor are the steps of the beginning those that it would have without the profiler.
     """
     ranks = manifest.get("ranks") or ()
     end = steps_needed(manifest.get("schedule"))
     if not window or end is None or max((_windows(entry) for entry in ranks), default=0) < 2:
         return manifest
-    is_later = min(window) >= end
+    is_later = asked_for_later(manifest, window)
     own = {
         number: ms
         for rank, entry in enumerate(ranks)
@@ -38,7 +39,23 @@ def of_own_window(
         "profiled_steps": sorted({number for _, number in own}),
         "profiled_step_ms": statistics.median(own.values()) if own else None,
     }
-    return told | _before(ranks, window, whole) if is_later else told
+    if is_later:
+        return told | _before(ranks, window, whole)
+    early = timed_before_first(manifest.get("schedule"))
+    return told | _median_of_first(ranks, early) if on_gpu and early is not None else told
+
+
+def asked_for_later(manifest: dict[str, Any], window: Collection[int]) -> bool:
+    """Whether the window with these steps lies behind all of the schedule's."""
+    end = steps_needed(manifest.get("schedule"))
+    return end is not None and bool(window) and min(window) >= end
+
+
+def _median_of_first(ranks: Collection[dict[str, Any]], early: int) -> dict[str, Any]:
+    """The median of the steps that each rank timed before any window; nothing without them."""
+    told = (entry.get("unprofiled_step_ms") for entry in ranks)
+    times = [ms for own in told if isinstance(own, list) for ms in own[:early] if is_step_time(ms)]
+    return {"unprofiled_step_ms": float(statistics.median(times))} if times else {}
 
 
 def _before(

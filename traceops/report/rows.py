@@ -136,6 +136,9 @@ class UnprofiledStep(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     index: Count
     duration_ms: Annotated[float, Meta(gt=0, le=1e15)]
+    behind_window: Annotated[
+        bool, Meta(description="torch's profiler was still in the process, from a window before it.")
+    ] = False
 
 
 class PassRow(msgspec.Struct, frozen=True, kw_only=True):

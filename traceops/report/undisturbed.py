@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from traceops.measure.profiler_cost import SLOWED
 from traceops.report.numbers import Count, NotNegative, Whole
 
 
@@ -50,3 +51,8 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
             description="The steps that step_ms is the mean of. Null: all of the run's without the profiler."
         ),
     ] = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether idle time and waiting are an estimate, scaled down from a light window that cost much itself."""
+        return self.light_ms >= SLOWED * self.step_ms

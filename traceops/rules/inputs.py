@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse
 from traceops.across.memory_use import MemoryUse
+from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Finding
@@ -37,7 +38,7 @@ class Inputs:
 
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
     observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
-    undisturbed: where a step goes that is not recorded; None where no light window tells.
+    plain: what a step takes that is not recorded. undisturbed: where it goes; None where no light window tells.
     memory: what the ranks held of their GPUs. other_steps: ranks that are left out because of theirs.
     """
 
@@ -52,6 +53,7 @@ class Inputs:
     undisturbed: Undisturbed | None = None
     memory: tuple[MemoryUse, ...] = ()
     other_steps: tuple[OtherSteps, ...] = ()
+    plain: PlainStep | None = None
 
     @property
     def ranks(self) -> list[RankSummary]:

@@ -11,11 +11,11 @@ from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
+from traceops.measure.profiler_cost import SLOWED
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
-from traceops.rules.profiler_cost import SLOWED
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 _LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}

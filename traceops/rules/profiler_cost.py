@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from traceops.across.plain_step import PlainStep, plain_step
+from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
-from traceops.measure.profiler_cost import first_steps_profiled, profiler_slowdown, some_profiled_as_short
+from traceops.measure.profiler_cost import (
+    SLOWED,
+    first_steps_profiled,
+    profiler_slowdown,
+    some_profiled_as_short,
+)
 from traceops.rules.inputs import Inputs
-from traceops.traces.run_manifest import ended_cupti
 
 PROFILER_COST = Rule(
     id="TO-V005",
@@ -24,19 +28,15 @@ PROFILER_COST = Rule(
         "compare with the unprofiled step time."
     ),
 )
-SLOWED = 1.10  # profiled ÷ unprofiled step
 _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
 
 
 def judge_profiler(inputs: Inputs) -> Verdict:
     """TO-V005: the observer's own cost, in its windows and behind them."""
     manifest, undisturbed = inputs.manifest, inputs.undisturbed
-    on_gpu = any(summary.on_gpu for summary in inputs.ranks)  # on a CPU nothing of the profiler stays
-    left = on_gpu and not ended_cupti(manifest)
-    plain = plain_step(inputs.whole) if inputs.whole is not None and left else None
     ratio = profiler_slowdown(manifest)
     severity = None if ratio is None else severity_of(ratio, *_SLOWDOWN_BOUNDS)
-    behind, measured = _behind(undisturbed, plain)
+    behind, measured = _behind(undisturbed, inputs.plain)
     if severity is None and behind:
         return PROFILER_COST.verdict(
             PROFILER_COST.finding("info", "medium", behind, measured, impact_ms=None)
@@ -83,7 +83,7 @@ def _idle_is_of(undisturbed: Undisturbed | None) -> str:
     """What is said of idle time rests on, where there is a light window."""
     if undisturbed is None:
         return ""
-    if undisturbed.stretched < SLOWED:
+    if not undisturbed.scaled:
         return "What is said of idle time is of the light window."
     return (
         f"What is said of idle time is of the light window, and is an estimate: its own steps still took "
@@ -94,7 +94,7 @@ def _idle_is_of(undisturbed: Undisturbed | None) -> str:
 
 def _behind(undisturbed: Undisturbed | None, plain: PlainStep | None) -> tuple[str, tuple[Evidence, ...]]:
     """That steps behind the windows take longer than those before, in words and figures; nothing where they do not."""
-    if plain is None or plain.behind_ms is None or plain.behind_ms < SLOWED * plain.ms:
+    if plain is None or plain.behind_ms is None or plain.longer is None or not plain.longer.much:
         return "", ()
     if undisturbed is not None and undisturbed.behind_ms is None:
         return "", ()  # the device itself is slower there

@@ -37,7 +37,8 @@ class ManifestRank:
     held: Mapping[str, int] = field(default_factory=dict)
 
 
-def _is_step_time(value: Any) -> bool:
+def is_step_time(value: Any) -> bool:
+    """Whether this is a duration of a step that can be believed, ms."""
     return (
         isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )
@@ -69,8 +70,8 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "hosts": _are_hosts,
     "ranks": _are_ranks,
     "training": lambda value: isinstance(value, dict),
-    "unprofiled_step_ms": _is_step_time,
-    "profiled_step_ms": _is_step_time,
+    "unprofiled_step_ms": is_step_time,
+    "profiled_step_ms": is_step_time,
 }
 
 
@@ -182,7 +183,7 @@ def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
 
 
 def _step_times(value: Any) -> tuple[float | None, ...]:
-    return tuple(float(ms) if _is_step_time(ms) else None for ms in value) if isinstance(value, list) else ()
+    return tuple(float(ms) if is_step_time(ms) else None for ms in value) if isinstance(value, list) else ()
 
 
 def _device_bytes(device: Any) -> int | None:

@@ -15,6 +15,7 @@ from traceops.core.rank_text import ranks_text, who_first
 from traceops.core.short_text import short_name
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, percent_text
+from traceops.measure.profiler_cost import SLOWED
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Fold, Span, Text, code, fold, items, soft, spans, text
 from traceops.render.report.aligned import aligned_steps, caption
@@ -34,7 +35,6 @@ from traceops.render.report.verdict import hang_leads, is_unrecorded, lead_findi
 from traceops.render.sure import SURE
 from traceops.report.model import Report
 from traceops.rules.explained import explains
-from traceops.rules.profiler_cost import SLOWED
 from traceops.rules.slow_group import SLOW_GROUP, clause_of
 
 _GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason

@@ -10,6 +10,7 @@ from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
+from traceops.measure.profiler_cost import SLOWED
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
@@ -33,7 +34,6 @@ from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.run import StepTime
-from traceops.rules.profiler_cost import SLOWED
 
 _MOST_RANKS = 8
 _BAR_WIDTH = 30

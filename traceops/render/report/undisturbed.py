@@ -10,7 +10,6 @@ from traceops.render.cells import Column, build_table
 from traceops.render.document import Section, TableBlock, soft, text
 from traceops.report.model import Report
 from traceops.report.undisturbed import UndisturbedRows
-from traceops.rules.profiler_cost import SLOWED
 
 _PARTS = (
     ("compute_ms", "computes for"),
@@ -59,7 +58,7 @@ def sentence(rows: UndisturbedRows) -> str:
         else f" ({rows.before.count} steps before the recorded ones, {ms_text(rows.before.least_ms)} to "
         f"{ms_text(rows.before.most_ms)})"
     )
-    scaled = ", scaled from the light window" if rows.light_ms >= SLOWED * rows.step_ms else ""
+    scaled = ", scaled from the light window" if rows.scaled else ""
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
         f"window, {ms_text(rows.recorded_ms)} as recorded. Without recording{scaled}{doing}{over}.{behind}"

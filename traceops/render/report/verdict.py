@@ -13,6 +13,7 @@ from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
+from traceops.measure.profiler_cost import SLOWED
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.cures import lost_ms, measured_step, rule_cure
@@ -33,7 +34,7 @@ from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
-from traceops.rules.profiler_cost import PROFILER_COST, SLOWED
+from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.validity import MISSING_RANKS

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from traceops.across.early_window import much_longer
 from traceops.core.units import ms_text, percent_text
+from traceops.measure.profiler_cost import SLOWED
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.report.model import Report
 from traceops.report.whole_run import HostRow, OccasionRow, StepsRow, WholeRunRows
-from traceops.rules.profiler_cost import SLOWED
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
