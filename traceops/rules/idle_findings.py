@@ -85,7 +85,7 @@ def finding_of(
         message,
         evidence,
         ranks=ranks,
-        impact_ms=stored(impact),
+        impact_ms=None if impact is None else stored(impact),
         cause=kind.cause,
     )
     return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
@@ -179,8 +179,8 @@ def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
 
 def _impact_ms(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
-) -> float:
-    """How much shorter a step would be, ms: as the replay has it, within what is this bucket's."""
+) -> float | None:
+    """How much shorter a step would be, ms: as the replay has it, within what is this bucket's; None if not known."""
     if saved is None:
         return worst.ms
     if worst.light and kind.bucket == "idle_host" and inputs.undisturbed is not None:

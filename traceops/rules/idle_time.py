@@ -65,15 +65,22 @@ def idle_of(
     return Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
 
 
-def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float:
+def in_time_ms(
+    idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float
+) -> float | None:
     """What the undisturbed step gains with all launches in time, ms. saved: what the recorded one gains, by the replay.
 
-    The device's work is left, and what ranks wait for besides their hosts: what the replay leaves beyond the work.
+    The device's work is left, and what ranks wait for besides their hosts: of the time in which the busiest device
+    does not work, the same part as the replay leaves of it in the recorded step. None where that one has no such time.
     """
-    recorded = max(sum(times.mean_ms(own) for own in _DEVICE_WORK) for times in run.ranks)
-    left = max(run.step_ms - saved - recorded, 0.0)
-    room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks) - left
-    return min(max(room, 0.0), max(one.ms + one.wait_ms for one in idle))
+    room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks)
+    if room <= 0:
+        return 0.0  # the busiest device works all the time, whatever hosts do
+    recorded = run.step_ms - max(sum(times.mean_ms(own) for own in _DEVICE_WORK) for times in run.ranks)
+    if recorded <= 0:
+        return None
+    part = min(saved / recorded, 1.0)
+    return min(room * part, max(one.ms + one.wait_ms for one in idle))
 
 
 def host_share(ranks: Sequence[RankTimes]) -> float:
