@@ -65,6 +65,29 @@ def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
     assert "--detach" not in text_of(told)
 
 
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ({0: "CUDA 12.4 is too old", 1: "CUDA 12.4 is too old", 2: "TEARDOWN_CUPTI is set", 3: "TEARDOWN_CUPTI is set"},
+         "It was not ended on ranks 0–1 (CUDA 12.4 is too old) and on ranks 2–3 (TEARDOWN_CUPTI is set)."),
+        ({0: None, 1: None, 2: None, 3: None}, "traceops run --detach ends it (CUDA 12.6 or newer"),
+        ({0: "TEARDOWN_CUPTI is set", 1: None, 2: None, 3: ""}, "traceops run --detach ends it on ranks 1–2 (CUDA"),
+    ],
+)  # fmt: skip
+def test_why_the_profiler_stays_is_told_by_rank(tmp_path, why, said):
+    """A rank may have another reason than the next one; "" is one that was ended."""
+    ranks = [
+        {"rank": rank, "detached": one if one is None else {"done": not one, "why_not": one or None}}
+        for rank, one in why.items()
+    ]
+    run = made(tmp_path, ranks=ranks)
+    for rank in range(4):
+        steps = [usual(20.0) for _ in range(8)] + [usual(39.0, recorded=True) for _ in range(6)]
+        write_rank(run, rank, steps + [usual(27.0) for _ in range(24)])
+        write_light(run, rank, 6, 28.0, ran(9.0))
+    assert said in text_of(analyze(run))
+
+
 def test_the_report_has_each_ranks_undisturbed_step(told, tmp_path):
     write_report(told, tmp_path)
     rows = json.loads((tmp_path / "report.json").read_text())["undisturbed"]

@@ -92,7 +92,9 @@ def assemble(
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
         whole_run=UNSET if seen is None else whole_run_rows(seen, plain) or UNSET,
         memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
-        undisturbed=UNSET if undisturbed is None else undisturbed_rows(undisturbed, run.step_ms),
+        undisturbed=UNSET
+        if undisturbed is None
+        else undisturbed_rows(undisturbed, run.step_ms, found.manifest),
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,9 @@ from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.pipeline.observed_run import ObservedRun
-from traceops.report.undisturbed import StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
+from traceops.report.undisturbed import CuptiStayedRow, StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
 from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows
+from traceops.traces.run_manifest import cupti_stayed
 
 MOST_PIECES = 1000
 MOST_RANKS = 64
@@ -56,8 +58,11 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows |
     )
 
 
-def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float) -> UndisturbedRows:
+def undisturbed_rows(
+    undisturbed: Undisturbed, recorded_ms: float, manifest: Mapping[str, Any]
+) -> UndisturbedRows:
     """The undisturbed step, beside a recorded one of `recorded_ms`."""
+    stayed = () if undisturbed.behind_ms is None else cupti_stayed(manifest)
     return UndisturbedRows(
         source=undisturbed.source,
         step_ms=_rounded(undisturbed.step_ms),
@@ -85,6 +90,7 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float) -> Undisturbe
             )
             for one in undisturbed.ranks
         ),
+        stayed=tuple(CuptiStayedRow(ranks=one.ranks, why_not=one.why_not) for one in stayed),
     )
 
 

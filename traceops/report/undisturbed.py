@@ -32,6 +32,13 @@ class StepsBeforeRow(msgspec.Struct, frozen=True, kw_only=True):
     most_ms: NotNegative
 
 
+class CuptiStayedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks in which torch's profiler stayed behind the windows for one reason."""
+
+    ranks: tuple[Whole, ...]
+    why_not: Annotated[str | None, Meta(description="Why it was not ended; null where nobody asked for it.")]
+
+
 class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Where a step goes that is not recorded (docs/observe.md)."""
 
@@ -51,6 +58,11 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
             description="The steps that step_ms is the mean of. Null: all of the run's without the profiler."
         ),
     ] = None
+
+    stayed: Annotated[
+        tuple[CuptiStayedRow, ...],
+        Meta(description="Where behind_ms is told: ranks whose profiler was not ended, by the reason."),
+    ] = ()
 
     @property
     def scaled(self) -> bool:

@@ -65,9 +65,7 @@ def idle_of(
     return Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
 
 
-def in_time_ms(
-    idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float
-) -> float | None:
+def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:
     """What the undisturbed step gains with all launches in time, ms. saved: what the recorded one gains, by the replay.
 
     The device's work is left, and what ranks wait for besides their hosts: of the time in which the busiest device

@@ -175,6 +175,30 @@ def ended_cupti(manifest: Mapping[str, Any]) -> bool:
     return known and not theirs and all(isinstance(one, dict) and one.get("done") is True for one in told)
 
 
+@dataclass(frozen=True)
+class CuptiStayed:
+    """Ranks in which CUPTI stayed behind the windows for one reason; None where run.json has none."""
+
+    ranks: tuple[int, ...]
+    why_not: str | None
+
+
+def cupti_stayed(manifest: Mapping[str, Any]) -> tuple[CuptiStayed, ...]:
+    """By the reason, in the order of ranks."""
+    by_reason: dict[str | None, list[int]] = {}
+    for entry in manifest.get("ranks") or ():
+        told, rank = entry.get("detached"), entry.get("rank")
+        told = told if isinstance(told, dict) else {}
+        why_not = told.get("why_not")
+        if entry.get("script_profiler"):
+            why_not = "the script's own profiler was at work"
+        elif told.get("done") is True:
+            continue
+        if isinstance(rank, int):
+            by_reason.setdefault(why_not[:200] if isinstance(why_not, str) else None, []).append(rank)
+    return tuple(CuptiStayed(tuple(sorted(ranks)), why) for why, ranks in by_reason.items())
+
+
 def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
     """Captures that ended early, as run.json tells of them; what cannot be believed is left out."""
     told = manifest.get("failures")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from traceops.core.rank_text import who
 from traceops.core.units import ms_text
 from traceops.render.cells import Column, build_table
 from traceops.render.document import Section, TableBlock, soft, text
@@ -49,8 +50,7 @@ def sentence(rows: UndisturbedRows) -> str:
         if rows.behind_ms is None
         else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms, "
         f"{100 * (rows.behind_ms / rows.step_ms - 1):.0f} % more: torch's profiler stays in the process and slows its "
-        "host, or the training or the machine is slower there. traceops run --detach ends it (CUDA 12.6 or newer; by "
-        "default from 13.0 on); detached in run.json says whether it did."
+        f"host, or the training or the machine is slower there. {_why_it_stays(rows)}"
     )
     of = (
         ""
@@ -63,6 +63,17 @@ def sentence(rows: UndisturbedRows) -> str:
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
         f"window, {ms_text(rows.recorded_ms)} as recorded. Without recording{scaled}{doing}{over}.{behind}"
     )
+
+
+def _why_it_stays(rows: UndisturbedRows) -> str:
+    """Why torch's profiler was not ended, and on which ranks; or what would end it, where nobody asked for that."""
+    told = [f"on {who(one.ranks)} ({one.why_not})" for one in rows.stayed if one.why_not is not None]
+    unasked = [rank for one in rows.stayed if one.why_not is None for rank in one.ranks]
+    of = f" on {who(unasked)}" if told and unasked else ""
+    ends = f"traceops run --detach ends it{of} (CUDA 12.6 or newer; by default from 13.0 on)."
+    if not told:
+        return ends
+    return f"It was not ended {' and '.join(told)}.{f' {ends}' if unasked else ''}"
 
 
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
