@@ -23,7 +23,7 @@ from traceops.across.match import MatchedCollectives, match_collectives, waits_b
 from traceops.across.pace import best_pace
 from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph, build_graph
-from traceops.across.replay.leads import hosts_unknown
+from traceops.across.replay.leads import hosts_unknown, uses_up_lead
 from traceops.across.replay.roles_free import predict_roles
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.role_times import ByRole, measure_role_times
@@ -124,8 +124,17 @@ class CrossRank:
 
     @property
     def hosts_unknown(self) -> tuple[int, ...]:
-        """Ranks whose host is slower in the window than before it: a cure takes it that it keeps up all the same."""
+        """Ranks whose host is slower in the window than before it, or whose lead is not seen.
+
+        A cure takes it that it keeps up all the same.
+        """
         return hosts_unknown(self.graph) if self.graph is not None else ()
+
+    @property
+    def hosts_slower(self) -> tuple[int, ...]:
+        """Those of them that are known to be slower in the window."""
+        ranks = {} if self.graph is None else self.graph.ranks
+        return tuple(rank for rank, nodes in ranks.items() if uses_up_lead(nodes))
 
     @property
     def cures_are_least(self) -> bool:

@@ -174,8 +174,9 @@ LoadersUnknown = Annotated[
 HostsUnknown = Annotated[
     tuple[int, ...],
     Meta(
-        description="Ranks whose host takes longer than the recorded steps and uses up what it was ahead: nobody "
-        "knows how fast it is without the profiler, and predicted steps are the least."
+        description="Ranks whose host takes longer than the recorded steps and uses up what it was ahead, or of "
+        "which no launch in the first step tells how far ahead it was: nobody knows how fast it is without the "
+        "profiler, and predicted steps are the least."
     ),
 ]
 

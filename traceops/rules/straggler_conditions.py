@@ -96,7 +96,7 @@ def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
 
 def slowed_by_profiler(run: CrossRank, straggler: Straggler) -> bool:
     """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
-    return straggler.cause == "host" and straggler.rank in run.hosts_unknown
+    return straggler.cause == "host" and straggler.rank in run.hosts_slower
 
 
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:

@@ -89,6 +89,8 @@ def finding_of(
         note = (
             " Hosts take longer in these steps than before them, and how fast they are without the profiler is not "
             "known."
+            if run.hosts_slower
+            else " How far ahead hosts were when the window began is not known."
         )
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence

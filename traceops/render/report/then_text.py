@@ -8,7 +8,7 @@ from traceops.core.units import ms_text
 from traceops.report.model import Report
 
 _LOADERS = "the pace of data loaders' workers is not known"
-_HOSTS = "hosts are slower than before the window, and how fast they are without the profiler is not known"
+_HOSTS = "how fast hosts are without the profiler is not known"
 
 
 def then_text(report: Report, then_ms: float, pct: float) -> str:
