@@ -86,3 +86,31 @@ def test_what_hosts_exchange_without_waiting_for_a_gpu_is_not_called_the_gpus():
     own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=False)) for one in run.ranks]
     verdict = judge_through_host(replace(run, ranks=tuple(own)))
     assert not verdict.findings and "the hosts' own data" in verdict.not_evaluated
+
+
+def test_summaries_of_an_earlier_traceops_do_not_say_whose_data_it_is():
+    """They were taken for the hosts' own data: a clean bill for gloo beside GPUs."""
+    run = across(run_of(4.0))
+    own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=None)) for one in run.ranks]
+    older = replace(run, ranks=tuple(own))
+    assert "earlier traceops" in judge_through_host(older).not_evaluated
+    assert "TO-C003" in judge_low(older).not_evaluated
+
+
+def test_gpus_that_exchange_over_gloo_beside_nccl_are_no_clean_bill(tmp_path):
+    """Two groups in one process: the kernel of one of them hid what the other moves through the hosts."""
+    for path in write_traces(run_of(4.0), tmp_path):
+        trace = json.loads(path.read_text())
+        kernel = next(row for row in trace["traceEvents"] if row.get("cat") == "kernel")
+        nccl = kernel | {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"}
+        trace["traceEvents"].append(nccl | {"tid": 99, "args": kernel["args"] | {"stream": 99}})
+        path.write_text(json.dumps(trace))
+    [check] = [one for one in analyze(tmp_path).checks if one.rule == "TO-C003"]
+    assert check.status == "not_evaluated" and "beside collectives that run on the GPUs" in check.reason
+
+
+def test_where_the_traces_hold_only_the_hosts_own_data_no_link_is_judged():
+    """Accumulation without a synchronisation, and a metric over gloo: 'the hosts move the data'."""
+    run = across(run_of(4.0))
+    own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=False)) for one in run.ranks]
+    assert "their own data" in judge_low(replace(run, ranks=tuple(own))).not_evaluated

@@ -164,6 +164,12 @@ class CrossRank:
         """Whether hosts run the collectives of what is on their GPUs, so that no link between GPUs is used."""
         return any(times.summary.through_host for times in self.ranks)
 
+    @property
+    def of_hosts_only(self) -> bool:
+        """Whether hosts run all collectives of the traces and wait for no GPU: it is their own data, as far as known."""
+        own = [times.summary for times in self.ranks]
+        return self.through_host and all(summary.exchanges_of_gpu is False for summary in own)
+
     def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link that these ranks use should give."""
         return None if self.through_host else self.link(group)

@@ -85,7 +85,9 @@ class RankSummary:
     through_host: bool = (
         False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     )
-    exchanges_of_gpu: bool = False  # what gloo exchanges waits for the GPU, so it is not the host's own data
+    # Whether what gloo exchanges waits for the GPU, so that it is not the host's own data, beside NCCL's collectives or
+    # alone; None in summaries of an earlier traceops.
+    exchanges_of_gpu: bool | None = None
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
@@ -157,7 +159,7 @@ def summarize(
         hta=hta,
         kernels_lost=activity.lost,
         through_host=_through_host(trace, activity),
-        exchanges_of_gpu=activity.through_host and len(activity.host.waits_of_exchanges) > 0,
+        exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         hta_agreement=agreement,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,
@@ -191,13 +193,13 @@ def _why_empty(trace: RankTrace, calls: int) -> str:
 def _through_host(trace: RankTrace, activity: Activity) -> bool:
     """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do.
 
-    Where collectives run on the device too, gloo is there for the host's own data.
+    Where collectives run on the device too, they are the ones that are measured.
     """
     if activity.through_host:
         return True
     if not activity.on_gpu or (activity.kind == COMM).any():
         return False
-    return trace.meta.backend == "gloo" or any(name.startswith("gloo:") for name in trace.events.names)
+    return trace.meta.backend == "gloo" or len(activity.host.exchanged) > 0
 
 
 def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTables, HtaAgreement]:

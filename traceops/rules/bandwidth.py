@@ -84,6 +84,10 @@ def judge_low(run: CrossRank) -> Verdict:
     steps = max((len(times.duration) for times in run.ranks), default=1)
     step_ms = run.step_ms
     saved, at_best = _saved_ms(run)
+    if run.of_hosts_only:
+        return LOW_BANDWIDTH.not_evaluated(
+            "the traces hold only what hosts exchange (gloo), as far as known of their own data"
+        )
     if run.through_host:
         return LOW_BANDWIDTH.not_evaluated(
             "the hosts move the data (gloo), and no link between GPUs: TO-C003 judges it"

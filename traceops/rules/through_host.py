@@ -40,9 +40,18 @@ def judge_through_host(run: CrossRank) -> Verdict:
         return THROUGH_HOST.not_evaluated("the traces hold no GPU activity")
     if run.world < 2:
         return THROUGH_HOST.not_evaluated("there is only one rank")
+    told = [times.summary.exchanges_of_gpu for times in run.ranks]
+    if not run.through_host and any(told):
+        return THROUGH_HOST.not_evaluated(
+            "gloo moves data of GPUs beside collectives that run on the GPUs: only those are matched across ranks"
+        )
     if not run.through_host:
         return THROUGH_HOST.clear("no collective of a GPU's data is known to go through the hosts")
-    if not any(times.summary.exchanges_of_gpu for times in run.ranks):
+    if not any(told) and None in told:
+        return THROUGH_HOST.not_evaluated(
+            "summaries of an earlier traceops do not say whether hosts exchange the GPUs' data or their own"
+        )
+    if not any(told):
         return THROUGH_HOST.not_evaluated(
             "what the hosts exchange waits for no GPU in these traces: it may be the hosts' own data"
         )
