@@ -166,7 +166,7 @@ class CrossRank:
 
     @property
     def of_hosts_only(self) -> bool:
-        """Whether hosts run all collectives of the traces and wait for no GPU: it is their own data, as far as known."""
+        """Whether hosts run all collectives of the traces and wait for no GPU: their own data, as far as known."""
         own = [times.summary for times in self.ranks]
         return self.through_host and all(summary.exchanges_of_gpu is False for summary in own)
 

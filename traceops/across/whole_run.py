@@ -101,6 +101,11 @@ class WholeRun:
         return int(self.like.sum())
 
     @property
+    def mean_ms(self) -> float:
+        """The mean of all timed steps but those at the start, ms, typical or not."""
+        return float(self.step_ms[self.timed & ~np.isin(self.numbers, self.start)].mean())
+
+    @property
     def step_ms(self) -> Floats:
         """Each step's median over ranks."""
         return _median(self.took_ms)

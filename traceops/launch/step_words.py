@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from traceops.capture.manifest import RankManifest
 from traceops.core.rank_text import who
-
-_SELDOM = 0.75  # of the steps: what is within fewer makes them of two kinds
+from traceops.core.step_kinds import seldom as seldom_in
 
 
 def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
@@ -21,7 +20,7 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
         whose = "" if len(alike) == 1 else f" on {who([rank.rank for rank in ranks_alike])}"
         one = ranks_alike[0]
         steps = sum(one.step_ends.values())
-        seldom = [name for name in within if one.steps_within[name] <= _SELDOM * steps]
+        seldom = seldom_in(steps, one.steps_within)
         parts = [name for name in within if name not in ends and name not in seldom]
         line = f"a step ends{whose} where {' or '.join(ends)} returns"
         line += f"; {' and '.join(parts)} are within one" if parts else ""

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
+from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
@@ -40,13 +41,23 @@ from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, UnjudgedTime, WorstRank
+from traceops.report.run import (
+    Ledger,
+    Matching,
+    Run,
+    StepKindsRow,
+    StepTime,
+    Summary,
+    UnjudgedTime,
+    WorstRank,
+)
 from traceops.report.tables import BlockingCallRow, KernelRow
 from traceops.rules import root_rules
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
 from traceops.traces.discover import Discovery
+from traceops.traces.step_kinds import step_kinds
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -70,7 +81,7 @@ def assemble(
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(_summary(found, run, rank_rows, judged), run_info, run),
+        summary=with_speed(_summary(found, run, rank_rows, judged, seen), run_info, run),
         ranks=rank_rows,
         hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
@@ -174,7 +185,11 @@ def _step_rows(times: RankTimes) -> Iterator[StepRow]:
 
 
 def _summary(
-    found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow], judged: Sequence[Check]
+    found: Discovery,
+    run: CrossRank,
+    rank_rows: Sequence[RankRow],
+    judged: Sequence[Check],
+    seen: ObservedRun | None,
 ) -> Summary:
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
@@ -217,6 +232,7 @@ def _summary(
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
+        step_kinds=_step_kinds(found, None if seen is None else seen.whole),
         profiler_slowdown=_round(profiler_slowdown(found.manifest)),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
@@ -229,6 +245,19 @@ def _summary(
         replay=replay_of(run),
         hta_failed=_hta_failures(run),
         notes=(*found.notes, *_empty_steps(run)),
+    )
+
+
+def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
+    kinds = step_kinds(found.manifest)
+    if kinds is None:
+        return None
+    return StepKindsRow(
+        ends=kinds.ends,
+        another=kinds.another,
+        count=kinds.count,
+        steps=kinds.steps,
+        round_ms=None if whole is None else _round(kinds.every * whole.mean_ms),
     )
 
 

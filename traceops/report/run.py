@@ -229,6 +229,19 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
     mfu_pct: Annotated[NotNegative | None, Meta(description="tflops_per_s in percent of that.")] = None
 
 
+class StepKindsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of two kinds, as a WGAN has: no step is a whole round of the training."""
+
+    ends: Annotated[tuple[str, ...], Meta(description="What ended the steps, such as Adam.step.")]
+    another: Annotated[str, Meta(description="What is within some of them only, perhaps of the same name.")]
+    count: Annotated[int, Meta(gt=0, description="How many of the run's steps have it.")]
+    steps: Annotated[int, Meta(gt=0, description="Of how many.")]
+    round_ms: Annotated[
+        NotNegative | None,
+        Meta(description="A round by the mean step of the whole run, ms. Null where that was not timed."),
+    ] = None
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in short: medians over ranks of means over typical steps, unless said otherwise."""
 
@@ -269,6 +282,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             "window. Such steps often take longer than later ones, so profiler_slowdown is null."
         ),
     ] = False
+    step_kinds: Annotated[
+        StepKindsRow | None, Meta(description="Null where all steps are alike, as far as known.")
+    ] = None
     samples_per_s: Annotated[
         NotNegative | None,
         Meta(

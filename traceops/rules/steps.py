@@ -18,6 +18,7 @@ from traceops.measure.summary import numbered_steps
 from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
 from traceops.traces.run_manifest import manifest_ranks
+from traceops.traces.step_kinds import step_kinds
 
 UNLIKE_STEPS = Rule(
     id="TO-T001",
@@ -26,7 +27,8 @@ UNLIKE_STEPS = Rule(
         "Fires where a step takes more than 1.5 times the median and is far outside the spread of the steps. The "
         "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once. From the "
         "second time on, by the share of all timed steps that these take beyond typical ones: warning from 10 %, "
-        "error from 30 %."
+        "error from 30 %. Info too where run.json tells that another optimizer is within some steps only, and these "
+        "come as it does and launch more."
     ),
     advice=(
         "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "
@@ -51,6 +53,11 @@ UNLIKE_STEPS = Rule(
             "garbage_collection",
             "Python's garbage collector runs inside these steps. Call gc.disable() and gc.collect() every few "
             "hundred steps, on all ranks at the same step.",
+        ),
+        (
+            "other_optimizer",
+            "No fault where the training is meant so, as a WGAN's is. Record as many steps as a round has, or more "
+            "(--active), and compare rounds; or mark rounds as steps yourself (traceops.capture, profile.step()).",
         ),
         (
             "input",
@@ -85,6 +92,7 @@ _DOES = {
     "gpu_compute": "the GPU computes longer",
     "copy": "copies take longer",
     "other_work": "other work runs",
+    "other_optimizer": "another optimizer's step runs too",
     "unknown": "",
 }
 
@@ -117,15 +125,20 @@ def judge(inputs: Inputs) -> list[Verdict]:
     cause, region = _cause(worst, run)
     seen_often = timed.spells > 1
     severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
+    kinds = step_kinds(inputs.manifest)
+    alike = _ranks_alike(run, worst, cause)
+    if kinds is not None and cause == "other_work" and kinds.may_be(run.unlike, len(every)):
+        cause, severity = "other_optimizer", "info"
     kernels, usual = _kernels(worst, run.unlike)
     message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
     why = "the host takes longer" if cause == "host" and not worst.summary.on_gpu else _DOES[cause]
     if why:
-        alike = _ranks_alike(run, worst, cause)
         most = "up to " if len(alike) > 1 else ""
         shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
         where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
         message += f" Meanwhile {why} on {where}{shown}."
+    if kinds is not None and cause == "other_optimizer":
+        message += f" Steps are of two kinds: {kinds.another} is within {kinds.count} of {kinds.steps} only."
     message += (
         f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
         if seen_often
@@ -156,7 +169,11 @@ def judge(inputs: Inputs) -> list[Verdict]:
                 evidence,
                 ranks=[times.summary.rank for times in run.ranks],
                 steps=run.unlike,
-                impact_ms=stored(timed.share_pct / 100 * timed.typical_ms) if seen_often else None,
+                impact_ms=(
+                    stored(timed.share_pct / 100 * timed.typical_ms)
+                    if seen_often and cause != "other_optimizer"
+                    else None
+                ),
                 cause=cause,
             )
         )

@@ -22,6 +22,7 @@ from traceops.render.report.memory import memory
 from traceops.render.report.proofs import proof_of
 from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.speed import speed_facts
+from traceops.render.report.step_kinds import kinds_sentence
 from traceops.render.report.step_timeline import finding_place
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.undisturbed import undisturbed
@@ -69,7 +70,8 @@ def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
     shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
-    notes = [*report.summary.notes, *_damage(report)]
+    notes = [kinds_sentence(report), *report.summary.notes, *_damage(report)]
+    notes = [note for note in notes if note]
     intro: list[Block] = [*first_screen(report), Facts(tuple(_facts(report)))]
     if notes:
         intro.append(items(notes, "notes"))

@@ -22,6 +22,7 @@ from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.roles import role_lines
 from traceops.render.report.speed import speed_text
+from traceops.render.report.step_kinds import kinds_sentence
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
 from traceops.render.report.then_text import least_note
@@ -135,6 +136,7 @@ def _first_steps(report: Report) -> list[Block]:
 def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
     said = [] if rows is None else [f"The whole run: {sentence(rows, report.summary.step_time_ms.typical)}"]
+    said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
     said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed)}"]
     return [text(line, indent=(0, 2)) for line in said]
 

@@ -1,0 +1,72 @@
+"""Steps of two kinds: three of a WGAN's critic to one of its generator."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from generated_run import Size, ddp, simulate, write_traces
+
+from traceops import analyze
+from traceops.render.report.html import describe
+from traceops.render.report.terminal import print_report
+from traceops.traces.step_kinds import StepKinds, step_kinds
+
+WGAN = StepKinds(("Adam.step",), "Adam.step", 40, 120)
+
+
+def report_of(tmp_path, longer, within):
+    """Twelve steps on two ranks, of which these do the work of three."""
+    made = ddp(steps=12, size=Size(kernel_us=200.0))
+    work = [step * 3 if number in longer else step for number, step in enumerate(made.steps)]
+    write_traces(simulate(replace(made, steps=tuple(work)), 2), tmp_path)
+    ranks = [{"rank": rank, "step_ends": {"Adam.step": 120}, "steps_within": within} for rank in range(2)]
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "ranks": ranks}))
+    return analyze(tmp_path)
+
+
+def found(report):
+    [one] = [finding for finding in report.findings if finding.rule == "TO-T001"]
+    return one
+
+
+def text_of(report):
+    file = io.StringIO()
+    print_report(report, file, Path("reports/x"))
+    return " ".join(file.getvalue().split())
+
+
+def test_a_generators_step_is_no_fault_of_the_training(tmp_path):
+    """'Of 9 timed steps 3 are such: 42 % of the time (TO-T001, error): make them rarer or cheaper.'"""
+    report = report_of(tmp_path, (2, 5, 8, 11), {"Adam.step": 40})
+    one = found(report)
+    assert (one.severity, one.cause, one.impact_ms) == ("info", "other_optimizer", None)
+    assert "Adam.step is within 40 of 120 only" in one.message and "No fault" in one.advice
+    assert "A round of the training is 3 steps: a typical step tells of the kind" in text_of(report)
+    assert any("Steps are of two kinds" in str(block) for block in describe(report).intro)
+
+
+@pytest.mark.parametrize(
+    ("longer", "within"),
+    [((2, 5, 8, 11), {}), ((2, 5, 8, 11), {"Adam.step": 120}), ((2, 6, 7), {"Adam.step": 40})],
+)
+def test_steps_that_do_not_come_as_the_other_optimizer_does_are_told_as_ever(tmp_path, longer, within):
+    one = found(report_of(tmp_path, longer, within))
+    assert one.severity != "info" and one.cause == "other_work"
+
+
+@pytest.mark.parametrize(
+    ("within", "kinds"),
+    [
+        ({"Adam.step": 40}, WGAN),
+        ({"Adam.step": 120}, None),  # a GAN whose two optimizers step once each
+        ({"Adam.step": 1}, None),  # until the capture had learned which of two ends a step
+        ({}, None),
+        ({"Adam.step": "40"}, None),
+    ],
+)
+def test_what_run_json_tells(within, kinds):
+    entry = {"rank": 0, "step_ends": {"Adam.step": 120}, "steps_within": within}
+    assert step_kinds({"ranks": [{"rank": 1}, entry]}) == kinds
+    assert step_kinds({}) is None

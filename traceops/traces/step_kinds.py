@@ -1,0 +1,53 @@
+"""Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.core.step_kinds import seldom
+
+_OFF = 0.1  # of a round: so much beside it a step is none of that kind
+
+
+@dataclass(frozen=True)
+class StepKinds:
+    """ends: what ended the steps; another: what was within `count` of `steps` only, perhaps of the same name."""
+
+    ends: tuple[str, ...]
+    another: str
+    count: int
+    steps: int
+
+    @property
+    def every(self) -> float:
+        """How many steps a round of the training has in the mean."""
+        return self.steps / self.count
+
+    def may_be(self, numbers: Sequence[int], recorded: int) -> bool:
+        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm."""
+        rounds = [(number - numbers[0]) / self.every for number in numbers]
+        in_rhythm = all(abs(own - round(own)) <= _OFF for own in rounds)
+        return len(numbers) <= recorded / self.every + 1 and (in_rhythm or self.every % 1 > _OFF)
+
+
+def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
+    """Of the first rank that tells; None where all steps are alike, as far as known."""
+    for entry in manifest.get("ranks") or ():
+        ends, within = _counts(entry.get("step_ends")), _counts(entry.get("steps_within"))
+        if not ends:
+            continue
+        steps = sum(ends.values())
+        names = seldom(steps, within)
+        return StepKinds(tuple(ends), names[0], within[names[0]], steps) if names else None
+    return None
+
+
+def _counts(told: Any) -> dict[str, int]:
+    items = told.items() if isinstance(told, dict) else ()
+    return {
+        str(name)[:200]: count
+        for name, count in items
+        if isinstance(count, int) and not isinstance(count, bool) and count > 0
+    }
