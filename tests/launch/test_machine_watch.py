@@ -10,7 +10,7 @@ from traceops.capture.progress import ProgressWriter
 from traceops.core.machine_log import machine_file
 from traceops.launch.machine_watch import MachineWatch
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import all_processes, cores_ms, descendants, process_time, throttled_ms
+from traceops.machine.pressure import all_processes, cores_ms, descendants, process_time, quota_ms
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -127,14 +127,20 @@ def test_processes_and_how_long_they_wait(tmp_path):
 def test_a_quota(tmp_path):
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/cgroup").write_text("0::/job\n")
-    assert throttled_ms(7, tmp_path) is None
+    assert quota_ms(7, tmp_path) == (None, None)
     (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/job/cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500\n")
-    assert throttled_ms(7, tmp_path) == 1.5
+    assert quota_ms(7, tmp_path) == (1.5, 0.005)
     (tmp_path / "proc/7/cgroup").write_text("9:name=systemd:/\n1:cpu,cpuacct:/job\n0::/\n")  # version 1
     (tmp_path / "sys/fs/cgroup/cpu/job").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu/job/cpu.stat").write_text("nr_throttled 2\nthrottled_time 2500000\n")
-    assert throttled_ms(7, tmp_path) == 2.5
+    assert quota_ms(7, tmp_path) == (2.5, None)
+    (tmp_path / "sys/fs/cgroup/cpuacct/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpuacct/job/cpuacct.usage").write_text("4000000\n")
+    assert quota_ms(7, tmp_path) == (2.5, 4.0)
+    (tmp_path / "proc/7/cgroup").write_text("2:cpuacct:/\n1:cpu:/job\n")
+    assert quota_ms(7, tmp_path) == (2.5, None), "that is another group's"
+    assert quota_ms(8, tmp_path) == (None, None)
 
 
 def watch(tmp_path, **more):

@@ -37,10 +37,11 @@ def late_for_cores(tmp_path, late_ms, others_ms, looks=(), longer_ms=0.0, window
     return analyze(run)
 
 
-def looks_of(waits, throttled=0.0, stolen=0.0, wanted=None):
+def looks_of(waits, refused=0.0, stolen=0.0, wanted=None, used=None):
     """What the launcher saw of ranks that wait such parts of the time for a core.
 
-    stolen: cores that the hypervisor took all the time, of so many `wanted`, which an earlier version did not note.
+    stolen: cores that the hypervisor took all the time, of so many `wanted`; refused: that a quota refused beside those
+    that were `used`. An earlier version noted neither `wanted` nor `used`.
     """
     lines = []
     for t in range(7):
@@ -49,8 +50,10 @@ def looks_of(waits, throttled=0.0, stolen=0.0, wanted=None):
             ["r", ms, rank, 100 + rank, 900.0 * t, 1000 * part * t, 0, rank, 1000 * (1 - part) * t]
             for rank, part in enumerate(waits)
         ]
-        told_of_all = () if wanted is None else (1000 * wanted * t,)
-        lines.append(["h", ms, 1000 * stolen * t, 1000 * throttled * t, *told_of_all])
+        later = [None if cores is None else 1000 * cores * t for cores in (wanted, used)]
+        lines.append(
+            ["h", ms, 1000 * stolen * t, 1000 * refused * t, *(later if any(later) or not t else ())]
+        )
     return lines
 
 
@@ -95,10 +98,32 @@ def test_a_rank_late_by_itself_is_not_said_to_be_late_for_cores(tmp_path):
 
 def test_one_quota_is_one_finding(tmp_path):
     """Each rank of a container had a finding of its own."""
-    [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.05), throttled=0.5)))
+    [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.05), refused=0.5, used=0.5)))
     assert (held.ranks, held.cause) == ((0, 1), "quota")
-    assert held.message.startswith("Ranks 0–1 are held back by their container's quota of CPU time: 50 %")
+    assert held.message.startswith(
+        "Ranks 0–1 are held back by their container's quota of CPU time: 50 % of the CPU"
+    )
     assert "The others wait for rank 1" in held.message
+
+
+@pytest.mark.parametrize(
+    ("refused", "used", "pct"),
+    [
+        (
+            1.38,
+            0.60,
+            70,
+        ),  # two threads, 0.6 cores: each waits 70 % of the time, and "138 % of the time" was said
+        (0.66, 1.18, 36),  # two threads, 1.2 cores
+        (0.48, 0.50, 49),  # one thread, half a core
+        (1.38, None, 0),  # an earlier log does not tell what the cores add up to
+    ],
+)
+def test_what_a_quota_refuses_is_a_part_of_what_the_container_wanted(tmp_path, refused, used, pct):
+    """A real cgroup on two cores: the kernel adds up what each core was refused."""
+    report = late_for_cores(tmp_path, 0.0, 0.0, looks_of((0.0, 0.0), refused=refused, used=used))
+    quota = [found for found in told(report) if found.cause == "quota"]
+    assert [round(found.evidence[0].value) for found in quota] == ([pct] if pct else [])
 
 
 def judged(uses):

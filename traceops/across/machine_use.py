@@ -52,7 +52,7 @@ class MachineUse:
     crowded_pct: float | None = None
     faults: float | None = None
     stolen_pct: float | None = None
-    throttled_pct: float | None = None
+    refused_pct: float | None = None
     gpu: GpuFacts | None = None
     mhz: float | None = None
     power_w: float | None = None
@@ -108,7 +108,7 @@ def _of_rank(
         crowded_pct=_crowded(rows),
         faults=None if rows[0][5] is None else float(rows[-1][5] - rows[0][5]),
         stolen_pct=_stolen(host_rows),
-        throttled_pct=_rate(host_rows, 2, took),
+        refused_pct=_refused(host_rows),
         gpu=gpu,
         mhz=_median(row[2] for row in busy),
         power_w=_median(row[4] for row in busy),
@@ -159,6 +159,15 @@ def _stolen(rows: Sequence[tuple[Any, ...]]) -> float | None:
         return None
     stolen, wanted = (max(float(known[-1][column] - known[0][column]), 0.0) for column in (1, 3))
     return 100 * stolen / wanted if wanted else 0.0
+
+
+def _refused(rows: Sequence[tuple[Any, ...]]) -> float | None:
+    """Of the CPU time that the container wanted, percent that its quota refused; None where that was not noted."""
+    known = [row for row in rows if row[2] is not None and row[4] is not None]
+    if len(known) < _LEAST_LOOKS:
+        return None
+    refused, used = (max(float(known[-1][column] - known[0][column]), 0.0) for column in (2, 4))
+    return 100 * refused / (refused + used) if refused + used else 0.0
 
 
 def _median(values: Any) -> float | None:

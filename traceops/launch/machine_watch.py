@@ -15,7 +15,7 @@ from traceops.capture.progress import Progress, read_progress
 from traceops.core.machine_log import machine_file
 from traceops.core.redaction import redact_text
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, throttled_ms
+from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
 _WAITS = 0.05  # of the time
@@ -81,8 +81,8 @@ class MachineWatch:
         lines = self._ranks(now_ms, ranks)
         if ranks:
             stolen, wanted = cores_ms()
-            throttled = throttled_ms(ranks[0].pid)
-            lines.append(["h", now_ms, _rounded(stolen), _rounded(throttled), _rounded(wanted)])
+            refused, used = quota_ms(ranks[0].pid)
+            lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
         if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
             lines += self._others(now_ms)
         self._looks += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,20 +76,45 @@ def cores_ms(proc: Path = Path("/proc")) -> tuple[float | None, float | None]:
     return stolen, user + nice + system + interrupts + soft + stolen
 
 
-def throttled_ms(pid: int, root: Path = Path("/")) -> float | None:
-    """How long the cgroup of a process had to wait because its quota of CPU time was used up, of cgroups v2 or v1."""
+def quota_ms(pid: int, root: Path = Path("/")) -> tuple[float | None, float | None]:
+    """CPU time of a process' cgroup, v2 or v1: refused because its quota was used up, and used.
+
+    The kernel adds up what each core was refused: two cores that wait at once count twice.
+    """
     groups = dict[str, str]()
-    for line in (text(root / f"proc/{pid}/cgroup") or "").splitlines():
+    listed = text(root / f"proc/{pid}/cgroup")
+    if listed is None:  # the process is gone: what is above its cgroup is another's
+        return None, None
+    for line in listed.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         groups |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
     above, cpu = root / "sys/fs/cgroup", root / "sys/fs/cgroup/cpu"
     for folder in (above / groups.get("", ""), above, cpu / groups.get("cpu", ""), cpu):
-        for line in (text(folder / "cpu.stat") or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name in _THROTTLED and value.isdigit():
-                return int(value) / _THROTTLED[name]
+        told = dict(
+            line.split(" ", 1) for line in (text(folder / "cpu.stat") or "").splitlines() if " " in line
+        )
+        refused = next((_ms(told[name], per) for name, per in _THROTTLED.items() if name in told), None)
+        if refused is not None:
+            return refused, _ms(told.get("usage_usec", ""), 1e3) if "usage_usec" in told else _used_v1(
+                root, groups
+            )
+    return None, None
+
+
+def _used_v1(root: Path, groups: Mapping[str, str]) -> float | None:
+    """What a cgroup of version 1 used, ms: a controller of its own tells, if the same processes are in its group."""
+    above = root / "sys/fs/cgroup/cpuacct"
+    if groups.get("cpuacct") != groups.get("cpu"):
+        return None
+    for folder in (above / groups.get("cpuacct", ""), above):
+        if (used := _ms((text(folder / "cpuacct.usage") or "").strip(), 1e6)) is not None:
+            return used
     return None
+
+
+def _ms(value: str, per: float) -> float | None:
+    return int(value) / per if value.isdigit() else None
 
 
 def all_processes(proc: Path = Path("/proc")) -> dict[int, Stat]:

@@ -62,9 +62,14 @@ _PEERS = 2.0  # times what its peers wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count
 _ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
 _CLOCK = 0.93  # of the peers' clock
-_LOST_PCT = 10.0  # of the time, to a quota or the hypervisor
+_LOST_PCT = 10.0  # of the CPU time that was wanted, to a quota or the hypervisor
 _TAKEN = {  # of one rank, and of several; of what
-    "quota": ("is held back by its", "are held back by their", "container's quota of CPU time", "the time"),
+    "quota": (
+        "is held back by its",
+        "are held back by their",
+        "container's quota of CPU time",
+        "the CPU time that is wanted",
+    ),
     "stolen": (
         "runs",
         "run",
@@ -243,7 +248,7 @@ def _process(one: Stranger) -> str:
 
 
 def _taken(use: MachineUse) -> Finding | None:
-    for cause, pct in (("quota", use.throttled_pct), ("stolen", use.stolen_pct)):
+    for cause, pct in (("quota", use.refused_pct), ("stolen", use.stolen_pct)):
         if pct is not None and pct >= _LOST_PCT:
             return _taken_from([use.rank], cause, pct)
     return None
@@ -272,7 +277,7 @@ def _of_hosts(found: list[Finding], uses: tuple[MachineUse, ...]) -> list[Findin
     merged = []
     for (cause, _), ranks in by_host.items():
         assert cause is not None
-        pcts = [host[rank].throttled_pct if cause == "quota" else host[rank].stolen_pct for rank in ranks]
+        pcts = [host[rank].refused_pct if cause == "quota" else host[rank].stolen_pct for rank in ranks]
         merged.append(_taken_from(ranks, cause, max(pct or 0.0 for pct in pcts)))
     return [*(one for one in found if one.cause not in _TAKEN), *merged]
 

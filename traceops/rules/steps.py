@@ -92,7 +92,7 @@ _DOES = {
     "gpu_compute": "the GPU computes longer",
     "copy": "copies take longer",
     "other_work": "other work runs",
-    "other_optimizer": "another optimizer's step runs too",
+    "other_optimizer": "another optimizer steps too",
     "unknown": "",
 }
 

@@ -247,8 +247,10 @@ def _is_number(value: Any) -> bool:
     )
 
 
-_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 4, "p": 5}
-_OF_HOST = 3  # what a look at a host told before it told what was wanted of its cores
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5}
+_LEAST_OF_HOST = (
+    3  # what a look at a host told before it told what was wanted of its cores, and what was used
+)
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:
@@ -258,8 +260,8 @@ def _machine(host: str, raw: bytes) -> MachineLog:
         if kind == "g" and (one := _believed(_gpu, rest)) is not None:
             gpus[one.index] = one
             continue
-        if kind == "h" and len(rest) == _OF_HOST:
-            rest = [*rest, None]
+        if kind == "h" and _LEAST_OF_HOST <= len(rest) < _LENGTHS["h"]:
+            rest = [*rest, *[None] * (_LENGTHS["h"] - len(rest))]
         if kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
             rows[kind].append(tuple(rest))
     return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p")))
