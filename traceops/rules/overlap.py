@@ -271,7 +271,8 @@ def judge_late_start(run: CrossRank) -> Verdict:
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %)."
+        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by that at most: "
+        "what computes beside a transfer takes longer."
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
