@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from generated_run import Size, SlowInput, ddp, simulate, write_traces
+from generated_run import Mesh, Size, SlowInput, ddp, simulate, write_traces
 from measured_runs import across
 
 from traceops import analyze
@@ -114,3 +114,12 @@ def test_where_the_traces_hold_only_the_hosts_own_data_no_link_is_judged():
     run = across(run_of(4.0))
     own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=False)) for one in run.ranks]
     assert "their own data" in judge_low(replace(run, ranks=tuple(own))).not_evaluated
+
+
+def test_sends_over_gloo_between_gpus_are_not_said_to_be_no_pipeline(tmp_path):
+    """Nothing of them is matched, and 'no rank hands activations on to another' was a clean bill."""
+    write_traces(simulate(replace(Mesh(data=1, pipeline=2).program(), through_host=True), 2), tmp_path)
+    report = analyze(tmp_path)
+    checks = {one.rule: one for one in report.checks}
+    assert report.summary.matching.events == 0
+    assert all("over gloo is not matched" in checks[rule].reason for rule in ("TO-B001", "TO-B002", "TO-B003"))

@@ -268,6 +268,8 @@ def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
         return rule.not_evaluated("there is only one rank")
     if NO_END in run.matching.unmatched:
         return rule.not_evaluated("sends and receives do not say between which ranks they are")
+    if any(own.summary.through_host and not len(own.summary.comm.start) for own in run.ranks):
+        return rule.not_evaluated("what hosts of GPUs send over gloo is not matched: this may be a pipeline")
     return rule.clear("no rank hands activations on to another: this is no pipeline")
 
 
