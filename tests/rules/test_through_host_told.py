@@ -122,4 +122,6 @@ def test_sends_over_gloo_between_gpus_are_not_said_to_be_no_pipeline(tmp_path):
     report = analyze(tmp_path)
     checks = {one.rule: one for one in report.checks}
     assert report.summary.matching.events == 0
-    assert all("over gloo is not matched" in checks[rule].reason for rule in ("TO-B001", "TO-B002", "TO-B003"))
+    assert all(
+        "over gloo is not matched" in checks[rule].reason for rule in ("TO-B001", "TO-B002", "TO-B003")
+    )
