@@ -18,6 +18,10 @@ REASONS: dict[Kind, str] = {
         "what TO-S001 calls `slower`, of a group; it takes four ranks or more of eight on GPUs whose clock or power "
         "limit is lower"
     ),
+    Kind("TO-W001", "allocator"): (
+        "the steps in which the program calls torch.cuda.empty_cache() itself, by its frames; it takes such a program "
+        "on a GPU, observed whole"
+    ),
     Kind("TO-W002", "power_cap"): f"{_CLOCK}nvidia-smi -pl on one of two GPUs, as root on bare metal",
     Kind("TO-W002", "too_hot"): f"{_CLOCK}a GPU that is hot, as in a rack with a fan that failed",
     Kind("TO-W002", "slow_clock"): f"{_CLOCK}nvidia-smi -lgc on one of two GPUs, as root on bare metal",

@@ -18,6 +18,7 @@ from traceops.fabric.nccl import (
     RankPlace,
 )
 from traceops.rules.fabric import RULES, judge_fabric
+from traceops.rules.fabric_paths import _listed
 
 
 def quote(text, line=1, path="nccl.log"):
@@ -447,3 +448,11 @@ def test_a_plugin_that_failed_is_not_called_unneeded_from_a_part_of_the_ranks():
     half = log([(0, 1, "P2P", "CUMEM", None)], places=("a", "a", "b", "b"), plugin_failures=failed)
     (found,) = verdicts(Fabric((), half))["TO-P003"].findings
     assert "no rank needed" not in found.message and "does not tell of all ranks" in found.message
+
+
+def test_pairs_between_two_sides_are_listed_by_their_sides():
+    gpus = [Gpu(index) for index in range(4)]
+    across = [(one, other, Path("SYS")) for one in gpus[:2] for other in gpus[2:]]
+    assert _listed(across) == "Pairs of GPU0, GPU1 with GPU2, GPU3"
+    assert _listed(across[:3]) == "GPU0 and GPU2; GPU0 and GPU3; GPU1 and GPU2"
+    assert _listed(across[:1]) == "GPU0 and GPU2"

@@ -289,9 +289,13 @@ def _nics(machine: Machine, used: Sequence[Gpu]) -> str:
 
 
 def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
-    named = [f"{one.label} and {other.label}" for one, other, _ in pairs[:_MOST_PAIRS]]
+    """'GPU0 and GPU1', or 'Pairs of GPU0, GPU1 with GPU2, GPU3' where these are all pairs between the two sides."""
+    near = dict.fromkeys(one.label for one, _, _ in pairs)
+    far = dict.fromkeys(other.label for _, other, _ in pairs)
+    if len(pairs) > 1 and near.keys().isdisjoint(far) and len(pairs) == len(near) * len(far):
+        return f"Pairs of {', '.join(near)} with {', '.join(far)}"
     more = f" and {len(pairs) - _MOST_PAIRS} more pairs" if len(pairs) > _MOST_PAIRS else ""
-    return "; ".join(named) + more
+    return "; ".join(f"{one.label} and {other.label}" for one, other, _ in pairs[:_MOST_PAIRS]) + more
 
 
 def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:

@@ -10,6 +10,11 @@ from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.inputs import OtherSteps
 
+ENDED_EARLY = (
+    "ended_early",
+    "Have all ranks train past the schedule's window, or record with lower --skip-first, --unprofiled, "
+    "--warmup and --active.",
+)
 UNEVEN_STEPS = Rule(
     id="TO-V003",
     title="Ranks cover different steps",
@@ -18,13 +23,7 @@ UNEVEN_STEPS = Rule(
         "steps of most others is left out of all numbers."
     ),
     advice="Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
-    by_cause=(
-        (
-            "ended_early",
-            "Have all ranks train past the schedule's window, or record with lower --skip-first, --unprofiled, "
-            "--warmup and --active.",
-        ),
-    ),
+    by_cause=(ENDED_EARLY,),
 )
 
 
@@ -68,7 +67,7 @@ def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> F
         + [Evidence("steps", _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
         ranks=odd,
         steps=sorted(others),
-        cause="ended_early",
+        cause=ENDED_EARLY[0],
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.findings import Evidence
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
@@ -20,8 +20,8 @@ from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
 from traceops.rules.inputs import Inputs
 from traceops.rules.profiler_cost import PROFILER_COST, judge_profiler
-from traceops.rules.uneven_steps import UNEVEN_STEPS, judge_steps
-from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP
+from traceops.rules.uneven_steps import ENDED_EARLY, UNEVEN_STEPS, judge_steps
+from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP, ended_before
 from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
 
@@ -33,6 +33,7 @@ MISSING_RANKS = Rule(
         "Collect the missing ranks' traces: a straggler among them cannot be seen, and collectives they "
         "belong to cannot be split into waiting and transfer."
     ),
+    by_cause=(ENDED_EARLY,),
 )
 
 DAMAGED = Rule(
@@ -85,6 +86,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             [*(summary.rank for summary in inputs.ranks), *(one.rank for one in inputs.other_steps)],
             inputs.single_file,
             capture_failures(inputs.manifest),
+            inputs.manifest,
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks, inputs.other_steps),
@@ -101,7 +103,11 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 
 def judge_missing(
-    world: int, present: Sequence[int], single_file: bool, failures: Sequence[CaptureFailure] = ()
+    world: int,
+    present: Sequence[int],
+    single_file: bool,
+    failures: Sequence[CaptureFailure] = (),
+    manifest: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so."""
     missing = sorted(set(range(world)) - set(present))
@@ -113,6 +119,16 @@ def judge_missing(
         f" {advice_text(failure)}."
         for ranks, failure in told
     )
+    short = {
+        rank: own
+        for rank in missing[:_MOST_LISTED]
+        if (own := ended_before(manifest or {}, rank)) is not None
+    }
+    if short:
+        steps, needed = zip(*short.values(), strict=True)
+        after = f"{min(steps)}" if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
+        whose = "Its program" if len(missing) == 1 else f"The program of {who(short)}"
+        why += f" {whose} ended after {after} steps, and the schedule needs {max(needed)}."
     listed = ranks_text(missing)
     return MISSING_RANKS.verdict(
         MISSING_RANKS.finding(
@@ -121,6 +137,7 @@ def judge_missing(
             f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.{why}",
             [Evidence("ranks without a trace", len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
+            cause=ENDED_EARLY[0] if len(short) == len(missing) else None,
         ),
     )
 

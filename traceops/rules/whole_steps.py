@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceops.core.findings import Evidence
@@ -82,6 +82,18 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     return NO_WHOLE_STEP.verdict(
         NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause)
     )
+
+
+def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
+    """The steps of a rank whose program ended by itself before its window, and those that the schedule needs."""
+    entry: Mapping[str, Any] = next(
+        (one for one in manifest.get("ranks") or () if one.get("rank") == rank), {}
+    )
+    steps = entry.get("steps")
+    if entry.get("status") != "finished" or entry.get("traces") or not isinstance(steps, int):
+        return None
+    shorter = shorter_schedule(manifest.get("schedule"), steps)
+    return None if shorter is None else (steps, shorter.needed)
 
 
 def _would_record(steps: int) -> str:

@@ -254,7 +254,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if finding.rule == SLOW_GROUP.id:
         return group_clause(report, finding)
     missing = report.run.missing
-    if finding.rule == MISSING_RANKS.id and missing:
+    if finding.rule == MISSING_RANKS.id and missing and finding.cause is None:
         world = report.run.world_size
         count = ranks_in(missing)
         verb = "ranks has" if count == 1 else "ranks have"
