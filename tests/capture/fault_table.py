@@ -3,6 +3,7 @@
 ``python tests/capture/fault_table.py`` fails every call with every error and prints the table of docs/capture.md.
 """
 
+import builtins
 import contextlib
 import copy
 import errno
@@ -23,7 +24,7 @@ from pathlib import Path
 import torch
 
 import traceops.capture.script as script
-from traceops.capture import guard, run_as_main, session, steps
+from traceops.capture import guard, session, steps
 from traceops.capture.last_words import LastWords
 from traceops.capture.observing.signs import GarbageTime
 
@@ -110,13 +111,14 @@ class Table:
         steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
-        runpy, run_as_main.runpy = run_as_main.runpy, _Runpy(during)
+        main, builtins.during = sys.modules["__main__"], during
         try:
             failing = contextlib.nullcontext() if fault is None else self.faults.failing(*fault)
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said_aloud), failing:
                 code = script.main([str(self._folder / "train.py")])
         finally:
-            steps._Boundary.when_imported, run_as_main.runpy = original, runpy
+            steps._Boundary.when_imported, sys.modules["__main__"] = original, main
+            del builtins.during
             sys.argv, sys.path[:] = argv, path
             for boundary in boundaries:
                 boundary.remove()
@@ -145,18 +147,6 @@ class Table:
         now = _state()
         session._current = None
         return {name: value for name, value in now.items() if value != before[name]}
-
-
-class _Runpy:
-    """runpy that gives the script a function of the test's."""
-
-    def __init__(self, during) -> None:
-        self._during = during
-
-    def run_path(self, path, run_name):
-        import runpy
-
-        return runpy.run_path(path, {"during": self._during}, run_name)
 
 
 def _state() -> dict[str, object]:

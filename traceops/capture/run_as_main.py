@@ -1,11 +1,23 @@
-"""Runs a script or a module in this process as Python would: as ``__main__``, with its own arguments and folder."""
+"""Runs a script or a module in this process as Python would: as ``__main__``, with its own arguments and folder.
+
+Its module stays ``__main__`` when it is done: threads and handlers of the program that go on look there for its
+classes, and its objects live until Python ends. `runpy.run_path` and `run_module` take both away.
+"""
 
 from __future__ import annotations
 
+import builtins
+import io
+import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+_NO_TEXT = ".pyc"
 
 
 def run_as_main(words: Sequence[str]) -> None:
@@ -14,10 +26,36 @@ def run_as_main(words: Sequence[str]) -> None:
     The script's folder takes the first place of ``sys.path``, unless Python keeps it safe (``-P``, PYTHONSAFEPATH).
     """
     if words[0] == "-m":
-        sys.argv = list(words[1:])
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        sys.argv = ["-m", *words[2:]]
+        _new_main()
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # as Python itself does for -m
         return
     sys.argv = list(words)
-    if not getattr(sys.flags, "safe_path", False):
+    path = str(Path(words[0]).absolute())
+    safe = getattr(sys.flags, "safe_path", False)
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive
+        sys.path[: 0 if safe else 1] = [path]
+        _new_main()
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    if not safe:
         sys.path[0] = str(Path(words[0]).resolve().parent)
-    runpy.run_path(words[0], run_name="__main__")
+    if path.endswith(_NO_TEXT):
+        runpy.run_path(words[0], run_name="__main__")
+        return
+    code = _compiled(path)
+    names = _new_main()
+    names.update(__cached__=None, __file__=path, __loader__=SourceFileLoader("__main__", path))
+    exec(code, names)
+
+
+def _new_main() -> dict[str, Any]:
+    """Make a module `__main__` as Python does at its start; its names."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    return main.__dict__
+
+
+def _compiled(path: str) -> CodeType:
+    with io.open_code(path) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
