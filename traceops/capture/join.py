@@ -15,6 +15,7 @@ from types import TracebackType
 
 from traceops.capture.folder import record_exit, who_am_i
 from traceops.capture.guard import Guard, contained, describe, say
+from traceops.capture.joined import is_first
 from traceops.capture.responder import responder_of
 from traceops.capture.session import Capture, capture_here
 from traceops.capture.settings import CaptureSettings, from_environment
@@ -88,7 +89,7 @@ class _Joined:
 
     def _open(self) -> None:
         rank = who_am_i().rank
-        if capture_here() is not None or not self._is_first(rank):
+        if capture_here() is not None or not is_first(Path(str(self.settings.out)), rank):
             self.stop()
             return
         session = Capture(self.settings, automatic=True)
@@ -99,16 +100,6 @@ class _Joined:
         self._capture = session
         self._at_the_end()
         session.step()  # the step that has just ended
-
-    def _is_first(self, rank: int) -> bool:
-        """Whether no other process of the command is this rank: one that trains by itself takes itself for rank 0."""
-        folder = Path(str(self.settings.out), f"rank_{rank}")
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            os.close(os.open(folder / ".joined", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        except FileExistsError:
-            return False
-        return True
 
     def _at_the_end(self) -> None:
         """Close the capture however the process ends; a child of multiprocessing leaves Python's `atexit` out."""

@@ -181,6 +181,7 @@ class RunManifest:
     status: running, finished, failed, interrupted, hung; cut_short where the launcher was killed.
     exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
+    not_recorded: processes that ended steps as a rank that another process was already (`capture/joined.py`).
     failures: captures that ended before they were complete, `CaptureFailure` objects by rank.
     settings: of ``--settings``: {source, set, unset, overruled}, variables that the ranks had and had not, and names
     that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, batch_size, strategy, asked}, how
@@ -226,6 +227,7 @@ class RunManifest:
     signal: str | None = None
     launcher: dict[str, Any] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
+    not_recorded: list[dict[str, Any]] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
 

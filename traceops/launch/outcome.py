@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
@@ -39,6 +39,27 @@ def _completed(rank: RankManifest, code: int | None) -> RankManifest:
     if code in (0, -signal.SIGTERM):
         return replace(done, status="terminated" if code else "finished")
     return replace(done, status="failed", error=f"{KILLED_BY}{signal_name(-code)}" if code < 0 else None)
+
+
+def gone_unseen(
+    known: list[RankManifest], ranks: list[RankManifest], restarted: Collection[int]
+) -> list[RankManifest]:
+    """`ranks`, of which those that said nothing at their end and were started again did not finish.
+
+    known: the same before they were completed by how the whole command ended.
+    """
+    silent = {rank.rank for rank in known if rank.status == "running" and rank.exit_code is None}
+    return [
+        replace(
+            rank,
+            status="failed",
+            exit_code=None,
+            error=rank.error or "it ended in the middle of its training",
+        )
+        if rank.rank in silent and rank.rank in restarted
+        else rank
+        for rank in ranks
+    ]
 
 
 def _died_at_its_end(rank: RankManifest, code: int) -> bool:

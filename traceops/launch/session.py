@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
+from traceops.capture.joined import Unrecorded, unrecorded
 from traceops.capture.last_words import LastWords
 from traceops.capture.manifest import RankManifest, readable_ranks, write_json, write_rank
 from traceops.capture.merged_manifest import merge
@@ -20,6 +21,7 @@ from traceops.capture.progress import Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
+from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.launch import aftermath
 from traceops.launch.aside import Aside
@@ -36,7 +38,7 @@ from traceops.launch.local_ranks import rank_of
 from traceops.launch.log_end import show_end
 from traceops.launch.machine_watch import MachineWatch
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
+from traceops.launch.outcome import Failure, first_failure, gone_unseen, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
@@ -241,6 +243,7 @@ def _how_it_ended(
         screen.say(problem)
     known = with_last_steps(with_failures(readable, told), last)
     ranks = with_exit_codes(known, reported, default=silent)
+    ranks = gone_unseen(known, ranks, {one.rank for one in _unrecorded(plan, known) if one.restarted})
     own_end = ended.returncode != 0 and not ended.signal and not ended.hung
     failure = first_failure(ranks, reported) if own_end else None
     code = _exit_code(ended, failure)
@@ -315,8 +318,13 @@ def _write_run(
         fallback=None if plan.fallback is None else asdict(plan.fallback),
         signal=None if ended_by is None else signal.Signals(ended_by).name,
         launcher=asdict(Launcher.this()),
+        not_recorded=[asdict(one) for one in _unrecorded(plan, ranks)],
     )
     write_json(plan.out / "run.json", asdict(document))
+
+
+def _unrecorded(plan: Plan, ranks: list[RankManifest]) -> list[Unrecorded]:
+    return list(unrecorded(plan.out, [rank.rank for rank in ranks]))
 
 
 def _tell(
@@ -360,6 +368,8 @@ def _tell(
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     for note in sorted({rank.note for rank in ranks if rank.note}):
         screen.say(note)
+    for sentence in unrecorded_sentences(asdict(one) for one in _unrecorded(plan, ranks)):
+        screen.say(sentence)
     for who, early in by_cause(early_ends(ranks, told)):
         several = "s" if len(who) > 1 else ""
         screen.say(

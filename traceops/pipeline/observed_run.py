@@ -14,6 +14,7 @@ from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
 from traceops.core.shorter_schedule import FIRST_STEPS, only_first_steps, shorter_schedule
+from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.recorded_memory import recorded_memory_of
@@ -54,6 +55,8 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     observed = tuple(one for one, _ in read if one is not None)
     notes = [problem for _, problem in read if problem is not None]
     notes += _troubles(found)
+    others = found.manifest.get("not_recorded")
+    notes += unrecorded_sentences(others if isinstance(others, list) else ())
     if observed and len(chosen) < len(numbers):
         notes.append(f"the figure of all steps is of {len(chosen)} of {len(numbers)} ranks")
     machine = machine_use(read_machines(found.root), observed, found.manifest) if observed else ()
