@@ -335,3 +335,18 @@ def test_steps_between_windows_are_none_without_the_profiler():
     run = SimpleNamespace(step_ms=took, timed=~recorded, like=~recorded, typical_steps=int((~recorded).sum()))
     assert plain_step(run) == PlainStep.even(100.0)
     assert plain_step(run, on_gpu=False).ms > 115.0, "without a GPU nothing stays"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_a_rank_does_behind_its_last_collective_its_peers_wait_for_in_the_next_step(tmp_path, ranks):
+    """Of two ranks half of it was told, 26 % of a run for 53; of four nothing: the steps with it are their own."""
+    steps = [noisy(200, seed=rank) for rank in range(ranks)]
+    for at in range(5, 199, 5):
+        steps[0][at] = Step(350, gc_ms=300, stacks={"forward": 50, "evaluate": 0})
+        for rank in range(1, ranks):
+            steps[rank][at + 1] = Step(350, stacks={"forward": 50, "backward": 300})
+    run = measured(tmp_path, *steps)
+    [collector] = [one for one in run.occasions if one.cause == "garbage_collection"]
+    assert collector.ranks == (0,) and collector.times == 39
+    assert collector.more_ms / 39 == pytest.approx(300, rel=0.03)
+    assert not [one for one in run.occasions if one.cause == "unknown"]

@@ -1,6 +1,8 @@
 """Ranks that make others wait on gloo: real runs, and threads that go on late for a reason of their own."""
 
+import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,3 +165,25 @@ def test_the_rank_that_came_last_is_told_by_the_clock():
     assert lasts.count(2) >= len(lasts) / 3
     for collective in run.matching.collectives:
         assert collective.wait_ns[[rank for rank, _ in collective.members].index(collective.last_rank)] == 0
+
+
+def test_gradients_given_to_gloo_in_backward_that_it_begins_later_are_synchronised_there(tmp_path):
+    """A model of one bucket: gloo's thread got a core after backward. It was TO-V004: 'none launched a collective'."""
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "straggler_gloo2", run)
+    for path in run.glob("*.json.gz"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        for step in [e for e in rows if e["name"].startswith("ProfilerStep")]:
+            own = [e for e in rows if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
+            given = max((e for e in own if e["name"].startswith("c10d::")), key=lambda e: e["ts"])
+            last = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+            document["traceEvents"].append(
+                {**given, "name": last, "ts": given["ts"] - 1, "dur": given["dur"] + 2}
+            )
+            begun = max((e for e in own if e["name"].startswith("gloo:")), key=lambda e: e["ts"])
+            later = given["ts"] + given["dur"] + 50
+            begun["ts"], begun["dur"] = later, max(begun["ts"] + begun["dur"] - later, 1)
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    [check] = [check for check in analyze(run).checks if check.rule == "TO-V004"]
+    assert check.status == "clear", check.reason

@@ -189,7 +189,7 @@ class _OwnTimes:
     def __init__(self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats) -> None:
         self._ranks = ranks
         self._run = run
-        self._garbage = garbage - np.array([float(row[run.like].mean()) for row in garbage])[:, None]
+        self._garbage = garbage - np.array([float(np.median(row[run.like])) for row in garbage])[:, None]
         self._compiled = compiled
         self._keys = [_keys(one) for one in ranks]
         self._usual = [
@@ -212,6 +212,25 @@ class _OwnTimes:
                 ),
             )
             for cause, part in best.items()
+        }
+
+    def before(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
+        """What a rank did at the end of the step before, behind its last collective: its peers wait for it in this one.
+
+        Only of a rank that took longer by it there, while this step took its peers longer.
+        """
+        took, typical = self._run.took_ms, self._run.typical_ms
+        if at == 0 or len(self._ranks) < 2:
+            return {}
+        longer = took[:, at - 1] - typical
+        late = np.flatnonzero((longer >= _PART * more_ms) & ~(took[:, at] - typical >= more_ms))
+        if not len(late):
+            return {}
+        row = int(late[longer[late].argmax()])
+        return {
+            cause: replace(part, ranks=(self._ranks[row].rank,))
+            for cause, part in self._of_rank(row, at - 1, more_ms).items()
+            if cause not in ("host", "input")
         }
 
     def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _OwnTime]:
@@ -268,15 +287,17 @@ def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
 def _with_occasions(run: WholeRun, parts: _OwnTimes, unlike: Mask) -> WholeRun:
     step = run.step_ms
     by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
+    told: dict[tuple[int, str], float] = defaultdict(float)  # by step and cause
     for at in np.flatnonzero(unlike).tolist():
         more = float(step[at] - run.typical_ms)
-        did = parts.of(at, more)
         left = more
-        for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
-            ms = min(did[cause].ms, left)
-            if ms >= _PART * more:
-                by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
-                left -= ms
+        for where, did in ((at, parts.of(at, more)), (at - 1, parts.before(at, more))):
+            for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
+                ms = min(did[cause].ms - told[where, cause], left)
+                if ms >= _PART * more:
+                    by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
+                    told[where, cause] += ms
+                    left -= ms
         if left > (1 - _PART) * more:
             by_cause["unknown"].append(_CauseTime(at, left))
     _by_rhythm(by_cause)

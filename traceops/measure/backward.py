@@ -18,6 +18,10 @@ NO_BACKWARD = np.iinfo(np.int64).min
 _PROMISES = re.compile(r"^(DistributedDataParallel\.forward|FullyShardedDataParallel\.forward|FSDP::)")
 
 
+# The call that gives a collective to gloo's threads, which begin it when they have a core: maybe after backward.
+_GIVEN = re.compile(r"^c10d::_?(allreduce|reduce_scatter|reduce_|alltoall)")
+
+
 @dataclass(frozen=True)
 class BackwardSync:
     """Steps with a backward pass, and those of them that launched a collective inside it.
@@ -43,6 +47,8 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
     comm = order[activity.kind[order] == COMM]
     compute = order[activity.kind[order] == COMPUTE]
     comm_launched = activity.launched[comm]
+    if not activity.on_gpu:
+        comm_launched = np.sort(np.concatenate((comm_launched, events.ts[rows_named(events, _GIVEN)])))
     compute_launched, compute_end = activity.launched[compute], activity.end[compute]
     with_backward = synchronised = 0
     device_end = np.full(len(steps), NO_BACKWARD)
