@@ -12,17 +12,17 @@ from traceops import analyze
 RUN = Path(__file__).parents[1] / "data" / "starved_loader2"
 
 
-def waiting_for_batches(tmp_path, core_ms, looks):
+def waiting_for_batches(tmp_path, core_ms, looks, workers=True):
     """starved_loader2 as if its loader had a worker: 164 ms of each step of 271 ms pass until the next batch comes.
 
     core_ms: what the ranks wait for a core in each recorded step. looks: at the worker, by what it is seen in; a list
-    of them for several workers.
+    of them for several workers. workers: False as it is, without one.
     """
     run = tmp_path / "run"
     for path in sorted(RUN.rglob("*")):
         if path.is_file():
             raw = path.read_bytes()
-            if path.suffix == ".gz":
+            if path.suffix == ".gz" and workers:
                 text = gzip.decompress(raw).replace(
                     b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter"
                 )
@@ -88,3 +88,11 @@ def test_the_one_busy_worker_is_named_and_more_workers_are_not_promised(tmp_path
     assert "One of the 2 workers of rank 0 that were looked at is busy for 100 % of the time" in found.message
     assert "100 % of what rank 0's loader workers do is in tokenize" in found.message
     assert "would keep up" not in found.message
+
+
+@pytest.mark.parametrize("core_ms, severity", [(10.0, "error"), (150.0, "info"), (100.0, "warning")])
+def test_what_may_be_waiting_for_a_core_is_no_loading_of_a_rank_without_workers(tmp_path, core_ms, severity):
+    """A loader that took 3 to 6 % of the steps was a warning of 12: the ranks waited 44 % of them for a core."""
+    [found], _ = waiting_for_batches(tmp_path, core_ms, {}, workers=False)
+    assert found.severity == severity
+    assert ("nothing tells how much of its loading is that" in found.message) == (severity != "error")

@@ -10,7 +10,7 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
-from traceops.rules.idle_cores import loading_ranks, next_batch
+from traceops.rules.idle_cores import loading_ranks, next_batch, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
@@ -47,7 +47,8 @@ INPUT_BOUND = Rule(
         "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
         "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error. A rank "
         "whose loader's workers mostly have nothing to do, and that waits for a core as long, does not wait for its "
-        "loader. Info where the workers were looked at too seldom to tell."
+        "loader. Info where the workers were looked at too seldom to tell. What a rank without workers waits for a core "
+        "in the recorded steps is taken off before the bounds."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
@@ -143,7 +144,10 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if kind.rule is INPUT_BOUND and (batch := next_batch(inputs, worst)) is not None and batch.unsure:
         severity = "info"
     damaged = bool(judged[0].summary.damage)
-    return kind.rule.verdict(finding_of(kind, severity, inputs, idle, saved, damaged=damaged))
+    found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
+    if kind.rule is INPUT_BOUND:
+        found = without_waiting(found, inputs, worst, kind.bounds)
+    return kind.rule.verdict(found)
 
 
 def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bool:

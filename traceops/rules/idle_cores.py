@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceops.across.core_waits import recorded_waits
 from traceops.across.loader_pace import has_workers
-from traceops.core.findings import Evidence
-from traceops.core.units import ms_text, stored
+from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.units import ms_text, percent_text, stored
 from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_time import Idle
 from traceops.rules.inputs import Inputs
+from traceops.rules.recorded_cores import WAITS_PCT
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,24 @@ def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
             (core,),
         )
     return "", ()
+
+
+def without_waiting(found: Finding, inputs: Inputs, worst: Idle, bounds: Sequence[float]) -> Finding:
+    """The finding of a rank that loads by itself, as severe as what its waiting for a core leaves."""
+    rank = worst.times.summary.rank
+    wait = recorded_waits([own for own in inputs.observed if own.rank == rank]).get(rank)
+    if wait is None or wait.beside_pct < WAITS_PCT or has_workers(worst.times.summary):
+        return found
+    left = severity_of(worst.pct - wait.beside_pct, *bounds) or "info"
+    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
+        return found
+    return replace(
+        found,
+        severity=left,
+        message=f"{found.message} Rank {rank} waits {percent_text(wait.beside_pct)} of these steps for a core: nothing "
+        "tells how much of its loading is that.",
+        evidence=(
+            *found.evidence,
+            Evidence("waits for a core", round(wait.beside_pct, 1), "%", WAITS_PCT, rank),
+        ),
+    )
