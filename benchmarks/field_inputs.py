@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from field_fabric import FABRIC
+from field_fifth_files import FIFTH_FILES
+from field_fifth_fine import FIFTH_FINE
+from field_fifth_logs import FIFTH_LOGS
 from field_fourth_fine import FOURTH_FINE
 from field_fourth_logs import FOURTH_LOGS
 from field_input import Input
@@ -16,4 +19,5 @@ from field_traces import TRACES
 
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
-INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH)
+FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
+INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH)
