@@ -77,7 +77,7 @@ FIFTH_LOGS: tuple[Input, ...] = (
             "rank 0 waits in all-gather 619725, which rank 3 has finished; rank 3 waits in reduce-scatter "
             "619727, for which rank 0 has not come"
         ),
-        right="#619725", never="✔|holds no evidence|nobody else waits", day=5),
+        right="#619725 .*though rank 3 finished it", never="✔|holds no evidence|nobody else waits", day=5),
     Input("torchtune1165", WATCHDOG, "diagnose",
         "meta-pytorch/torchtune#1165",
         "log.txt",

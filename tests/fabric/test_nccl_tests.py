@@ -334,3 +334,28 @@ def test_a_host_with_nvlink_that_does_not_use_it_is_far_below_its_links():
     for name, fires in (("plain", False), ("no_p2p", True), ("sockets", True)):
         found = said(DATA.parent / "nccl_slow" / f"{name}.txt")["TO-P008"][0]
         assert [severity for severity, _ in found] == ["error"] * fires
+
+
+def test_a_table_without_its_head_is_read_where_its_end_is_there(tmp_path):
+    rows = (
+        "  67108864  16777216  float  none  0  9407.6  7.13  7.13  0  9352.9  7.18  7.18  0\n"
+        " 134217728  33554432  float  none  0   18781  7.15  7.15  0   18756  7.16  7.16  0\n"
+    )
+    end = (
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.41227\n"
+        "# Collective test concluded: broadcast_perf\n"
+    )
+    path = tmp_path / "log.txt"
+    path.write_text(rows + end)
+    assert holds_nccl_tests(str(path))
+    (benchmark,) = read_nccl_tests(str(path))
+    assert (benchmark.op, benchmark.ranks, benchmark.average_gbs) == ("broadcast", (), 3.41227)
+    assert [(row.bytes, row.busbw_gbs, row.wrong) for row in benchmark.sizes] == [
+        (67108864, 7.18, None),
+        (134217728, 7.16, None),
+    ]
+    path.write_text(rows)
+    assert not read_nccl_tests(str(path))
+    path.write_text(f"{rows}{HEADER}{rows}{end}")
+    (benchmark,) = read_nccl_tests(str(path))
+    assert len(benchmark.sizes) == 2

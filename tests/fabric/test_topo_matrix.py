@@ -316,3 +316,30 @@ def test_a_matrix_made_into_a_table(rule: str):
     assert [(gpu.numa, gpu.cpus) for gpu in machine.gpus] == [(0, "0-31"), (1, "32-63")]
     path = machine.path("GPU0", "GPU1")
     assert path is not None and path.quote is not None and path.quote.text == rows[1]
+
+
+MP = """a@node1:~# nvidia-smi topo -mp
+        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity
+GPU0     X      SYS     PIX     0-47            0
+"""
+
+
+def test_a_matrix_without_nvlink_does_not_say_how_gpus_reach_each_other(tmp_path):
+    """``topo -mp`` shows SYS also between GPUs that NVLink joins."""
+    path = tmp_path / "topo.txt"
+    path.write_text(MP)
+    problems: list[str] = []
+    (machine,) = read_topo_matrices(str(path), problems=problems)
+    assert machine.path("GPU0", "GPU1") is None and machine.path("GPU0", "NIC0").kind == "PIX"
+    assert "leaves NVLink out" in problems[0] and looks_like_topo_matrix(MP)
+    path.write_text(MP.replace("-mp", "-m"))
+    (machine,) = read_topo_matrices(str(path), problems=problems)
+    assert machine.path("GPU0", "GPU1").kind == "SYS" and len(problems) == 1
+
+
+def test_the_whole_matrix_of_a_host_replaces_the_one_without_nvlink():
+    asked = "nvidia-smi topo {how}\n        GPU0    GPU1    NIC0\nGPU0     X      {way}     PIX\n"
+    (machine,) = read_topo_matrices(
+        "t", asked.format(how="-mp", way="SYS") + asked.format(how="-m", way="NV4")
+    )
+    assert machine.path("GPU0", "GPU1").count == 4

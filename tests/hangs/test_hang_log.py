@@ -235,7 +235,7 @@ def test_wording_of_timeouts(read, line, op, sequence, group):
     ],
 )  # fmt: skip
 def test_wording_of_status(read, line, group, description, enqueued, completed):
-    (event,) = read(line)
+    (event,) = [event for event in read(line) if event.kind == "status"]
     assert (event.kind, event.rank) == ("status", 1)
     assert (event.group, event.group_description) == (group, description)
     assert (event.enqueued, event.completed) == (enqueued, completed)
@@ -437,11 +437,15 @@ def test_tracebacks_of_ranks_do_not_mix(read):
         "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
         "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nKeyboardInterrupt\n",
-        "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n    cut off",
     ],
 )  # fmt: skip
 def test_exceptions_that_did_not_end_the_rank(read, text):
     assert read(text) == ()
+
+
+def test_a_traceback_without_its_end_is_trouble(read):
+    (event,) = read('Traceback (most recent call last):\n  File "x.py", line 1, in f\n    cut off')
+    assert (event.kind, event.line) == ("trouble", 1) and "f (x.py:1)" in event.text
 
 
 def test_a_worker_s_exception_is_part_of_the_rank_s(read):

@@ -49,6 +49,17 @@ def test_the_program_is_named_and_nothing_is_called_damaged(tmp_path, maker):
 
 
 @pytest.mark.parametrize(
+    "content", [[{"id": 1, "timestamps": [{"name": "RECV", "ns": 5}]}], [{"frame": {"name": "k"}}]]
+)
+def test_a_list_of_something_else_is_no_chrome_trace(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError, match="it is no Chrome trace: what it lists has no phase"):
+        summarize(window.files[0])
+
+
+@pytest.mark.parametrize(
     "content",
     [
         {"traceEvents": [SPAN | {"cat": "Kernel", "name": "k"}]},  # older torch wrote capitals

@@ -101,8 +101,10 @@ def _read(path: Path, found: _Found) -> bool:
             found.graphs += graphs
             return bool(machines or graphs)
     told = str(path) in found.inspector
+    cut: list[str] = []
     if looks_like_topo_matrix(head):
-        found.machines += read_topo_matrices(str(path))
+        found.machines += read_topo_matrices(str(path), problems=cut)
+        found.problems += [(str(path), problem) for problem in cut]
         told = True
     elif looks_like_rocm_topo(head):
         found.machines += read_rocm_topo(str(path))
@@ -110,11 +112,11 @@ def _read(path: Path, found: _Found) -> bool:
     if holds_nccl_lines(str(path)):
         found.logs.append(str(path))
         told = True
-    cut: list[str] = []
     if holds_nccl_tests(str(path)):
-        found.benchmarks += (benchmarks := read_nccl_tests(str(path), cut))
-        found.problems += [(str(path), problem) for problem in cut]
-        told = told or bool(benchmarks or cut)
+        unfinished: list[str] = []
+        found.benchmarks += (benchmarks := read_nccl_tests(str(path), unfinished))
+        found.problems += [(str(path), problem) for problem in unfinished]
+        told = told or bool(benchmarks or unfinished)
     return told
 
 

@@ -25,6 +25,7 @@ from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
 from traceops.hangs.processes import Death, deaths, ended_too, stopped
 from traceops.hangs.progress_words import progress_text
+from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
@@ -202,6 +203,7 @@ def _rank_statuses(
 ) -> list[RankStatus]:
     to_blame = {rank for root in roots for rank in root.ranks}
     halted, failed = stopped(evidence), ended_too(evidence)
+    ready = {rank for event in evidence.log if event.kind == "missing" for rank in ready_ranks(event.text)}
     rows = []
     for rank in evidence.everybody:
         position, process = ranks.get(rank), evidence.processes.get(rank)
@@ -213,7 +215,11 @@ def _rank_statuses(
             state = "stopped"
         elif rank in to_blame:
             state = "root"
-        elif head is not None or (rank in activities and activities[rank].kind in without_record.WAITING):
+        elif (
+            head is not None
+            or rank in ready
+            or (rank in activities and activities[rank].kind in without_record.WAITING)
+        ):
             state = "waiting"
         elif rank in failed:
             state = "dead"

@@ -22,6 +22,7 @@ from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_progress import read_progress
+from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
@@ -287,6 +288,7 @@ def _world_size(found: Found, records: dict[int, RankRecord]) -> int | None:
     """The number of ranks the job has, as far as anything tells."""
     members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
     named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
+    named.update(rank for event in found.log if event.kind == "missing" for rank in ready_ranks(event.text))
     own = {*records, *found.stacks, *found.processes}
     from_logs = all(record.source == "log" for record in records.values())
     if len({*own, *named}) == 1 and from_logs and not (found.worlds or found.stacks or found.processes):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from traceops.hangs.calls import describe
 from traceops.hangs.model import Root, Wait, WaitReason
-from traceops.hangs.positions import Call, ProcessGroup, RankPosition
+from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition
 
 _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
@@ -121,9 +121,20 @@ def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Coll
             absent.append(_wait(head, member, "no_record"))
         elif reason := _keeps_waiting(ranks[member], group, sequence):
             present.append(_wait(head, member, reason))
-    if present:
+    if present or _came_all(head, ranks):
         return [*present, *(wait for wait in absent if wait.on in dead)]
     return absent
+
+
+def _came_all(head: Call, ranks: Mapping[int, RankPosition]) -> bool:
+    """Whether some member says that it has finished it: without a root, that takes the call of every member."""
+    if ROOTED.search(head.op.op) is not None:
+        return False
+    others = (ranks[rank] for rank in head.group.ranks or ranks if rank in ranks and rank != head.rank)
+    return any(
+        other.finished(*head.key) and (other.record.source != "log" or head.group in other.counted)
+        for other in others
+    )
 
 
 def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> WaitReason | None:

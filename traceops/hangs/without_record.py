@@ -18,6 +18,7 @@ from traceops.hangs.model import Root
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
 from traceops.hangs.readers.log_rules import DIFFERENT
+from traceops.hangs.readers.log_stalls import ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
 from traceops.hangs.waits import Waits
@@ -237,18 +238,24 @@ def _all_waiting(
 
 
 def from_log(log: Sequence[LogEvent]) -> list[Root]:
-    """What torch itself detected: ranks missing at a monitored barrier, different calls, GPU errors."""
+    """What torch or Horovod itself detected: ranks that did not come, different calls."""
     roots = []
     for kind, rule in _TOLD_BY_TORCH:
         events = [event for event in log if event.kind == kind and event.accused]
-        if events:
-            ranks = _most_accused(events)
+        by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
+        ranks = _missing_everywhere(by_horovod) if by_horovod else _most_accused(events)
+        events = by_horovod or events
+        waiting = {rank for event in by_horovod for rank in ready_ranks(event.text)} - set(ranks)
+        if ranks:
             roots.append(
                 Root(
                     rule=rule,
                     ranks=ranks,
                     confidence="medium",
-                    statement=words.torch_reports(ranks, kind, _calls_of(events[0])),
+                    statement=words.reported(
+                        ranks, kind, _calls_of(events[0]), by="Horovod" if by_horovod else None
+                    ),
+                    waiting=tuple(sorted(waiting)),
                     cause="host" if rule == HOST else None,
                     evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
                 )
@@ -267,6 +274,11 @@ def _most_accused(events: Sequence[LogEvent]) -> tuple[int, ...]:
     if all(event.kind == "missing" for event in events):
         return tuple(sorted(counts))
     return tuple(sorted(rank for rank, count in counts.items() if count == max(counts.values())))
+
+
+def _missing_everywhere(events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks that all stalled operations miss; nobody where they miss different ones: then calls differ."""
+    return tuple(sorted(set.intersection(*(set(event.accused) for event in events))))
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

@@ -256,10 +256,16 @@ def waiting_together(*, before_first_step: bool) -> str:
     return f"{told} before the first step: they cannot reach each other, or are fewer than expected"
 
 
-def torch_reports(members: Sequence[int], kind: Literal["missing", "mismatch"], calls: str = "") -> str:
-    """calls: what they called, as the message tells."""
+def reported(
+    members: Sequence[int],
+    kind: Literal["missing", "mismatch"],
+    calls: str = "",
+    by: Literal["Horovod"] | None = None,
+) -> str:
+    """calls: what they called, as the message tells. by: who says so; None of torch or NCCL."""
     did = {"missing": "did not come", "mismatch": "called something else"}[kind]
-    return f"{who_first(members)} {did}, as {_REPORTS[bool(calls)]}{calls}"
+    says = f"{by} reports" if by is not None else f"{_REPORTS[bool(calls)]}{calls}"
+    return f"{who_first(members)} {did}, as {says}"
 
 
 def called_differently(

@@ -159,7 +159,7 @@ def known_ranks(diagnosis: Diagnosis) -> list[int]:
     return [
         rank.rank
         for rank in diagnosis.ranks
-        if rank.sources or rank.state in ("dead", "stopped") or rank.rank in told
+        if rank.sources or rank.state in ("dead", "stopped", "waiting") or rank.rank in told
     ]
 
 

@@ -33,6 +33,8 @@ _MAKERS: tuple[tuple[bytes, str], ...] = (
     (b'"Total Frontend"', "clang's -ftime-trace"),
 )
 _LOOKED_AT = 1 << 20
+_PHASE = b'"ph"'
+_NO_EVENTS = 'it is no Chrome trace: what it lists has no phase ("ph"), as each event of one has'
 
 
 def why_foreign(trace: RankTrace) -> str:
@@ -41,7 +43,10 @@ def why_foreign(trace: RankTrace) -> str:
         return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
-    maker = _maker(trace.path)
+    text = _ends_of(trace.path)
+    maker = next((maker for sign, maker in _MAKERS if sign in text), None)
+    if maker is None and _PHASE not in text:
+        return _NO_EVENTS
     what = (
         f"it is a Chrome trace by {maker}" if maker else "it is a Chrome trace, but none of torch's profiler"
     )
@@ -53,7 +58,8 @@ def _is_torchs(category: str) -> bool:
     return name in _TORCHS or name.endswith(_ENDINGS)
 
 
-def _maker(path: str) -> str | None:
+def _ends_of(path: str) -> bytes:
+    """The first bytes of a file and the last."""
     begin, end = b"", b""
     try:
         with open_binary(path) as file:
@@ -62,4 +68,4 @@ def _maker(path: str) -> str | None:
                 end = (end + piece)[-_LOOKED_AT:]
     except Damaged:
         pass
-    return next((maker for sign, maker in _MAKERS if sign in begin or sign in end), None)
+    return begin + end

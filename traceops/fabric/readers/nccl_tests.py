@@ -10,7 +10,7 @@ from traceops.fabric.benchmarks import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Quote
 from traceops.traces.text_lines import blocks, holds_within, lines
 
-_NEEDLES = (b"algbw",)
+_NEEDLES = (b"algbw", b"Avg bus bandwidth")
 _SNIFFED_BYTES = 1 << 26
 _MOST_RANKS = 4096
 _MOST_SIZES = 64  # of one run of a test
@@ -124,6 +124,7 @@ class _TestsReader:
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
         self.failure: str | None = None  # the first thing that it says went wrong
+        self._headless: list[tuple[int, str]] = []  # rows whose table's head is missing, until its end tells
 
     def take(self, number: int, line: str) -> None:
         line = _TAG.sub(" ", line) if "]<std" in line else line
@@ -139,6 +140,9 @@ class _TestsReader:
                 return
         if self._open.header and self._take_row(number, line):
             return
+        if not self._open.header and len(self._headless) < _MOST_SIZES and _headless(line) is not None:
+            self._headless.append((number, line))
+            return
         if "algbw" in line and "busbw" in line and "size" in line:
             self._header(line)
         elif "Rank" in line and (rank := _RANK.search(line)) is not None:
@@ -151,6 +155,7 @@ class _TestsReader:
             self._open.out_of_bounds = (self._open.out_of_bounds or 0) + int(bounds[1])
         elif (average := _AVERAGE.search(line)) is not None:
             self._end_broken()
+            self._take_headless()
             self._open.average, self._open.ended = float(average[1]), True
 
     def _take_row(self, number: int, line: str) -> bool:
@@ -171,6 +176,14 @@ class _TestsReader:
             return False
         return True
 
+    def _take_headless(self) -> None:
+        """The rows of a table whose end came without its head."""
+        if not self._open.header:
+            self._open.has_root = all(_headless(line) for _, line in self._headless)
+            for number, line in self._headless:
+                self._take_row(number, line)
+        self._headless.clear()
+
     def _quote(self, number: int, line: str) -> Quote:
         return Quote(self._path, number, line.strip()[:_QUOTED])
 
@@ -181,6 +194,8 @@ class _TestsReader:
 
     def _named(self, line: str) -> None:
         found = [match[1] for match in _PROGRAM.finditer(line) if match[1] in _NAMES]
+        if found and "concluded" in line and not self._open.header and self._open.sizes:
+            self._open.op = self._open.op or found[-1]
         if not found or "concluded" in line:
             return
         self._program = found[-1]
@@ -209,6 +224,7 @@ class _TestsReader:
             self._open.ranks[rank] = BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
 
     def _header(self, line: str) -> None:
+        self._headless.clear()
         if self._open.ended or self._open.sizes:
             self._begin(says_program=False)
         self._open.header = True
@@ -254,6 +270,15 @@ class _TestsReader:
         if begun and self._open.ranks and not self._open.sizes:
             self.without_result = self._open.op or "a test"
         return tuple(self._done)
+
+
+def _headless(line: str) -> bool | None:
+    """Whether a whole row has a root; None where the line is no whole row, which both halves make certain."""
+    for has_root, pattern in _ROW.items():
+        row = pattern.search(line)
+        if row is not None and row[7] is not None and not line[row.end() :].strip():
+            return has_root
+    return None
 
 
 def _ways(match: re.Match[str], first: Sequence[int]) -> list[_Way]:

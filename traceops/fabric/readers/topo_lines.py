@@ -41,6 +41,8 @@ _HOST_BEFORE = (
     re.compile(r"\[?[\w.-]{1,40}@([\w.-]{1,100})[: ].{0,300}\bnvidia-smi topo\b"),
     re.compile(r".{0,40}\bssh (?:[\w.-]{1,40}@)?([\w.-]{1,100}) .{0,40}\bnvidia-smi topo\b"),
 )
+_ASKED = re.compile(r"\bnvidia-smi topo (-{1,2}[a-z_]{1,20})")  # what for
+_PCI_ONLY = ("-mp", "--matrix_pci")
 _RULE = re.compile(r"-{4,200}")  # clush -b and dshbak: the host's name between two rules
 _MOST_LABELS = 256
 _MOST_CELLS = 1 << 20
@@ -63,7 +65,10 @@ class Row:
 
 @dataclass
 class Matrix:
-    """A matrix while it is read. header: its text, where a terminal wrapped it joined. end: the latest line of it."""
+    """A matrix while it is read. header: its text, where a terminal wrapped it joined. end: the latest line of it.
+
+    pci_only: it was made with ``topo -mp``, which shows the ways over PCIe alone, also where NVLink joins two GPUs.
+    """
 
     host: str | None
     labels: list[str]
@@ -73,6 +78,7 @@ class Matrix:
     rows: dict[str, Row] = field(default_factory=dict)
     last: Row | None = None
     names: dict[str, str] = field(default_factory=dict)
+    pci_only: bool = False
 
 
 def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
@@ -82,7 +88,10 @@ def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
     host: str | None = None
     before = ("", "")
     latest = cells = 0
+    pci_only = False
     for number, line in numbered:
+        if " topo " in line and (asked := _ASKED.search(line)) is not None:
+            pci_only = asked[1] in _PCI_ONLY
         host = _host_before(line, before) or host
         before = (before[1], line)
         if number - latest > _FAR_LINES:
@@ -97,6 +106,7 @@ def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
         header = _header(said) or _header_begin(said)
         if header is not None and len(found) < _MOST_MATRICES:
             open_[speaker] = Matrix(_named(speaker) or host, *header, said, number)
+            open_[speaker].pci_only = pci_only
             found.append(open_[speaker])
             latest = number
         elif matrix is not None and (words := _add(matrix, number, said, line)):

@@ -15,16 +15,24 @@ from traceops.traces.text_lines import text_lines
 _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 
 
-def read_topo_matrices(path: str, text: str | None = None) -> tuple[Machine, ...]:
+def read_topo_matrices(
+    path: str, text: str | None = None, problems: list[str] | None = None
+) -> tuple[Machine, ...]:
     """The machines whose matrices are in a file, or in `text`, in its order; a host that was asked twice once.
 
     Of a matrix that is cut off, what is there is used: a GPU without its row is known from the header. NICs get
-    their names from the NIC legend and their NUMA nodes from their paths. Raises InputError where the file cannot be
-    read or holds no matrix.
+    their names from the NIC legend and their NUMA nodes from their paths. One of
+    ``topo -mp`` does not say how two GPUs reach each other: it leaves NVLink out. problems: where that is said. Raises
+    InputError where the file cannot be read or holds no matrix.
     """
     numbered = text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
     machines: list[Machine] = []
-    for matrix in matrices_in(numbered):
+    matrices = matrices_in(numbered)
+    if problems is not None and any(matrix.pci_only for matrix in matrices):
+        problems.append(
+            "`nvidia-smi topo -mp` leaves NVLink out, so paths between GPUs are not known; give `topo -m`"
+        )
+    for matrix in matrices:
         machine = _machine(path, matrix)
         if machine is not None and not any(_is_told(machine, by) for by in machines):
             machines = [by for by in machines if not _is_told(by, machine)] + [machine]
@@ -48,14 +56,14 @@ def _machine(path: str, matrix: Matrix) -> Machine | None:
     for label in dict.fromkeys(matrix.labels):
         row = matrix.rows.get(label)
         if row is not None:
-            _add_paths(paths, matrix.labels, label, row, path)
+            _add_paths(paths, matrix.labels, label, row, path, pci_only=matrix.pci_only)
         if gpu := GPU.fullmatch(label):
             cpus, numa = _affinity(matrix, row)
             gpus.append(Gpu(int(gpu[1]), numa=numa, cpus=cpus))
         elif not _NO_NIC.match(label):
             name = matrix.names.get(label) or (None if label.startswith("NIC") else label)
             nics.append(Nic(label, name, nic_kind(name), bonded=is_bonded(name)))
-    if not paths and not (len(matrix.labels) == 1 and matrix.rows):
+    if not paths and not (matrix.rows and (len(matrix.labels) == 1 or matrix.pci_only)):
         return None
     known = {gpu.label for gpu in gpus} | {nic.label for nic in nics}
     paths = {pair: found for pair, found in paths.items() if known.issuperset(pair)}
@@ -63,13 +71,19 @@ def _machine(path: str, matrix: Matrix) -> Machine | None:
 
 
 def _add_paths(
-    paths: dict[tuple[str, str], Path], labels: Sequence[str], label: str, row: Row, path: str
+    paths: dict[tuple[str, str], Path],
+    labels: Sequence[str],
+    label: str,
+    row: Row,
+    path: str,
+    *,
+    pci_only: bool,
 ) -> None:
     quote = Quote(path, row.line, row.text)
     for other, word in zip(labels, row.words, strict=False):
         nvlinks = NVLINKS.fullmatch(word)
         kind = "NV" if nvlinks else KINDS.get(word)
-        if kind is None or other == label:
+        if kind is None or other == label or (pci_only and GPU.fullmatch(label) and GPU.fullmatch(other)):
             continue
         found = Path(kind, int(nvlinks[1]) if nvlinks else None, quote=quote)
         back = paths.get((other, label))
@@ -121,8 +135,7 @@ def _is_told(machine: Machine, by: Machine) -> bool:
     ours, theirs = ([of.path(*pair) for pair in pairs] for of in (machine, by))
     hides = any(path is not None and path.kind == "NV" for path in ours)
     return all(
-        a is not None
-        and b is not None
-        and ((a.kind, a.count) == (b.kind, b.count) or (b.kind == "NV" and not hides))
+        a is None
+        or (b is not None and ((a.kind, a.count) == (b.kind, b.count) or (b.kind == "NV" and not hides)))
         for a, b in zip(ours, theirs, strict=True)
     )

@@ -13,6 +13,7 @@ from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
+from traceops.hangs.readers.log_stalls import timed_out_rank
 from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import (
     SURVIVED,
@@ -145,6 +146,8 @@ class _LogReader:
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body)
+        if (late := timed_out_rank(body)) is not None:
+            self._timed_out(late, number, body)
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
         if told is None and is_bare_exception(body) and not body.startswith(_NOT_THE_CAUSE):
@@ -185,6 +188,11 @@ class _LogReader:
         if told.pid is not None and len(self._killed) < _MOST_SPEAKERS:
             self._killed.append((told.pid, open_event))
         return open_event
+
+    def _timed_out(self, rank: int, number: int, body: str) -> None:
+        """A rank whose collective timed out, as another says that only dumps: once, where it says nothing itself."""
+        if self._events.recent("timeout", rank, lambda event: True) is None:
+            self._events.add("timeout", rank, number, body)
 
     def _name_group(self, rank: int | None, group: re.Match[str], completed: int | None) -> None:
         """The timeout itself names no group; the rank's next lines do."""
@@ -341,6 +349,9 @@ class _LogReader:
         if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
             for number, rank, text in self._suspects.found():
                 self._events.add("trouble", rank, number, text)
+            for rank in self._open if self._events.is_empty else ():
+                if (cut := self._tracebacks[rank].cut_off()) is not None:
+                    self._events.add("trouble", rank, *cut)
             events = self._events.in_order()
         for first in reversed(self._boundaries):  # an attempt before the last explains only itself
             latest = tuple(event for event in events if event.line > first)

@@ -11,6 +11,8 @@ from traceops.hangs.crash_kinds import told_alone
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.log_ends import ended
+from traceops.hangs.readers.log_stalls import NEEDLES as STALL_NEEDLES
+from traceops.hangs.readers.log_stalls import stalled_ranks
 
 # As torch's watchdog writes operations -> as its flight recorder does.
 OPERATIONS = {
@@ -123,6 +125,8 @@ def told_by(body: str) -> Told | None:
         return _mismatch(body)
     if "monitoredBarrier" in body:
         return _barrier(body)
+    if (stalled := stalled_ranks(body)) is not None:
+        return Told("missing", body, {"accused": stalled})
     if _NCCL_WARNING in body:
         return _nccl_warning(body)
     if _NCCL_NOTE in body:  # healthy jobs have them: a connection refused and tried again, closed at the end
@@ -179,6 +183,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("monitor", "watchdog was stuck for", ()),
     ("monitor", "monitor thread timeout", ()),
     ("monitor", "No available shared memory broadcast block found", ()),  # vLLM's engine and its workers
+    ("monitor", "atchdog timeout (self.watchdog_timeout=", ()),  # SGLang's scheduler
     ("connection", "ncclRemoteError", ()),
     ("connection", "ncclSystemError", ()),
     ("connection", "remote process exited or there was a network error", ()),
@@ -200,6 +205,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("connection", "DistNetworkError", ()),
     ("connection", "detected fatal errors. This most likely indicates that another task died", ()),  # JAX
     *(("connection", words, ()) for words in OF_RAY),
+    ("connection", "ShutdownHook: lame workers found", ()),  # TensorFlow on TPUs
     ("connection", "Getting socket times out", ()),  # HCCL of Ascend
     ("connection", "Notify register times out", ()),
     ("nccl", "NCCL error", ()),
@@ -291,5 +297,5 @@ NEEDLES: tuple[bytes, ...] = (
     b" died from signal ",
     b"terminated with ", b"exitcode ", b"terminate called after",
     *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
-    *CRASH_NEEDLES, *END_NEEDLES,
+    *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip

@@ -31,6 +31,8 @@ _SAID = re.compile(
 _ANYWHERE = re.compile(
     r"\bUnhandled exception\b|: ABORT\s{0,8}$|\bNVRM: .{0,60}\b(?:RmInitAdapter|rm_init_adapter)\b.{0,60} failed\b"
 )
+# A warning by its level: torch's store did not answer in time.
+_STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
 # One is in whatever _LEVEL and _ANYWHERE find that is severe.
 _WORDS = ("rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled", "NVRM")
@@ -82,6 +84,8 @@ class Suspects:
 
 
 def _is_severe(head: str) -> bool:
+    if "waitForInput" in head and _STORE.search(head) is not None:
+        return True
     if (glog := _GLOG.match(head)) is not None:
         return glog[glog.lastindex or 0] in "EFC"
     if (said := _SAID.match(head)) is not None:

@@ -99,6 +99,12 @@ class Tracebacks:
             return None
         return self._continue(self._open, body)
 
+    def cut_off(self) -> tuple[int, str] | None:
+        """The line and the text of a traceback whose end did not come; None without one, or without its first line."""
+        if self._open is None or self._open.headless or not self._open.frames:
+            return None
+        return self._open.line, f"{_START} … {self._open.frames[-1]} …"
+
     def _begin(self, number: int, body: str, found: int) -> None:
         before = body[:found]
         link: Literal["", "cause", "origin"] = "cause" if self._chained else ""

@@ -74,6 +74,8 @@ def _title(machine: Machine, others: int) -> str:
 def description(machine: Machine, shape: MachineShape) -> str:
     """The devices and what joins the GPUs, in a few sentences."""
     numas = sum(node.number is not None for node in shape.nodes)
+    if any(node.number is None and node.gpus for node in shape.nodes):
+        numas = 0  # how many there are is not known
     parts = [count(machine.gpus, "GPU") if machine.gpus else "No GPU"]
     parts += [count(machine.nics, "network device")] if machine.nics else []
     text = ", ".join(parts) + (f" on {numas} NUMA node{'s' if numas > 1 else ''}" if numas else "") + "."
