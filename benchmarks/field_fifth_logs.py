@@ -29,7 +29,8 @@ FIFTH_LOGS: tuple[Input, ...] = (
             "dmesg with levels and ISO times: Xid 13, an address out of range, and 43 of pt_main_thread; "
             "later the kernel kills vector, httpd and python for memory"
         ),
-        right="illegal memory access|hardware|host's memory", never="✔|holds no evidence", held=True, day=5),
+        right="illegal memory access|hardware|kernel fail on its GPU|host's memory",
+        never="✔|holds no evidence", held=True, day=5),
     Input("gpud_pstore", CRASH, "diagnose",
         "leptonai/gpud@4a8de33a3f02e207f39e9023d67125592d599731",
         "pkg/pstore/testdata/7530486857247/dmesg.txt",

@@ -117,6 +117,16 @@ def test_a_broadcast_may_end_before_others_come(told):
             "illegal_access",
             "illegal memory access",
         ),
+        (
+            "[Tue Sep  9 02:30:28 2025] amdgpu 0000:c6:00.0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x00341051",
+            "illegal_access",
+            "illegal memory access",
+        ),
+        (
+            "RuntimeError: MPS backend out of memory (MPS allocated: 15.05 GB, other allocations: 11.91 GB).",
+            "gpu_memory",
+            "ran out of GPU memory",
+        ),
     ],
 )
 def test_what_kernels_and_rocm_say(told, line, kind, says):
@@ -132,6 +142,9 @@ def test_what_kernels_and_rocm_say(told, line, kind, says):
         "[rank2]:[W303 08:23:41.0 socket.cpp:487] [c10d] waitForInput: socket SocketImpl(fd=71, addr=[localhost]:4, "
         "remote=[localhost]:29500) timed out after 600000ms\n",
         "INFO:tensorflow:ShutdownHook: lame workers found: HeartbeatManager(/job:worker/replica:0/task:0)\n",
+        "2023-11-16 22:21:10,196 INFO    SenderThread:4 [sender.py:send_exit():585] handling exit code: 1\n",
+        "  traceback : Signal 6 (SIGABRT) received by PID 592\n",
+        "HCCL demo error: In function initDevice(): synDeviceAcquire(&handle, nullptr) failed with synapse error: 20\n",
         'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n',
         '[rank2]: Traceback (most recent call last):\n[rank2]:   File "train.py", line 9, in f\n[rank2]:     g(\n',
     ],
@@ -147,3 +160,36 @@ def test_a_traceback_that_the_program_outlived_is_not_cut_off(told):
         told(
             'Exception ignored in: <f>\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nTimeoutError\n'
         )
+
+
+def test_a_timeout_broken_within_its_name(told):
+    diagnosis = told(
+        "[rank0]:[E305 16:45:41.0 ProcessGroupNCCL.cpp:1515] [PG 1 Rank 0] Process group watchdog thread terminated "
+        "with exception: [Rank 0] Watchdog caught collective operation timeout: Work\n"
+        "NCCL(SeqNum=3369, OpType=ALLTOALL, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600000 milliseconds "
+        "before timing out.\n"
+    )
+    assert hang_sentence(diagnosis).startswith("Rank 0 waits in all_to_all #3369, ")
+
+
+def test_who_has_called_more_than_ended_is_not_idle(told):
+    diagnosis = told(
+        "[rank0]:[E305 16:45:41.0 ProcessGroupNCCL.cpp:1709] [PG 1 Rank 0] Timeout at NCCL work: 3369, last enqueued "
+        "NCCL work: 3372, last completed NCCL work: 3368.\n"
+    )
+    assert [status.state for status in diagnosis.ranks] == ["waiting"]
+    assert hang_sentence(diagnosis) == "Rank 0 waits, but what was read does not tell for whom."
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Mean squared error: 0.03",
+        "Validation error: lower than before",
+        "INFO handling exit code: 0",
+        "Type error: 4",
+    ],
+)
+def test_what_only_sounds_like_an_error(told, line):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(f"{line}\n")

@@ -32,6 +32,7 @@ FOREIGN = {
         "traceEvents": [SPAN | {"cat": "toplevel", "name": "ThreadControllerImpl::RunTask"}],
         "metadata": {"source": "DevTools"},
     },
+    "torch.autograd.profiler": [SPAN | {"name": "aten::mm", "pid": "CPU functions", "args": {}}],
     "none of torch's profiler": {"traceEvents": [SPAN | {"cat": "mine", "name": "work"}]},
 }
 

@@ -193,6 +193,13 @@ def _with_activity(root: Root, activities: Mapping[int, StackActivity]) -> Root:
     return replace(root, doing="; ".join(texts[:3]) + ("; …" if len(texts) > 3 else ""))
 
 
+def _is_behind(position: RankPosition) -> bool:
+    """Whether a log counts more collectives that the rank called than ended, and names none of them."""
+    return not position.record.operations and any(
+        (position.enqueued.get(group) or 0) > done for group, done in position.counted.items()
+    )
+
+
 def _rank_statuses(
     evidence: HangEvidence,
     ranks: Mapping[int, RankPosition],
@@ -219,6 +226,7 @@ def _rank_statuses(
             head is not None
             or rank in ready
             or (rank in activities and activities[rank].kind in without_record.WAITING)
+            or (position is not None and _is_behind(position))
         ):
             state = "waiting"
         elif rank in failed:

@@ -34,6 +34,9 @@ _NOT_CPU_COMPUTE = re.compile(
 # Autograd's own frames around operators: a hook that waits for communication waits inside them.
 _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 
+# Operators that run on a GPU only: a trace without launches holds them where it recorded nothing but the CPU.
+_ONLY_ON_GPU = re.compile(r"^(?:aten::)?_?(?:cudnn|miopen)_(?!is_acceptable)")
+
 _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
 
@@ -43,8 +46,9 @@ class Activity:
 
     `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
     call began, or else the activity itself. `host` has the rows of the host's events. `lost` says that the host
-    launched kernels of which the trace holds none. `through_host`: the host runs the collectives of what is on its GPU
-    (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over.
+    launched kernels, or called operators that do, of which the trace holds none. `through_host`: the host runs the
+    collectives of what is on its GPU (gloo); the row of one is the backend's note, which lasts longer, and it is
+    launched when its call is over.
     """
 
     on_gpu: bool
@@ -98,7 +102,8 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = ()) -> Activity
     host = HostRows(events)
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
-        return _cpu_activity(events, host, lost=len(host.kernel_launches) > 0)
+        lost = len(host.kernel_launches) > 0 or bool(named(events, _ONLY_ON_GPU).take(events.name).any())
+        return _cpu_activity(events, host, lost)
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts[launch], start)

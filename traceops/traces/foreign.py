@@ -25,6 +25,8 @@ _MAKERS: tuple[tuple[bytes, str], ...] = (
     (b'"/host:CPU"', "the profiler of JAX or TensorFlow"),
     (b'"model_loading', "ONNX Runtime"),
     (b"NEGOTIATE_", "Horovod's timeline"),
+    (b'"CPU functions"', "torch.autograd.profiler of torch before 1.9"),
+    (b'"CUDA functions"', "torch.autograd.profiler of torch before 1.9"),
     (b'"DevTools"', "Chrome"),
     (b'"ThreadControllerImpl', "Chrome"),
     (b'"CrBrowserMain"', "Chrome"),

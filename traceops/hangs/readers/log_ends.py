@@ -6,6 +6,7 @@ import re
 import signal
 
 _DEEPSPEED = re.compile(r"exits with return code = (-?\d{1,5})\s{0,8}$")
+_WANDB = re.compile(r"\bsend_exit\(\):\d{1,5}\] handling exit code: (\d{1,3})\s{0,8}$")  # its own log
 _KUBERNETES = re.compile(r"^\s{0,20}Exit Code:\s{1,20}(\d{1,3})\s{0,8}$")
 # bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'.
 _SHELL = re.compile(
@@ -23,7 +24,8 @@ _SIGNALS = {
 }  # fmt: skip
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 NEEDLES: tuple[bytes, ...] = (
-    b"exits with return code = ", b"Exit Code:", b"), PID: ", b"general protection fault", b"segfault at",
+    b"exits with return code = ", b"Exit Code:", b"handling exit code: ",
+    b"), PID: ", b"general protection fault", b"segfault at",
     *(words.encode() for words in _SIGNALS),
 )  # fmt: skip
 
@@ -32,6 +34,8 @@ def ended(body: str) -> str | None:
     """How a process ended, in words that `hangs/crash_kinds.py` knows; '' for a plain exit code, None of no end."""
     if "exits with return code" in body and (match := _DEEPSPEED.search(body)) is not None:
         return _told("DeepSpeed's launcher", int(match[1]))
+    if "handling exit code: " in body and (match := _WANDB.search(body)) is not None:
+        return _told("W&B", int(match[1]))
     if "Exit Code:" in body and (match := _KUBERNETES.match(body)) is not None:
         code = int(match[1])
         return _told("Kubernetes", 128 - code if code > 128 else code)

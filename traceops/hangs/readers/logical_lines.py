@@ -12,6 +12,7 @@ from traceops.hangs.readers.log_rules import WORK
 
 _PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
+_TORN = re.compile(r"timeout:(?: W(?:o(?:r(?:k[A-Z]{0,5}\(?)?)?)?)?\s{0,8}$")
 _MEMORY = "out of memory. Tried to allocate"
 _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
 _NCCL = "NCCL error"
@@ -86,7 +87,7 @@ def _begins(line: str) -> bool:
     if len(line) > _LONGEST:
         return False
     if any(words in line for words in _TIMEOUT):
-        return WORK.search(line) is None and ("WorkNCCL(" in line or line.rstrip().endswith("timeout:"))
+        return WORK.search(line) is None and ("WorkNCCL(" in line or _TORN.search(line) is not None)
     if _TO_COME.search(line) is not None:
         return True
     if _MEMORY in line:
