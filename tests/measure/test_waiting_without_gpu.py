@@ -86,3 +86,18 @@ def test_an_operator_that_waits_inside_for_a_collective_computes_only_in_what_it
 def test_waits_of_another_thread_leave_an_operator_whole():
     _, buckets = ledger(op(2, 60, "aten::addmm"), op(2.5, 54.1, "_c10d_functional::wait_tensor", 7))
     assert buckets["compute"] == 58
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("aten::cudnn_convolution", True),
+        ("aten::_cudnn_rnn", True),
+        ("aten::miopen_batch_norm", True),
+        ("aten::cudnn_is_acceptable", False),  # asked on a CPU too
+        ("aten::mkldnn_convolution", False),
+    ],
+)
+def test_operators_that_run_on_a_gpu_only_tell_that_its_kernels_are_missing(name, lost):
+    """A trace that recorded the CPU alone is not one of a run without a GPU."""
+    assert find_activity(build([step(3, 0, 100 * MS), op(0, 10, name)])).lost is lost

@@ -14,7 +14,10 @@ from traceops.measure.summary import RankSummary
 KERNELS_MISSING = Rule(
     id="TO-V008",
     title="The trace holds no GPU activity",
-    fires="Fires where the host launched kernels and the trace of the rank holds none of them.",
+    fires=(
+        "Fires where the host launched kernels, or called operators of cuDNN or MIOpen, and the trace of the rank "
+        "holds no kernel."
+    ),
     advice=(
         "Record again with ProfilerActivity.CUDA. If it was on, CUPTI gave no records: look for another profiler on "
         "the GPU (nsys, ncu, dcgm), for missing rights (NVreg_RestrictProfilingToAdminUsers), and for a libcupti of "
