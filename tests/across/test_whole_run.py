@@ -332,9 +332,21 @@ def test_steps_between_windows_are_none_without_the_profiler():
     """CUPTI stays there, also where it is ended behind the last window."""
     took = np.array([100.0] * 10 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0] * 30)
     recorded = took == 150.0
-    run = SimpleNamespace(step_ms=took, timed=~recorded, like=~recorded, typical_steps=int((~recorded).sum()))
+    run = SimpleNamespace(
+        step_ms=took,
+        timed=~recorded,
+        like=~recorded,
+        typical_steps=int((~recorded).sum()),
+        numbers=np.arange(248),
+    )
     assert plain_step(run) == PlainStep.even(100.0)
     assert plain_step(run, on_gpu=False).ms > 115.0, "without a GPU nothing stays"
+    ended = {"world_size": 1, "ranks": [{"rank": 0, "detached": {"done": True}}]}
+    one, two = ({"skip_first": 6, "unprofiled": 2, "warmup": 2, "active": 4, "repeat": n} for n in (1, 30))
+    assert plain_step(run, {**ended, "schedule": two}).ms == 100.0, "it stays between those of a schedule"
+    assert plain_step(run, {**ended, "schedule": one}).ms > 115.0, (
+        "the second was asked for: it is ended behind each"
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -350,3 +362,18 @@ def test_what_a_rank_does_behind_its_last_collective_its_peers_wait_for_in_the_n
     assert collector.ranks == (0,) and collector.times == 39
     assert collector.more_ms / 39 == pytest.approx(300, rel=0.03)
     assert not [one for one in run.occasions if one.cause == "unknown"]
+
+
+def test_where_too_few_steps_lie_outside_of_the_windows_those_between_do_not_stand_for_them():
+    """They had been disturbed; what the capture timed before its first window had not."""
+    took = np.array([100.0] * 4 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0])
+    recorded = took == 150.0
+    run = SimpleNamespace(
+        step_ms=took,
+        timed=~recorded,
+        like=~recorded,
+        typical_steps=int((~recorded).sum()),
+        numbers=np.arange(213),
+    )
+    assert plain_step(run, {"unprofiled_step_ms": 101.0}) == PlainStep.even(101.0)
+    assert plain_step(run) is None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.whole_run import WholeRun
+from traceops.core.shorter_schedule import steps_needed
 from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.typical import usual_steps
 from traceops.traces.run_manifest import ended_cupti
@@ -76,8 +77,10 @@ class PlainStep:
 
 def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: bool) -> PlainStep | None:
     """Of the whole run; where it tells too little, of the steps that the capture timed. None without either."""
-    found = None if run is None else _of_run(run, on_gpu=on_gpu)
-    if found is not None and (not on_gpu or ended_cupti(manifest)):
+    stays = on_gpu and not ended_cupti(manifest)
+    alone_from = None if stays else steps_needed(manifest.get("schedule")) if on_gpu else 0
+    found = None if run is None else _of_run(run, alone_from)
+    if found is not None and not stays:
         return replace(PlainStep.even(found.whole_ms), longer=found.longer)
     known = manifest.get("unprofiled_step_ms")
     if found is None and isinstance(known, (int, float)) and known > 0:
@@ -85,21 +88,27 @@ def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: boo
     return found
 
 
-def _of_run(run: WholeRun, *, on_gpu: bool) -> PlainStep | None:
-    """As if the profiler stayed behind its windows; None where too few steps are like the others."""
+def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
+    """As if the profiler stayed behind its windows; None where too few steps are like the others.
+
+    Between the windows of a schedule CUPTI stays, also where it is ended behind the last. alone_from: the step from
+    which on it was ended behind each; None: behind none that other windows follow.
+    """
     if run.typical_steps < _ENOUGH:
         return None
     step = run.step_ms
-    whole = _usual_ms(step[run.like])
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start
     if not len(recorded):
-        return PlainStep.even(whole)
+        return PlainStep.even(_usual_ms(step[run.like]))
     number = np.arange(len(step))
     before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
-    outside = before | behind  # between windows CUPTI stays, also where it is ended behind the last one
-    if on_gpu and outside.sum() >= _ENOUGH:
-        whole = _usual_ms(step[outside])
+    alone = before | behind
+    if alone_from is not None:
+        alone |= run.like & (run.numbers >= alone_from)
+    if alone.sum() < _ENOUGH:
+        return None
+    whole = _usual_ms(step[alone])
     if min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
     early, late = _usual_ms(step[before]), _usual_ms(step[behind])
