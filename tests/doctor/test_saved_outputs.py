@@ -257,3 +257,17 @@ def test_a_log_from_the_boot_on_without_xids(tmp_path: Path) -> None:
     assert one(looks, "Xid errors").found == "none in this log"
     with pytest.raises(InputError):
         check_files(saved(tmp_path, notes="[    9.1] nvidia: loading out-of-tree module\n"))
+
+
+def test_lines_without_end_are_read_in_time_that_grows_with_them(tmp_path: Path) -> None:
+    """A pattern that tries every end of a label took minutes for one line of spaces."""
+    odd = "    a" + " " * 300_000 + "b"
+    whole = smi_text({}).replace("    Clocks\n", f"{odd}\n    Clocks\n")
+    smi = parse_smi(whole)
+    assert smi is not None and len(smi.gpus) == 1 and smi.gpus[0].clock == 86
+    deep = (
+        HEAD.format(count=1)
+        + "GPU 00000000:19:00.0\n"
+        + "".join(f"{' ' * at}a\n" for at in range(4, 4000, 4))
+    )
+    assert not read_outputs(saved(tmp_path, deep=deep))[0]

@@ -15,6 +15,7 @@ from traceops.machine.probe import HostFacts
 from traceops.machine.programs import Output
 from traceops.machine.smi import parse_smi
 from traceops.machine.smi_text import listed_gpus
+from traceops.machine.xids import parse_xids
 
 _GZIP = b"\x1f\x8b"
 _MARKS = (
@@ -26,7 +27,6 @@ _MARKS = (
     b"(UUID: ",
     b"GPU0",
 )
-_XIDS = re.compile(r"NVRM: Xid|NVRM: .*fallen off the bus")
 _BOOT = re.compile(r"^(?:\[ *0\.000000\] |.{0,60} kernel: (?:\[ *0\.000000\] )?)Linux version \d", re.M)
 _BUG_REPORT = "NVIDIA bug report log file"
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
@@ -88,7 +88,7 @@ def _read(path: Path, found: _Found) -> None:
         outputs["nvlink"] = text
     if parse_p2p(text) and not _OTHER_P2P.search(text):
         outputs["p2p"] = text
-    if _XIDS.search(text) or _BOOT.search(text):
+    if parse_xids(text) or _BOOT.search(text):
         outputs["log"] = _once(text) if _BUG_REPORT in text else text
     if outputs:
         found.files.append((path, outputs))

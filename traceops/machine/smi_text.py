@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
-_LINE = re.compile(r"( *)([A-Za-z][^:\n]*?)\s*(?:: ?(.*))?$")
 _INDENT = 4
 
 # Where the XML has another name than the text: place in the text -> name in the XML.
@@ -63,17 +62,17 @@ def smi_tree(text: str) -> ET.Element | None:
         if head := _GPU.match(line):
             gpu = ET.SubElement(root, "gpu", id=head[1])
             path = []
-        elif (found := _LINE.match(line.rstrip())) is None:
-            if gpu is not None and line.strip():  # what follows in a log of several things
-                break
-        elif gpu is None:
-            _add(root, "", found[2], found[3])
-        elif not found[1]:
+            continue
+        label, colon, value = line.strip().partition(":")
+        depth = (len(line) - len(line.lstrip(" "))) // _INDENT
+        if gpu is None:
+            _add(root, "", label, value if colon else None)
+        elif label and (depth == 0 or not label[0].isalpha()):  # what follows in a log of several things
             break
-        else:
-            del path[max(len(found[1]) // _INDENT - 1, 0) :]
+        elif label and depth <= len(path) + 1:
+            del path[depth - 1 :]
             parent, place = (path[-1][1], "/".join(name for name, _ in path)) if path else (gpu, "")
-            path.append(_add(parent, place, found[2], found[3]))
+            path.append(_add(parent, place, label, value if colon else None))
     for one in root.findall("gpu"):
         _arrange(one)
         if not all(one.find(name) is not None for name in _WHOLE):
