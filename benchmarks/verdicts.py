@@ -38,8 +38,8 @@ Where the examples are from: `tests/data` is in the repository and has its origi
 fault that was put in. `planted` are runs of 4 H200 with such a fault, or with none. `field` are programs, traces and
 logs as people have them. `outside`, and what has a commit or an issue in its name, others published; logs of issues
 are as posted, shortened. What is said of tables and machines written by hand is no example. A kind without an example
-says what its condition rests on, and what would give one. A `*.report.gz` was kept in place of large traces: its
-sentences are those of that day.
+says what its condition rests on, and what would give one. A `*.report.gz` was kept in place of large traces, and
+a `doctor.json` is what the doctor wrote: their sentences are those of that day.
 """
 
 

@@ -94,7 +94,7 @@ def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) 
 def _hung(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     """Which ranks had not come to the stage, and where the others stood in it."""
     if out := [child.rank for child in ranks if not child.has(LAUNCH, "end")]:
-        return f"not done within {job.deadline_s(LAUNCH):.3g} s: {_who(job, out)} had not imported torch"
+        return f"{_who(job, out)} had not imported torch"
     parts = []
     if out := [child.rank for child in ranks if not child.has(stage, "begin")]:
         parts.append(f"{_who(job, out)} never came to it")
@@ -105,7 +105,7 @@ def _hung(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     parts += [f"{_who(job, at)} stood at: {place}" for place, at in places.items()]
     if done := [child.rank for child in ranks if child.has(stage, "end")]:
         parts.append(f"{_who(job, done)} had done it")
-    return f"not done within {job.deadline_s(stage):.3g} s: {'; '.join(parts)}"
+    return "; ".join(parts)
 
 
 def _failed(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
