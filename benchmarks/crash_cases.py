@@ -125,7 +125,7 @@ ASIDE = frozenset(planted.name for planted in PLANTED[1::2])
 RECORDED: tuple[Planted, ...] = (
     Planted(
         "out_of_memory", ("gpu_memory",), "smaller batch", needs="gpu", at="verdict_faults.py:217",
-        says="too large, not fragmented",
+        says="so the request is too large",
     ),
     Planted(
         "others", ("gpu_memory",), "nvidia-smi", needs="gpu", at="verdict_faults.py:232",
@@ -133,6 +133,6 @@ RECORDED: tuple[Planted, ...] = (
     ),
     Planted(
         "fragmented", ("gpu_memory",), "expandable_segments", needs="gpu", at="verdict_faults.py:228",
-        says="the memory is fragmented",
+        says="in pieces (fragmented)",
     ),
 )  # fmt: skip
