@@ -205,15 +205,18 @@ def launched(monkeypatch):
 
 def test_the_first_nodes_run_json_has_the_ranks_of_all(tmp_path, launched, said):
     first, other, port = tmp_path / "0", node_folder(tmp_path / "1", [2, 3]), free_port()
+    sending = []
 
     def training(*args, **options):
         node_folder(first, [0, 1])
         second = gathering.Gathering(plan_of(other, 1, port), Screen(), [])
         second.ended(by_signal=False)
-        threading.Thread(target=second.send).start()
+        sending.append(threading.Thread(target=second.send))
+        sending[0].start()
         return TorchrunResult(0, None, "")
 
     assert launched(plan_of(first, 0, port), training) == 0
+    sending[0].join()  # what it says is of this test, not of the next
     run = json.loads((first / "run.json").read_text())
     assert [rank["rank"] for rank in run["ranks"]] == [0, 1, 2, 3] and run["ranks_missing"] == []
     assert any(line.startswith("gathered 7 files (0.2 MB)") for line in said), said
