@@ -5,17 +5,19 @@ from setuptools import Extension, find_packages, setup
 BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates": "templates"}
 NATIVE = "traceops/traces/native"
 CUPTI = "traceops/capture/light/native"
+STEPS = "traceops/capture/short_way/native"
 
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": ["py.typed", "traces/*.pyi", "capture/light/*.pyi", "schemas/*.json"],
+        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json"],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
         "traceops.traces": ["native/*"],
+        "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
@@ -39,6 +41,11 @@ setup(
             [f"{CUPTI}/cupti.c"],
             libraries=["dl"],
             optional=True,  # without it a light window is torch's device-only recording
+        ),
+        Extension(
+            "traceops.capture.short_way._short_way",
+            [f"{STEPS}/short_way.c"],
+            optional=True,  # without it the end of a step takes longer
         ),
     ],
 )

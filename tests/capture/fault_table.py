@@ -26,7 +26,7 @@ import torch
 import traceops.capture.script as script
 from traceops.capture import guard, session, steps
 from traceops.capture.last_words import LastWords
-from traceops.capture.observing.signs import GarbageTime
+from traceops.capture.short_way.ways import LongWay
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from faults import Call, Faults
@@ -78,7 +78,7 @@ class Table:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             pass
         inside = frozenset({guard.Guard.run.__code__, guard.contained.__code__})
-        by_chance = frozenset({GarbageTime._told.__code__})
+        by_chance = frozenset({LongWay.collected.__code__})
         self.faults = Faults(
             lambda file: file.startswith(_OURS) and file != guard.__file__, inside, by_chance
         )
@@ -109,6 +109,8 @@ class Table:
         os.environ["TRACEOPS_CAPTURE"] = json.dumps(settings)
         boundaries, original = [], steps._Boundary.when_imported
         steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
+        compiled = session.short_way
+        session.short_way = LongWay  # or how many calls there are would be by chance
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
         main, builtins.during = sys.modules["__main__"], during
@@ -119,6 +121,7 @@ class Table:
         finally:
             steps._Boundary.when_imported, sys.modules["__main__"] = original, main
             del builtins.during
+            session.short_way = compiled
             sys.argv, sys.path[:] = argv, path
             for boundary in boundaries:
                 boundary.remove()
@@ -165,9 +168,7 @@ def _state() -> dict[str, object]:
         "random": random.getstate(),
         "folder": Path.cwd(),
         "threads": [thread.name for thread in _threads()],
-        "collector": [
-            told for told in gc.callbacks if isinstance(getattr(told, "__self__", None), GarbageTime)
-        ],
+        "collector": [told for told in gc.callbacks if isinstance(getattr(told, "__self__", None), LongWay)],
         "hooks": _patched(),
     }
 

@@ -90,7 +90,8 @@ def test_a_rank_that_was_killed_while_it_wrote_has_told_the_step_before(tmp_path
     read_progress(tmp_path)
     for step in (301, 302):
         writer.write("active", step, None)
-    size, at = progress._MEMORY.size, writer._slot
+    size = progress._MEMORY.size
+    at = progress._SLOTS[writer._memory[progress._LAST] != b"\0"]
     for written in range(0, size, 8):  # the record is cleared first, and then written from its begin
         whole = bytes(writer._memory)
         writer._memory[at : at + size] = whole[at : at + written] + bytes(size - written)

@@ -70,11 +70,10 @@ def gpu(monkeypatch):
 
 def ran_out(gpu, folder, history=True):
     """A watch from before the first use of a GPU until memory ran out in step 7."""
-    watch = MemoryWatch(folder, history=history)
+    watch = MemoryWatch(folder, history=history, steps=lambda: 7)
     watch.install(torch.cuda)
     assert not gpu.observers, "nothing is asked of a GPU that the program has not used"
     gpu.first_use()
-    watch.step = 7
     for observer in gpu.observers:
         assert observer(0, 64 * MIB, 100 * MIB, 5 * MIB) is None
     watch.save()
@@ -99,17 +98,17 @@ def test_no_history_without_with_memory(gpu, tmp_path):
 
 
 def test_a_program_that_tries_again_and_again(gpu, tmp_path):
-    watch = MemoryWatch(tmp_path, history=False)
+    done = iter(range(9))
+    watch = MemoryWatch(tmp_path, history=False, steps=lambda: next(done))
     watch.install(torch.cuda)
     gpu.first_use()
-    for step in range(9):
-        watch.step = step
+    for _ in range(9):
         gpu.observers[0](0, MIB, 2 * MIB, 0)
     assert json.loads((tmp_path / RAN_OUT).read_text())["step"] == memory._MOST_SAVED - 1
 
 
 def test_another_rank_ran_out(gpu, tmp_path):
-    watch = MemoryWatch(tmp_path / "rank_1", history=True)
+    watch = MemoryWatch(tmp_path / "rank_1", history=True, steps=lambda: 0)
     (tmp_path / "rank_1").mkdir()
     gpu.on = True
     watch.save_beside_others()

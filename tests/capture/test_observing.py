@@ -14,7 +14,8 @@ import pytest
 from traceops.capture.observing import signs, step_clock
 from traceops.capture.observing.observer import Observer
 from traceops.capture.observing.stacks import Stacks
-from traceops.core.step_log import RECORDED, SKIPPED
+from traceops.capture.short_way.ways import LongWay, short_way
+from traceops.core.step_log import RECORD, RECORDED, SKIPPED
 from traceops.traces.observed import read_observed
 
 
@@ -40,6 +41,7 @@ def slow_function(observer):
 
 
 def test_every_step_is_timed_and_the_host_is_seen(folder):
+    callbacks = list(gc.callbacks)
     observer = Observer(folder, 0)
     flags = [(False, False), (True, False), (True, False), (False, False), (False, True)]
     for recorded, skipped in flags:
@@ -56,7 +58,7 @@ def test_every_step_is_timed_and_the_host_is_seen(folder):
     own = next(f for f in seen.frames if f.function == "slow_function")
     assert own.text == "wait_for(lambda: observer.samples > count)"
     assert "traceops-observer" not in {thread.name for thread in threading.enumerate()}
-    assert not any(isinstance(getattr(told, "__self__", None), signs.GarbageTime) for told in gc.callbacks)
+    assert gc.callbacks == callbacks
 
 
 def test_nobody_looks_while_the_profiler_records(folder):
@@ -159,17 +161,33 @@ def cuda(monkeypatch):
     monkeypatch.setattr(step_clock, "uses_gpu", lambda: True)
     monkeypatch.setattr(step_clock, "_SHORT_NS", 0)
     monkeypatch.setattr(step_clock, "_TAKE_NS", 0)
+    monkeypatch.setattr(step_clock, "_EVENTS_COST", 1e12)
     Event.now = Event.done = 0.0
     return made
 
 
+@pytest.fixture(params=["compiled", "python"])
+def clock(request, monkeypatch):
+    """A function that makes one, and what it has handed out so far."""
+    way = LongWay() if request.param == "python" else short_way()
+    if request.param == "compiled" and type(way) is LongWay:
+        pytest.skip("nothing is compiled here")
+    made, taken = step_clock.StepClock(way), bytearray()
+
+    def records():
+        taken.extend(way.take())
+        return list(RECORD.iter_unpack(taken))
+
+    made.records = records
+    return made
+
+
 def device_us(clock):
-    return [step_clock.RECORD.unpack(record)[1] for record in clock.records]
+    return [record[1] for record in clock.records()]
 
 
-def test_events_are_looked_at_now_and_then_and_at_the_end(cuda, monkeypatch):
+def test_events_are_looked_at_now_and_then_and_at_the_end(clock, cuda, monkeypatch):
     monkeypatch.setattr(step_clock, "_TAKE_NS", 10**18)
-    clock = step_clock.StepClock()
     for _ in range(5):
         Event.now += 10.0
         Event.done = Event.now
@@ -180,8 +198,7 @@ def test_events_are_looked_at_now_and_then_and_at_the_end(cuda, monkeypatch):
     assert device_us(clock) == [0, 10_000, 10_000, 10_000, 10_000]
 
 
-def test_the_devices_time_comes_when_the_device_has_it(cuda):
-    clock = step_clock.StepClock()
+def test_the_devices_time_comes_when_the_device_has_it(clock, cuda):
     for _ in range(4):
         Event.now += 20.0
         clock.ended(0, 0, 0, 0)
@@ -194,8 +211,7 @@ def test_the_devices_time_comes_when_the_device_has_it(cuda):
     assert device_us(clock) == [0, 20_000, 20_000, 0], "the device never got there"
 
 
-def test_nothing_is_put_into_a_graph_that_is_captured(cuda):
-    clock = step_clock.StepClock()
+def test_nothing_is_put_into_a_graph_that_is_captured(clock, cuda):
     Event.done = 1e9
     for step in range(6):
         cuda.capturing = step == 3
@@ -205,35 +221,32 @@ def test_nothing_is_put_into_a_graph_that_is_captured(cuda):
     assert device_us(clock) == [0, 10_000, 10_000, 0, 0, 10_000]
 
 
-def test_steps_that_end_within_each_other_are_all_kept():
+def test_steps_that_end_within_each_other_are_all_kept(clock):
     """Of two threads, or in a signal handler of the script's: the later ones would all be a number too low."""
-    clock = step_clock.StepClock()
     for flags in (1, 2):
         clock.ended(0, 0, 0, flags)
     for _ in range(2):
         clock.resumed()
     clock.finish()
-    assert [step_clock.RECORD.unpack(record)[-1] for record in clock.records] == [1, 2]
+    assert [record[-1] for record in clock.records()] == [1, 2]
 
 
-def test_short_steps_get_no_events(cuda, monkeypatch):
+def test_short_steps_get_no_events(clock, cuda, monkeypatch):
     monkeypatch.setattr(step_clock, "_SHORT_NS", 1e15)
-    clock = step_clock.StepClock()
     for _ in range(8):
         clock.ended(0, 0, 0, 0)
         clock.resumed()
-    assert len(clock.records) >= 7 and device_us(clock)[-1] == 0
+    assert len(clock.records()) >= 7 and device_us(clock)[-1] == 0
 
 
-def test_the_want_of_a_core_is_looked_at_in_recorded_steps_only(monkeypatch):
+def test_the_want_of_a_core_is_looked_at_in_recorded_steps_only(clock, monkeypatch):
     waited = iter([10_000_000, 12_550_000, None, 5_000_000, 3_600_000_000_000])
     monkeypatch.setattr(step_clock, "_waited_for_cores_ns", lambda: next(waited))
-    clock = step_clock.StepClock()
     for next_is_recorded in (True, False, True, True, False):
         clock.ended(0, 0, 0, 0)
         clock.resumed(recorded=next_is_recorded)
     clock.finish()
-    told = [step_clock.RECORD.unpack(record)[5] for record in clock.records]
+    told = [record[5] for record in clock.records()]
     assert told == [0, 25, 0, 0, 65_535], "2.55 ms; not recorded; not told by the system; more than fits"
 
 
@@ -254,14 +267,16 @@ def test_compilations_are_read_where_torch_keeps_them(monkeypatch):
     assert compilations.notes == [["c", 7, 750_000, "forward", "/m.py", 9, "tensor 'x' size mismatch"]]
     utils.compilation_time_metrics.clear()  # torch._dynamo.reset()
     assert compilations.take(9) == (0, 0)
+    utils.compilation_time_metrics["_compile.compile_inner"] = [0.5]
+    assert compilations.take(10) == (500_000_000, 1)
     assert json.dumps(compilations.notes)
 
 
 def test_looks_at_slow_steps_have_a_budget(tmp_path):
     observer = Observer(tmp_path, 0)
     observer.close()
-    clock = observer._clock
-    clock.usual_ns, now = 1e6, clock.begun_ns + int(1e9)
+    way = observer._way
+    way.usual_ns, now = 1e6, way.begun_ns + int(1e9)
     assert observer._slow(now)
     observer._slow_looks = 100
     assert observer._slow(now), "the first ones are free"

@@ -23,6 +23,7 @@ _NAME = "traceops-progress"
 _MEMORY = struct.Struct("=5q")
 _SLOTS = (0, _MEMORY.size)  # of two records, written in turn: one of them is whole at any time
 _TAKEN = 2 * _MEMORY.size  # 1 from when a reader has the memory open
+_LAST = _TAKEN + 1  # which of the two was written last; short_way/native/short_way.c writes them too
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Progress:
 
     step: steps finished. phase: "starting" until the script takes part, a `Phase`, "profiler" while the
     profiler starts or writes its trace, or "ended". samples: what ``step(samples=…)`` counted, or None if
-    nothing was said. sequence: number of the last collective of the default group; None before there is one.
+    nothing was said. sequence: number of the last collective of the default group; None before there is one, and after
+    most short steps, in which nobody looks.
     memory: number of the rank's own file in which its later steps are; None where every step is in the record.
     """
 
@@ -48,6 +50,9 @@ class Progress:
 class ProgressWriter:
     """Rewrites this rank's record: in memory that a reader finds by the record, and every 200 ms in the file.
 
+    Where steps go the short way (`short_way/`), that writes the memory, and the file comes when a step's end looks at
+    everything.
+
     A reader that has looked once keeps the memory open, so it has the last step of a rank that was killed too. It
     says so in the memory. Until then each step goes to the file: the reader may be another user's, or not come in time.
     The file takes 4 µs on a local disk, and 14 where the step has emptied the caches; the memory takes less than 1.
@@ -62,7 +67,18 @@ class ProgressWriter:
         self._memory, self._number = _shared_memory(_name_of(rank, self._file))
         self._behind = None if self._number is None else os.fstat(self._number)
         self._phase = ""
-        self._filed_ns = self._slot = 0
+        self._filed_ns = 0
+
+    @property
+    def memory(self) -> Any:
+        """For who writes a step's record in our place; None where there is none."""
+        return self._memory
+
+    def filed_for_others(self) -> int | None:
+        """The time in the file, where a reader has the memory, so that others may write to it; None where not."""
+        if self._fd is None or self._memory is None or self._memory[_TAKEN] == b"\0":
+            return None
+        return self._filed_ns
 
     def write(self, phase: str, step: int, samples: int | None) -> bool:
         """Replace the record; does nothing after `close`. Whether the file was written too."""
@@ -77,12 +93,13 @@ class ProgressWriter:
             self._to_file(phase, step, samples, now, sequence)
             self._phase, self._filed_ns = phase, now
         if self._memory is not None:
-            self._slot = _MEMORY.size - self._slot
+            last = self._memory[_LAST] == b"\0"
             _MEMORY.pack_into(
-                self._memory, self._slot,
+                self._memory, _SLOTS[last],
                 step, -1 if samples is None else int(samples), now, -1 if sequence is None else sequence,
                 self._filed_ns,
             )  # fmt: skip
+            self._memory[_LAST] = bytes([last])
         return due
 
     def _to_file(
@@ -136,7 +153,7 @@ def _shared_memory(name: str) -> tuple[Any, int | None]:
     if at == ctypes.c_void_p(-1).value:
         os.close(number)
         return None, None
-    return (ctypes.c_char * (_TAKEN + 1)).from_address(at), number
+    return (ctypes.c_char * (_LAST + 1)).from_address(at), number
 
 
 def last_collective() -> int | None:

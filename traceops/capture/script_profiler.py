@@ -12,13 +12,21 @@ from traceops.capture.guard import Guard, contained
 from traceops.capture.manifest import ScriptProfilerRecord
 
 _MODULE = "torch.autograd.profiler"
-_BEGINNINGS = ("_prepare_trace", "_start_trace")  # of torch's profilers, the public ones too
+_PREPARES = "_prepare_trace"
+# Of torch's profilers, the public ones too. What begins in C++ alone is seen when a step's end looks at everything.
+_BEGINNINGS = (
+    ("profile", _PREPARES),
+    ("profile", "_start_trace"),
+    ("emit_nvtx", "__enter__"),
+    ("emit_itt", "__enter__"),
+)
 
 
 class ScriptProfiler:
     """Told where each step ends. A profiler that only warms up is at work too: it is at CUPTI already."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins: Callable[[], None] = lambda: None) -> None:
+        self._begins = begins  # called where one does; it must not fail
         self.record: ScriptProfilerRecord | None = None
         self._began = False
         self.at_work = False  # where the last step ended
@@ -53,6 +61,11 @@ class ScriptProfiler:
             self.record = {"first": before["first"], "last": step, "steps": before["steps"] + 1}
         return within
 
+    @property
+    def quiet(self) -> bool:
+        """Whether none was at work lately: the next step has none either, unless one begins."""
+        return not (self._began or self.at_work or self._within or self._prepared)
+
     def _enabled(self) -> bool:
         if self._is_enabled is None:
             torch = sys.modules.get("torch")
@@ -62,17 +75,19 @@ class ScriptProfiler:
         return self._is_enabled is not None and self._is_enabled()
 
     def _install(self, module: Any) -> None:
-        for name in _BEGINNINGS:
-            original = getattr(module.profile, name, None)
+        for owner, name in _BEGINNINGS:
+            kind = getattr(module, owner, None)
+            original = getattr(kind, name, None)
             if original is not None:
-                method = self._heard(original, prepares=name == _BEGINNINGS[0])
-                self._undo.append(functools.partial(_restore, module.profile, name, method, original))
-                setattr(module.profile, name, method)
+                method = self._heard(original, prepares=name == _PREPARES)
+                self._undo.append(functools.partial(_restore, kind, name, method, original))
+                setattr(kind, name, method)
 
     def _heard(self, original: Callable[..., Any], *, prepares: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(session: Any, *args: Any, **kwargs: Any) -> Any:
             # No call that could fail: torch is half-way in its own work.
+            self._begins()
             self._began, self._prepared = True, False
             result = original(session, *args, **kwargs)
             self._prepared = prepares

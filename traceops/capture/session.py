@@ -30,6 +30,7 @@ from traceops.capture.recorder import OtherThread, Recorder
 from traceops.capture.schedule import NEVER, Phase, Schedule
 from traceops.capture.script_profiler import ScriptProfiler
 from traceops.capture.settings import CaptureSettings, from_environment
+from traceops.capture.short_way.ways import short_way
 from traceops.capture.signals import saving_on_sigterm
 from traceops.capture.step_ends import StepEnds
 from traceops.capture.timing import StepTimer
@@ -48,6 +49,7 @@ _current: Capture | None = None
 
 # For the device to finish when a training breaks off; a healthy one needs the rest of a step.
 _SETTLE_S = 5.0
+_LONG_WAY_NS = 500_000_000  # from one step's end that looks at everything to the next
 _SEVERAL_THREADS = "steps end in several threads, and torch's profiler records one"
 
 
@@ -96,8 +98,7 @@ class Capture:
         told = {"samples_per_step": settings.samples_per_step} if settings.samples_per_step else {}
         self._training = {**told, **(training or {})}
         self._schedule = settings.schedule
-        self._step = 0
-        self._samples: int | None = None
+        self._way = short_way()  # has the number of steps, and of samples
         self._out: Path | None = None
         self._timers: dict[Phase, StepTimer] = {}
         self._scope = ExitStack()
@@ -112,7 +113,7 @@ class Capture:
         self._has_first = False
         # Those that may leave a profiler open, though they are done.
         self._recorders: list[Recorder | FirstWindow] = []
-        self._others = ScriptProfiler()
+        self._others = ScriptProfiler(self._way.rest)
         self._asked: AskedWindows | None = None
         self._skipped = False
         self._held: AbstractContextManager[None] = nullcontext()  # a SIGTERM in it waits for its end
@@ -129,6 +130,18 @@ class Capture:
     def out(self) -> Path | None:
         """The run folder, known once the capture has been entered."""
         return self._out
+
+    @property
+    def _step(self) -> int:
+        return self._way.step
+
+    @_step.setter
+    def _step(self, step: int) -> None:
+        self._way.step = step
+
+    @property
+    def _samples(self) -> int | None:
+        return None if self._way.samples < 0 else self._way.samples
 
     @property
     def steps(self) -> int:
@@ -169,11 +182,12 @@ class Capture:
             self._has_first = True
         self._recorders = [one for one in (self._recorder, self._first) if one is not None]
         self._record = OpenManifest(self._out, place, self._schedule, options, self._training)
-        self._watchers = Watchers(self._record, self.settings, detaching)
+        self._watchers = Watchers(self._record, self.settings, detaching, self._way)
         self._save()
         if self.settings.progress is not None:
             self._doing(CaptureOperation.HEARTBEAT)
             self._progress = ProgressWriter(Path(self.settings.progress), place.rank)
+            self._way.tell_in(self._progress.memory)
             self._asked = AskedWindows(Path(self.settings.progress))
         self._doing(CaptureOperation.PREPARE)
         terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")
@@ -186,7 +200,7 @@ class Capture:
 
     def step(self, samples: int | None = None) -> None:
         """The current step ended. `samples`: how many it trained on here, for samples/s while it runs."""
-        if not self._open:
+        if not self._open or self._way.passed(samples):
             return
         step = self._step
         try:
@@ -201,6 +215,7 @@ class Capture:
     def skipped(self) -> None:
         """The step that ends next left its optimizer out: a gradient scaler found numbers that are none."""
         self._skipped = True
+        self._way.rest()
 
     def _passed(self, samples: int | None) -> None:
         """A step ended, and nothing is due but watching: what most steps of a training are, so it is kept short."""
@@ -214,6 +229,17 @@ class Capture:
                 self._begin(self._step)
             if observer is not None:
                 observer.step_begins(recorded=self._others.at_work or (bool(asked) and self._recording()))
+                self._shorten(observer)
+
+    def _shorten(self, observer: Observer) -> None:
+        """Have the next steps go the short way (`short_way/`), where nothing but watching is due in them."""
+        filed_ns = 0 if self._progress is None else self._progress.filed_for_others()
+        if filed_ns is None or self._idle_until <= self._step or not self._others.quiet or self._skipped:
+            return
+        until = self._idle_until
+        if self._watchers is not None:
+            until = min(until, self._watchers.saves_at(self._step) - 1)  # before that step is over
+        observer.arm(until, self._way.begun_ns + _LONG_WAY_NS, filed_ns)
 
     def _watch_end(self, samples: int | None, *, recorded: bool) -> Observer | None:
         """Tell those who watch that the step ended; the observer has to hear of the next one too."""
@@ -223,7 +249,7 @@ class Capture:
             observer.step_ended(recorded=recorded or others, skipped=self._skipped)
             self._skipped = False
         if samples is not None:
-            self._samples = (self._samples or 0) + samples
+            self._way.samples = max(self._way.samples, 0) + int(samples)
         return observer
 
     def _stepped(self, samples: int | None) -> None:
@@ -305,6 +331,7 @@ class Capture:
         """Told by the guard: end the capture, keep what there is, and say why in the first place that takes it."""
         first = self.failure is None
         self._idle_until = 0
+        self._way.rest()
         rank = self._record.manifest.rank if self._record is not None else who_am_i().rank
         failure = self.failure or failure_of(rank, operation, self._step, error)
         self.failure = failure
@@ -472,6 +499,7 @@ class Capture:
 
         adopt: wait for the trace of a profiler of the script's own.
         """
+        self._way.rest()
         assert self._record is not None
         self._stop_recording()
         note = f"the capture gave way: {reason}"
@@ -504,6 +532,7 @@ class Capture:
         """Leave the folder to a capture that the script opens itself; nothing of this one is kept."""
         global _current
         self._open = False
+        self._way.rest()
         if _current is self:
             _current = None
         if self._recorder is not None:
@@ -551,6 +580,7 @@ class Capture:
         if not self._open:
             return
         self._open = False
+        self._way.rest()
         if _current is self:
             _current = None
         if self._record is None:  # it never began

@@ -16,8 +16,9 @@ from traceops.capture.observing.memory import MemoryWatch
 from traceops.capture.observing.observer import Observer
 from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.recorder import before_other_profilers
-from traceops.capture.schedule import Schedule
+from traceops.capture.schedule import NEVER, Schedule
 from traceops.capture.settings import CaptureSettings
+from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.core.light_log import LIGHT_FILE
 from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
@@ -28,11 +29,16 @@ class Watchers:
     """Those that the settings ask for, from `begin` on; None where not, or where one could not begin."""
 
     def __init__(
-        self, record: OpenManifest, settings: CaptureSettings, detaching: Detaching | None = None
+        self,
+        record: OpenManifest,
+        settings: CaptureSettings,
+        detaching: Detaching | None = None,
+        way: LongWay | None = None,
     ) -> None:
         self._record = record
         self._settings = settings
         self._detaching = detaching
+        self._way = short_way() if way is None else way
         self.observer: Observer | None = None
         self.light: LightWindow | None = None
         self.memory: MemoryWatch | None = None
@@ -53,11 +59,14 @@ class Watchers:
 
     def steps_done(self, steps: int) -> None:
         """So many steps are done. A recorded memory is saved at 16, 32, 64, …: what grows shows in the last of them."""
-        if self.memory is None:
-            return
-        self.memory.step = steps
-        if self._settings.with_memory and steps >= _FIRST_SNAPSHOT and steps.bit_count() == 1:
+        if self.memory is not None and self._settings.with_memory and self.saves_at(steps - 1) == steps:
             self.memory.save()
+
+    def saves_at(self, steps: int) -> int:
+        """The first number of steps beyond `steps` at which a recorded memory is saved."""
+        if self.memory is None or not self._settings.with_memory:
+            return NEVER
+        return max(_FIRST_SNAPSHOT, 1 << max(steps, 0).bit_length())
 
     def window_ends(self, step: int, schedule: Schedule) -> None:
         """Keep what the memory holds at the end of this step, the last of a window."""
@@ -97,7 +106,7 @@ class Watchers:
         """Watch the steps and the host; where that cannot begin, nothing else changes."""
         scope.callback(self.end_observing)
         try:
-            self.observer = Observer(self._record.folder, self._record.manifest.rank)
+            self.observer = Observer(self._record.folder, self._record.manifest.rank, way=self._way)
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
@@ -106,7 +115,8 @@ class Watchers:
 
     def _watch_memory(self, guard: Guard, scope: ExitStack) -> None:
         """Have what the allocator holds saved where memory runs out."""
-        watch = self.memory = MemoryWatch(self._record.folder, history=self._settings.with_memory)
+        way, history = self._way, self._settings.with_memory
+        watch = self.memory = MemoryWatch(self._record.folder, history=history, steps=lambda: way.step)
         undo: list[Callable[[], Any]] = [watch.close]
         scope.callback(lambda: [contained(one) for one in undo])
         contained(when_loaded, {"torch.cuda": watch.install}, guard, undo)

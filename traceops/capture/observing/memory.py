@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,20 @@ _MOST_BYTES = 1 << 28
 
 
 class MemoryWatch:
-    """One rank's; told of steps by `step`, so that what is saved says in which one memory ran out.
+    """One rank's.
 
     folder: of the rank, in the run folder. history: record each allocation's stack from when the program first uses
-    a GPU; it goes on until the process ends, because the program may have asked for one too.
+    a GPU; it goes on until the process ends, because the program may have asked for one too. steps: how many are
+    done, so that what is saved says in which one memory ran out.
     """
 
-    def __init__(self, folder: Path, *, history: bool) -> None:
+    def __init__(self, folder: Path, *, history: bool, steps: Callable[[], int]) -> None:
         self._folder = folder
         self._history = history
         self._saved = 0
         self._off = False
         self._pid = os.getpid()
-        self.step = 0
+        self._steps = steps
 
     def install(self, cuda: Any) -> None:
         """Begin when the program first uses a GPU. cuda: torch's module of that name."""
@@ -103,7 +104,7 @@ class MemoryWatch:
         torch: Any = sys.modules["torch"]
         stats = torch._C._cuda_memoryStats(device)
         told = {
-            "step": self.step, "device": device, "asked_bytes": asked, "total_bytes": total, "free_bytes": free,
+            "step": self._steps(), "device": device, "asked_bytes": asked, "total_bytes": total, "free_bytes": free,
             "allocated_bytes": _current(stats, "allocated_bytes"),
             "reserved_bytes": _current(stats, "reserved_bytes"),
             "retries": int(stats.get("num_alloc_retries", 0)),

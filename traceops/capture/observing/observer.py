@@ -11,9 +11,16 @@ from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
-from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_bytes, allocator_counters
+from traceops.capture.observing.signs import (
+    COMPILED,
+    Compilations,
+    GarbageTime,
+    allocator_bytes,
+    allocator_counters,
+)
 from traceops.capture.observing.stacks import Stacks
-from traceops.capture.observing.step_clock import StepClock, tells_core_waits
+from traceops.capture.observing.step_clock import FIRST, StepClock, tells_core_waits
+from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
@@ -41,7 +48,7 @@ class Observer:
     itself, and `trouble` says why.
     """
 
-    def __init__(self, folder: Path, rank: int, first: int = 0) -> None:
+    def __init__(self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
         header = {
             "rank": rank,
@@ -52,13 +59,14 @@ class Observer:
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
         self._observed.write_bytes(b"")
         self.trouble: str | None = None
-        self._step = first
+        self._first = first
+        self._way = short_way() if way is None else way
         self._device: int | None = None
         self._looking = False  # until the first step is over: what comes before it is the program's start
         self._cost_ns = 30_000.0  # of a look; the first ones are slower
         self._slow_looks = 0
-        self._clock = StepClock()
-        self._begun_ns = self._clock.begun_ns
+        self._clock = StepClock(self._way)
+        self._begun_ns = self._way.begun_ns
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
         self._under_profiler = self._after_window = False
@@ -66,13 +74,17 @@ class Observer:
         self._ended = threading.Event()
         self._thread = daemon_thread("traceops-observer", self._run)
         self._workers = LoaderWorkers(folder)
-        self._garbage = GarbageTime()
+        self._garbage = GarbageTime(self._way)
         try:
             self._thread.start()
         except BaseException:
             self._garbage.close()
             self._workers.close()
             raise
+
+    @property
+    def _step(self) -> int:
+        return self._first + self._way.count
 
     @property
     def samples(self) -> int:
@@ -86,11 +98,11 @@ class Observer:
                 recorded = recorded or self._under_profiler
                 flags = (RECORDED if recorded or self._after_window else 0) | (SKIPPED if skipped else 0)
                 self._after_window = recorded
-                ns, count = self._compilations.take(self._step)
+                step = self._step
+                ns, count = self._compilations.take(step)
                 self._clock.ended(self._garbage.take(), ns, count, flags)
-                if self._clock.begun_ns >= self._weigh_from_ns:
-                    self._weigh(self._clock.begun_ns)
-                self._step += 1
+                if self._way.begun_ns >= self._weigh_from_ns:
+                    self._weigh(step, self._way.begun_ns)
             except Exception as error:
                 self._ended_by(error)
 
@@ -103,8 +115,18 @@ class Observer:
             except Exception as error:
                 self._ended_by(error)
 
+    def arm(self, until: int, due_ns: int, filed_ns: int) -> None:
+        """Have the next steps go the short way, where nothing of this observer is due in them: see `LongWay.arm`."""
+        if self.trouble is not None or self._under_profiler or self._after_window or self._way.count < FIRST:
+            return
+        due_ns = min(due_ns, self._clock.due_ns())
+        times = self._compilations.times()
+        if times is None or isinstance(times, dict):
+            self._way.arm(until, due_ns, filed_ns, sys.modules, times, COMPILED, self._compilations.seen)
+
     def close(self) -> bool:
         """End; our own thread writes what is not written yet. True once that is done; it may be called again."""
+        self._way.rest()
         if self.trouble is None:
             try:
                 self._clock.finish()
@@ -124,6 +146,7 @@ class Observer:
 
     def _give_up(self, error: Exception) -> None:
         self.trouble = f"{type(error).__name__}: {error}"[:200]
+        self._way.rest()
         self._ended.set()
         self._workers.close()
         contained(self._garbage.close)
@@ -152,7 +175,7 @@ class Observer:
             begin = time.perf_counter_ns()
             slow = self._slow(begin)
             if self._looking and (slow or begin >= due):
-                since = max(last, self._clock.begun_ns) if slow else last
+                since = max(last, self._way.begun_ns) if slow else last
                 weight = min(begin - since, int(_MOST_WEIGHT * wait_ns))
                 self._stacks.sample(self._step, max(weight, 0) // 1000)
                 self._slow_looks += slow and begin < due
@@ -174,15 +197,15 @@ class Observer:
 
     def _slow(self, now: int) -> bool:
         """Whether the step that goes on takes longer than it should, and there is time left to look at such steps."""
-        usual = self._clock.usual_ns
-        if usual <= 0 or now - self._clock.begun_ns <= _SLOW * usual:
+        usual = self._way.usual_ns
+        if usual <= 0 or now - self._way.begun_ns <= _SLOW * usual:
             return False
         spare = _SLOW_COST * (now - self._begun_ns)
         return (self._slow_looks - _SLOW_FREE) * self._cost_ns < spare
 
     def _wake_ns(self, now: int, due: float) -> float:
         """When to look next: in a step that takes longer than usual soon, for there are few of them."""
-        usual, begun = self._clock.usual_ns, self._clock.begun_ns
+        usual, begun = self._way.usual_ns, self._way.begun_ns
         if self._looking and self._slow(now):
             return min(due, now + max(_SLOW_STEP_NS, (now - begun) / _SLOW_LOOKS))
         if self._looking and usual >= _LONG_NS:  # of short steps there are so many that waking up would cost
@@ -196,7 +219,7 @@ class Observer:
         if counters is not None:
             self._compilations.notes.append(["m", self._step, *counters])
 
-    def _weigh(self, now: int) -> None:
+    def _weigh(self, step: int, now: int) -> None:
         """What tensors hold where a step ends: there it is alike from step to step, unless something grows."""
         if self._device is None and uses_gpu():
             self._device = sys.modules["torch"].cuda.current_device()
@@ -207,13 +230,12 @@ class Observer:
         self._weighed += 1
         found = allocator_bytes(self._device)
         if found is not None:
-            self._compilations.notes.append(["b", self._step, *found])
+            self._compilations.notes.append(["b", step, *found])
 
     def _write(self) -> None:
-        records = self._clock.records
-        ready = [records.popleft() for _ in range(len(records))]
+        ready = self._way.take()
         if ready:
-            _append(self._steps, b"".join(ready))
+            _append(self._steps, ready)
         notes, self._compilations.notes = self._compilations.notes, []
         lines: list[list[Any]] = [*self._stacks.take(), *notes]
         if lines:

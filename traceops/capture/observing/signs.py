@@ -7,66 +7,57 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from typing import Any
 
+from traceops.capture.short_way.ways import LongWay
 from traceops.core.redaction import redact_text
 
-_COMPILED = ("_compile.compile_inner", "entire_frame_compile")  # torch's own names of a whole compilation
+COMPILED = ("_compile.compile_inner", "entire_frame_compile")  # torch's own names of a whole compilation
 _MOST_REASON = 200
 
 
 class GarbageTime:
-    """Adds up the time that Python's garbage collector takes."""
+    """Has the time that Python's garbage collector takes added up in `way`, where the short way takes it too."""
 
-    def __init__(self) -> None:
-        self._began = 0
-        self._total = 0
+    def __init__(self, way: LongWay) -> None:
+        self.take = way.take_collected
+        self._told = way.collected
         gc.callbacks.append(self._told)
-
-    def take(self) -> int:
-        """Nanoseconds since it was asked last."""
-        total, self._total = self._total, 0
-        return total
 
     def close(self) -> None:
         if self._told in gc.callbacks:
             gc.callbacks.remove(self._told)
-
-    def _told(self, phase: str, info: dict[str, int]) -> None:
-        try:
-            if phase == "start":
-                self._began = time.perf_counter_ns()
-            elif self._began:
-                self._total += time.perf_counter_ns() - self._began
-                self._began = 0
-        except Exception:  # Python would print it in the middle of the script's output
-            self._began = 0
 
 
 class Compilations:
     """What torch.compile compiled, by its own record."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self.seen = 0
         self._known = 0
         self.notes: list[list[Any]] = []
 
     def take(self, step: int) -> tuple[int, int]:
         """Nanoseconds and number of the compilations since it was asked last."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        times = getattr(utils, "compilation_time_metrics", None)
+        times = self.times()
         if not times:
+            self.seen = 0  # torch._dynamo.reset() empties it
             return 0, 0
-        took = next((times[name] for name in _COMPILED if name in times), ())
-        count = len(took) - self._seen
+        took = next((times[name] for name in COMPILED if name in times), ())
+        count = len(took) - self.seen
         if count <= 0:
-            self._seen = len(took)  # torch._dynamo.reset() empties it
+            self.seen = len(took)
             return 0, 0
-        ns = int(sum(took[self._seen :]) * 1e9)
-        self._seen = len(took)
-        self._note(step, getattr(utils, "_compilation_metrics", ()))
+        ns = int(sum(took[self.seen :]) * 1e9)
+        self.seen = len(took)
+        self._note(step, getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", ()))
         return ns, count
+
+    @staticmethod
+    def times() -> dict[str, Any] | None:
+        """Torch's record; None where its compiler is not loaded."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        return getattr(utils, "compilation_time_metrics", None)
 
     def _note(self, step: int, metrics: Any) -> None:
         """Which functions, and why again; torch keeps the last 64."""

@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.short_way.ways import LongWay
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import CORE_WAIT_NS, MOST_CORE_WAIT, MOST_US, RECORD
 
@@ -15,7 +16,9 @@ _MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
 _SHORT_NS = 8e6
 _TAKE_NS = 200_000_000  # between looks at the events: one at a time, each would find the caches cold
-_FIRST = 4  # steps that tell nothing of those after them
+_EVENTS_COST = 0.001  # of the time: what the events may take
+_MOST_EVENT_NS = 200_000  # an event that took longer was interrupted
+FIRST = 4  # steps that tell nothing of those after them
 _OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
 _SCHEDSTAT = Path(
     "/proc/thread-self/schedstat"
@@ -23,36 +26,51 @@ _SCHEDSTAT = Path(
 
 
 class StepClock:
-    """Made where the first step begins; `ended` where each ends. Never makes the host wait for the device."""
+    """Made where the first step begins; `ended` where each ends. Never makes the host wait for the device.
 
-    def __init__(self) -> None:
-        self.records: deque[bytes] = deque()  # ready to be written; another thread may take them
+    way: has the records, and what the steps of the short way change too: where the step began that goes on, about the
+    median step (0 until there are some), and how many there were.
+    """
+
+    def __init__(self, way: LongWay) -> None:
+        self._way = way
         self._record: list[int] | None = None  # of the step that ended, until the next one begins
         self._events: tuple[Any, Any] | None = None  # the device's begin and end of it
-        # Records whose device time is not known yet, and those behind them.
-        self._open: deque[tuple[list[int], tuple[Any, Any] | None]] = deque()
+        self._open: deque[tuple[int, tuple[Any, Any]]] = deque()  # records whose device time is not known yet
         self._spare: list[Any] = []
-        self.begun_ns = time.perf_counter_ns()  # where the step began that goes on
-        self.usual_ns = 0.0  # about the median step, 0 until there are some
-        self._count = 0
-        self._ended = self.begun_ns
+        way.begun_ns = self._ended = self._taken_ns = (
+            time.perf_counter_ns()
+        )  # taken: when the events were looked at
         self._mark: Any = None  # the event at the end of the step before
-        self._taken_ns = self.begun_ns  # when the events were looked at
+        self._event_due_ns = (
+            0  # for the begin of a step: until then the events have had their share of the time
+        )
         self._waited_ns: int | None = None  # for cores, where a recorded step began
+
+    def due_ns(self) -> int:
+        """When an event is due, at the end of a step: now, where the step that goes on began with one."""
+        if self._mark is not None:
+            return 0
+        return self._event_due_ns if self._way.usual_ns >= _SHORT_NS and uses_gpu() else sys.maxsize
 
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
         """A step ended, in which so much went to the garbage collector and the compiler."""
         now = time.perf_counter_ns()
-        before, self._mark = self._mark, self._event()
-        took = now - self.begun_ns
+        before, self._mark = self._mark, None
+        if before is not None or now >= self._event_due_ns:
+            end = self._event()
+            self._events = None if before is None or end is None else (before, end)
+            self._mark = end if now >= self._event_due_ns else None
+            if end is not None:
+                self._charge(now)
+        took = now - self._way.begun_ns
         waited = 0 if self._waited_ns is None else self._core_wait(self._waited_ns)
         # Another thread's step, or one that a handler of the script's ended within ours.
         if self._record is not None:
-            self._open.append((self._record, self._events))
+            self._keep(self._record)
         self._record = [_us(took), 0, _us(gc_ns), _us(compile_ns), 0, waited, min(compiles, 255), flags]
-        self._events = None if before is None or self._mark is None else (before, self._mark)
         self._learn(took)
-        self._ended = self.begun_ns = now
+        self._ended = self._way.begun_ns = now
 
     def resumed(self, *, recorded: bool = False) -> None:
         """The next step begins: what the capture did since `ended` is none of it where it took long.
@@ -63,19 +81,30 @@ class StepClock:
         record, self._record = self._record, None
         own = now - self._ended
         if own > _OWN_WORK_NS:
-            self.begun_ns = now
+            self._way.begun_ns = now
             if self._mark is not None:
                 self._mark = self._event()
         self._waited_ns = _waited_for_cores_ns() if recorded else None
         if record is not None:
             record[4] = _us(own)
-            if self._events is None and not self._open:
-                self.records.append(RECORD.pack(*record))
-                return
-            self._open.append((record, self._events))
-        if now - self._taken_ns >= _TAKE_NS:
+            self._keep(record)
+        if self._open and now - self._taken_ns >= _TAKE_NS:
             self._taken_ns = now
             self._take()
+            self._charge(now)
+
+    def _charge(self, since_ns: int) -> None:
+        """What the events took just now, they have to wait for."""
+        now = time.perf_counter_ns()
+        cost = min(now - since_ns, _MOST_EVENT_NS)
+        self._event_due_ns = max(self._event_due_ns, now) + int(cost / _EVENTS_COST)
+
+    def _keep(self, record: list[int]) -> None:
+        """With the events of its step, if it has some: the records behind it then wait with it."""
+        events, self._events = self._events, None
+        number = self._way.append(RECORD.pack(*record), events is not None)
+        if events is not None:
+            self._open.append((number, events))
 
     def _core_wait(self, before_ns: int) -> int:
         """What the step spent in want of a core, in tenths of a ms."""
@@ -84,41 +113,46 @@ class StepClock:
 
     def _learn(self, ns: int) -> None:
         """Follow the median without keeping the steps; the first ones do not count."""
-        self._count += 1
-        if self._count == _FIRST:
-            self.usual_ns = float(ns)
-        elif self._count > _FIRST:
-            self.usual_ns *= 1.05 if ns > self.usual_ns else 1 / 1.05
+        way = self._way
+        way.count += 1
+        if way.count == FIRST:
+            way.usual_ns = float(ns)
+        elif way.count > FIRST:
+            way.usual_ns *= 1.05 if ns > way.usual_ns else 1 / 1.05
 
     def finish(self) -> None:
         """Give up the device times that are not known yet."""
         record, self._record = self._record, None
         if record is not None:
-            self._open.append((record, self._events))
+            self._keep(record)
         self._take()
-        while self._open:
-            self.records.append(RECORD.pack(*self._open.popleft()[0]))
+        self._open.clear()
+        self._way.held = sys.maxsize
 
     def _take(self) -> None:
+        """Ask the device for the times of steps that it has finished."""
         while self._open:
-            record, events = self._open[0]
-            if events is not None:
-                begin, end = events
-                if end.query():
-                    record[1] = min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US)
-                    if len(self._spare) < 2 * _MOST_PENDING:
-                        self._spare.append(begin)
-                elif len(self._open) <= _MOST_PENDING:
-                    return
+            number, (begin, end) = self._open[0]
+            if end.query():
+                self._way.on_device(number, min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US))
+                self._spare_again(begin, end)
+            elif len(self._open) <= _MOST_PENDING:
+                break
             self._open.popleft()
-            self.records.append(RECORD.pack(*record))
+        self._way.held = self._open[0][0] if self._open else sys.maxsize
+
+    def _spare_again(self, begin: Any, end: Any) -> None:
+        """Of a step that is known; its end may be the begin of the next one."""
+        shared = end is self._mark or (len(self._open) > 1 and self._open[1][1][0] is end)
+        if len(self._spare) < 2 * _MOST_PENDING:
+            self._spare += [begin] if shared else [begin, end]
 
     def _event(self) -> Any:
         """A new event on the current stream; None without a GPU, and while its work is captured into a graph.
 
-        None where steps are short too: an event costs 10 µs, and the host's clock tells such steps well on average.
+        None where steps are short too: the host's clock tells such steps well on average.
         """
-        if self._count > _FIRST and self.usual_ns < _SHORT_NS:
+        if self._way.count > FIRST and self._way.usual_ns < _SHORT_NS:
             return None
         if not uses_gpu():
             return None

@@ -1,0 +1,1 @@
+"""The end of a step in which nothing is due."""
