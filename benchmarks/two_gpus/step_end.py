@@ -2,9 +2,9 @@
 
 python step_end.py KIND:SECONDS…    KIND: resnet, llama, or the ms of a step of many small operators
 
-One capture stays open. In every second stretch of steps it is told of each step's end, in the others it hears nothing
-and takes no samples. So what else the machine does meets both alike, which it does not in blocks of a second. Beside
-that, each call is timed by itself.
+A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. In every second
+stretch of steps it is told of each step's end, in the others it hears nothing and takes no samples. So what else the
+machine does meets both alike, which it does not in blocks of a second. Beside that, each call is timed by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from behind_models import KINDS, training
 from cupti_common import CUDA, beside, say, sync
-from observe_cost import interval, whole_capture
+from observe_cost import hooked, interval, whole_capture
 from observe_pairs import host, until_takes
 
 from traceops.capture.progress import read_progress
@@ -55,6 +55,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     capture = whole_capture(folder)
     assert capture._watchers is not None and capture._watchers.observer is not None
     observer = capture._watchers.observer
+    step_ends = hooked(capture)
     seen = read_progress(folder)  # as the launcher does: from then on the heartbeat goes to memory
     count = max(8, round(60 / ms))
     calls: list[float] = []
@@ -64,10 +65,11 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     while time.monotonic() < until or len(stretches) % 2 == 0:
         on = len(stretches) % 2 == 1
         if on:
+            capture._way.rest()
             observer.step_ended(recorded=True)
             observer.step_begins(recorded=False)
             step()
-            capture.step()
+            step_ends()
         else:
             step()
         sync()
@@ -76,12 +78,13 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
             step()
             if on:
                 called = time.perf_counter_ns()
-                capture.step()
+                step_ends()
                 calls.append((time.perf_counter_ns() - called) / 1e3)
         sync()
         stretches.append((time.perf_counter() - began) / count)
         cpu.append((time.process_time() - cpu_began) / count)
         if on:
+            capture._way.rest()
             observer.step_ended(recorded=False)
             observer.step_begins(recorded=True)
     told = {}
@@ -92,7 +95,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
         pairs=len(stretches) // 2, steps=count, **told,
         call_us=[round(float(one), 2) for one in np.quantile(calls, (0.05, 0.5, 0.95, 0.99))],
         call_mean_us=round(float(np.mean(calls)), 2), samples=observer.samples, trouble=observer.trouble,
-        taken=[one.memory for one in seen], failure=str(capture.failure),
+        taken=[one.memory for one in seen], failure=str(capture.failure), short=type(capture._way).__name__,
     )  # fmt: skip
     capture.__exit__(None, None, None)
 

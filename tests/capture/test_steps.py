@@ -182,3 +182,61 @@ def test_an_engine_s_step_counts_once_however_many_optimizer_steps_it_takes(watc
     assert len(ends) == 5
     for name in [name for name in sys.modules if name.startswith("deepspeed")]:
         del sys.modules[name]
+
+
+def optimizer_class(torch, name, step=lambda self: None):
+    """One of its own: torch wraps the step of each class once in a process."""
+    return type(name, (torch.optim.Optimizer,), {"step": step})
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "fired", ["aaaaaa", "aaabbbbaaa", "abababab", "aababbaabb", "abcabcabc", "aabbccaabbcc"]
+)
+@pytest.mark.parametrize("short", [True, False])
+def test_what_ends_a_step_is_decided_and_counted_alike_however_short_the_way(fired, short):
+    """One optimizer alone goes a shorter way than the detector's: it has to come to the same."""
+    torch = pytest.importorskip("torch")
+    longer, passed, errors = [], [], []
+    detector, expected, counted = StepDetector(), [], {"SGD.step": [0, 0], "Adam.step": [0, 0]}
+    boundary = on_training_step(
+        lambda: longer.append(1), Guard(lambda *what: errors.append(what)),
+        passed=lambda: (passed.append(1), short)[1],
+    )  # fmt: skip
+    try:
+        kinds = {"a": optimizer_class(torch, "SGD"), "b": optimizer_class(torch, "Adam")}
+        kinds["c"] = kinds["a"]
+        optimizers = {
+            name: kinds[name]([torch.zeros(1, requires_grad=True)], {}) for name in sorted({*fired})
+        }
+        for name in fired:
+            before = len(passed)
+            optimizers[name].step()
+            ended = detector.stepped(id(optimizers[name]))
+            counted[f"{kinds[name].__name__}.step"][not ended] += 1
+            expected.append(ended)
+            assert len(passed) - before == ended
+        assert len(longer) == (0 if short else sum(expected))
+        told = boundary.ends()
+        assert told.ends == {name: ends for name, (ends, _) in counted.items() if ends}
+        assert told.within == {name: within for name, (_, within) in counted.items() if within}
+    finally:
+        boundary.remove()
+    optimizers["a"].step()
+    assert len(passed) == sum(expected) and not errors
+
+
+@pytest.mark.torch
+def test_an_optimizer_within_another_is_a_part_of_its_step_on_the_short_way_too(watched):
+    torch = pytest.importorskip("torch")
+    boundary, ends = watched()
+    inner = optimizer_class(torch, "SGD")([torch.zeros(1, requires_grad=True)], {})
+    for _ in range(3):
+        inner.step()
+    assert len(ends) == 3
+    wrapper = optimizer_class(torch, "Wrapper", lambda self: inner.step())(inner.param_groups, {})
+    for _ in range(4):
+        wrapper.step()
+    assert len(ends) == 6, "the first of them may still belong to the inner one's step"
+    assert boundary.ends().ends == {"SGD.step": 3, "Wrapper.step": 3}
+    assert boundary.ends().within == {"Wrapper.step": 1}

@@ -20,6 +20,11 @@ class AfterBackward:
         self._due: Callable[[], None] | None = None
         self._undo: Callable[[], None] | None = None
 
+    @property
+    def watching(self) -> bool:
+        """Whether a step has come due within a backward pass."""
+        return self._undo is not None
+
     def do(self, call: Callable[[], None]) -> None:
         """Now, or once the backward pass that runs in this thread has returned."""
         if not in_backward():

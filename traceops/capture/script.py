@@ -79,7 +79,9 @@ def _opened(argv: Sequence[str]) -> Capture:
 
 
 def _watch_steps(session: Capture) -> None:
-    boundary = on_training_step(session.step, session.guard, session.skipped, session.settings.step_on)
+    boundary = on_training_step(
+        session.step, session.guard, session.skipped, session.settings.step_on, session.passed
+    )
     session.on_failure(boundary.remove)
     session.ends_of_steps = boundary.ends
 

@@ -125,6 +125,9 @@ class Capture:
         self.failure: CaptureFailure | None = None
         self.ends_of_steps: Callable[[], StepEnds] = StepEnds  # what ended the steps, by whoever calls step()
         self.guard = Guard(self._failed)
+        self.passed: Callable[[], bool] = (
+            self._way.passed
+        )  # what `step` asks first, for who need not call it then
 
     @property
     def out(self) -> Path | None:

@@ -31,27 +31,32 @@ class StepDetector:
     """
 
     def __init__(self) -> None:
-        self._round: list[int] = []
+        self._round: dict[int, None] = {}  # in their order; there may be one for each parameter
         self._learned = False
         self._marker: int | None = None
+
+    @property
+    def alone(self) -> int | None:
+        """The optimizer whose step is sure to end a training step next, and changes nothing here."""
+        return None if self._round else self._marker
 
     def stepped(self, optimizer: int) -> bool:
         """Whether the step of the optimizer with this identity ends a training step."""
         if not self._learned:
             if optimizer not in self._round:
-                self._round.append(optimizer)
+                self._round[optimizer] = None
                 return len(self._round) == 1
-            self._marker = self._round[-1]
+            self._marker = next(reversed(self._round))
             self._learned = True
-            self._round = []
+            self._round = {}
         if optimizer == self._marker:
-            self._round = []
+            self._round = {}
             return True
         if optimizer in self._round:
             self._marker = optimizer
-            self._round = []
+            self._round = {}
             return True
-        self._round.append(optimizer)
+        self._round[optimizer] = None
         return False
 
 
@@ -59,9 +64,14 @@ class _Boundary:
     """Calls `step` after the outermost optimizer has returned, so that its range ends inside the step."""
 
     def __init__(
-        self, step: Callable[[], None], guard: Guard, skipped: Callable[[], None] = lambda: None
+        self,
+        step: Callable[[], None],
+        guard: Guard,
+        skipped: Callable[[], None] = lambda: None,
+        passed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._step = step
+        self._passed = passed
         self._skipped = skipped
         self._guard = guard
         self._detector = StepDetector()
@@ -73,20 +83,26 @@ class _Boundary:
         self._any = False  # optimizer has stepped since the gradient scaler's last update
         self._ends: Counter[str] = Counter()
         self._within: Counter[str] = Counter()
+        self._alone: int | None = None  # the detector's, how often it has stepped since, and its label
+        self._again = 0
+        self._label = ""
         self._thread = threading.get_ident()
         self._after_backward = AfterBackward()
         self._undo.append(self._after_backward.remove)
 
     def ends(self) -> StepEnds:
         """What was taken for the end of a step so far."""
-        return StepEnds(dict(self._ends), dict(self._within))
+        again = Counter({self._label: self._again} if self._again else {})
+        return StepEnds(dict(self._ends + again), dict(self._within))
 
     def _is_end(self, what: object, label: str) -> bool:
-        if self._detector.stepped(id(what)):
-            self._ends[label] += 1
-            return True
-        self._within[label] += 1
-        return False
+        if self._again:
+            self._ends[self._label] += self._again
+            self._again = 0
+        ends = self._detector.stepped(id(what))
+        (self._ends if ends else self._within)[label] += 1
+        self._alone, self._label = self._detector.alone, label
+        return ends
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step is complete."""
@@ -134,12 +150,11 @@ class _Boundary:
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """`step` of an optimizer class, watched for where the outermost call ends."""
+        torch = sys.modules["torch"]
 
         @functools.wraps(step)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            from torch.compiler import is_compiling
-
-            if self.off or is_compiling():
+            if self.off or torch.compiler.is_compiling():
                 return step(*args, **kwargs)
             self._depth += 1
             try:
@@ -148,7 +163,9 @@ class _Boundary:
                 self._depth -= 1
             if self._due and self._depth == 0:
                 self._due = False
-                self._after_backward.do(self._step)
+                # The short way may pass within backward too, until a step that takes the long one is seen there.
+                if self._after_backward.watching or not self._passed():
+                    self._after_backward.do(self._step)
             return result
 
         return watched
@@ -199,11 +216,19 @@ class _Boundary:
         from torch._compile import _disable_dynamo
 
         uncompiled = _disable_dynamo(self.stepped)
+        torch = sys.modules[
+            "torch"
+        ]  # half loaded, and an import in the hook would take longer than all else there
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            from torch.compiler import is_compiling
-
-            (uncompiled if is_compiling() else self.stepped)(optimizer)
+            if torch.compiler.is_compiling():
+                uncompiled(optimizer)
+            elif id(optimizer) == self._alone and self._depth == 1 and not self._engines:
+                # What `stepped` would do. Nothing here can fail.
+                self._again += 1
+                self._any = self._due = True
+            else:
+                self.stepped(optimizer)
 
         handles: list[Any] = []
         self._undo.append(lambda: handles and handles.pop().remove())
@@ -255,12 +280,14 @@ def on_training_step(
     guard: Guard,
     skipped: Callable[[], None] = lambda: None,
     step_on: str = "optimizer",
+    passed: Callable[[], bool] = lambda: False,
 ) -> _Boundary:
     """Call `step` whenever a training step ends, from the moment that torch.optim is imported.
 
     guard: for what runs here before `step`. skipped: called before it where a gradient scaler left the optimizer out.
-    step_on: see `CaptureSettings`. The result's `remove` ends it.
+    step_on: see `CaptureSettings`. passed: asked first where an optimizer ends a step; True: `step` need not be called.
+    The result's `remove` ends it.
     """
-    boundary = _Boundary(step, guard, skipped)
+    boundary = _Boundary(step, guard, skipped, passed)
     boundary.when_imported(step_on)
     return boundary

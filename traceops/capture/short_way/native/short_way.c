@@ -8,10 +8,9 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <pthread.h>
 #include <stdint.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #ifdef Py_GIL_DISABLED
 #error "the interpreter's lock is what keeps the threads apart here"
@@ -38,7 +37,8 @@ typedef struct {
     double usual_ns;
     /* Until when nothing is due, and what would tell that something is. */
     int armed;
-    long thread;
+    unsigned long thread;
+    unsigned forks;
     long long until, due_ns, filed_ns;
     PyObject *modules, *compiled, *names; /* sys.modules; torch's times of compilations, and their keys in it */
     Py_ssize_t known_modules, seen;
@@ -49,6 +49,11 @@ typedef struct {
     size_t used, room;
     long long first, held;
 } Way;
+
+/* How often this process and those before it have been forked: to ask for its number would take a call to the system. */
+static unsigned forks;
+
+static void forked(void) { forks++; }
 
 static long long clock_ns(clockid_t which) {
     struct timespec now;
@@ -98,7 +103,7 @@ static int passed(Way *way, PyObject *samples, const long long *times) {
     now = times != NULL ? times[0] : clock_ns(CLOCK_MONOTONIC);
     if (way->step >= way->until || now >= way->due_ns || way->used == way->room || may_have_compiled(way))
         return 0;
-    if (syscall(SYS_gettid) != way->thread) /* a forked process has another too */
+    if (PyThread_get_thread_ident() != way->thread || forks != way->forks)
         return 0;
     if (samples != Py_None) {
         if (!PyLong_CheckExact(samples))
@@ -151,7 +156,7 @@ static PyObject *way_arm(Way *way, PyObject *arguments) {
     Py_XSETREF(way->compiled, PyDict_Check(compiled) ? Py_NewRef(compiled) : NULL);
     Py_XSETREF(way->names, Py_NewRef(names));
     way->known_modules = PyDict_GET_SIZE(modules);
-    way->thread = syscall(SYS_gettid);
+    way->thread = PyThread_get_thread_ident(), way->forks = forks;
     way->armed = 1;
     Py_RETURN_NONE;
 }
@@ -304,8 +309,12 @@ static PyTypeObject type = {
 static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "_short_way", .m_size = -1};
 
 PyMODINIT_FUNC PyInit__short_way(void) {
+    static int watched; /* forks are, once for a process */
     if (PyType_Ready(&type) != 0)
         return NULL;
+    if (!watched && pthread_atfork(NULL, NULL, forked) != 0)
+        return PyErr_NoMemory();
+    watched = 1;
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && PyModule_AddObjectRef(made, "ShortWay", (PyObject *)&type) != 0)
         Py_CLEAR(made);
