@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.observing.observer import Observer
+from traceops.capture.progress import read_progress
 from traceops.capture.schedule import Schedule
 from traceops.capture.session import Capture
 from traceops.capture.settings import CaptureSettings
@@ -77,13 +78,13 @@ class Observing:
 def whole_capture(folder: Path) -> Capture:
     """What a rank of `traceops run` has open; `hooked` is what calls its `step` there.
 
-    As if many steps had passed: in the first ones each heartbeat goes to its file.
+    Read once, as the launcher does: until then each heartbeat goes to its file too.
     """
     settings = CaptureSettings(
         out=str(folder / "run"), schedule=NEVER, overwrite=True, progress=str(folder), launched=True
     )
     capture = Capture(settings, automatic=True).__enter__()
-    capture._step = 1000
+    read_progress(folder)
     return capture
 
 

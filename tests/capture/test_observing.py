@@ -231,6 +231,44 @@ def test_steps_that_end_within_each_other_are_all_kept(clock):
     assert [record[-1] for record in clock.records()] == [1, 2]
 
 
+def test_a_step_that_ends_within_anothers_end_keeps_that_ones_events(clock, cuda):
+    Event.done = 1e9
+    for now in (10.0, 20.0, 50.0):
+        Event.now = now
+        clock.ended(0, 0, 0, 0)
+    clock.resumed()
+    clock.finish()
+    assert device_us(clock) == [0, 10_000, 30_000]
+
+
+@pytest.mark.parametrize(("step_ms", "known"), [(10, 1 / 7), (20, 1 / 4), (29, 1 / 3), (31, 1), (200, 1)])
+def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms, known):
+    """An event of 30 µs fits into each step from 30 ms on; of shorter steps some have one at each end."""
+    now, events = [10**9], []
+
+    class Dear(Event):
+        def record(self):
+            super().record()
+            now[0] += 30_000
+            events.append(now[0])
+
+    cuda.Event = Dear
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(step_clock, "_EVENTS_COST", 0.001)
+    clock._way.begun_ns = clock._ended = clock._taken_ns = began = now[0]
+    for _ in range(600):
+        now[0] += step_ms * 1_000_000 - 30_000
+        Event.now = Event.done = now[0] / 1e6
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    clock.finish()
+    told = device_us(clock)
+    assert len(told) == 600 and abs(sum(us > 0 for us in told) / 600 - known) < 0.01
+    assert all(us == 0 or abs(us - 1000 * step_ms) <= 31 for us in told)
+    assert 30_000 * len(events) <= 0.00101 * (now[0] - began) + 60_000
+    assert len({id(event) for event in clock._spare}) == len(clock._spare) <= 2 + 200 // step_ms
+
+
 def test_short_steps_get_no_events(clock, cuda, monkeypatch):
     monkeypatch.setattr(step_clock, "_SHORT_NS", 1e15)
     for _ in range(8):

@@ -56,6 +56,10 @@ class StepClock:
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
         """A step ended, in which so much went to the garbage collector and the compiler."""
         now = time.perf_counter_ns()
+        if (
+            self._record is not None
+        ):  # another thread's, or one that a handler of the script's ended within ours
+            self._keep(self._record)
         before, self._mark = self._mark, None
         if before is not None or now >= self._event_due_ns:
             end = self._event()
@@ -65,9 +69,6 @@ class StepClock:
                 self._charge(now)
         took = now - self._way.begun_ns
         waited = 0 if self._waited_ns is None else self._core_wait(self._waited_ns)
-        # Another thread's step, or one that a handler of the script's ended within ours.
-        if self._record is not None:
-            self._keep(self._record)
         self._record = [_us(took), 0, _us(gc_ns), _us(compile_ns), 0, waited, min(compiles, 255), flags]
         self._learn(took)
         self._ended = self._way.begun_ns = now
