@@ -15,7 +15,7 @@ from traceops.capture.observing import signs, step_clock
 from traceops.capture.observing.observer import Observer
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.short_way.ways import LongWay, short_way
-from traceops.core.step_log import RECORD, RECORDED, SKIPPED
+from traceops.core.step_log import EVENT, RECORD, RECORDED, SKIPPED, SPAN
 from traceops.traces.observed import read_observed
 
 
@@ -159,7 +159,6 @@ def cuda(monkeypatch):
     made.is_current_stream_capturing = lambda: made.capturing
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=made))
     monkeypatch.setattr(step_clock, "uses_gpu", lambda: True)
-    monkeypatch.setattr(step_clock, "_SHORT_NS", 0)
     monkeypatch.setattr(step_clock, "_TAKE_NS", 0)
     monkeypatch.setattr(step_clock, "_EVENTS_COST", 1e12)
     Event.now = Event.done = 0.0
@@ -241,8 +240,8 @@ def test_a_step_that_ends_within_anothers_end_keeps_that_ones_events(clock, cuda
     assert device_us(clock) == [0, 10_000, 30_000]
 
 
-@pytest.mark.parametrize(("step_ms", "known"), [(10, 1 / 7), (20, 1 / 4), (29, 1 / 3), (31, 1), (200, 1)])
-def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms, known):
+@pytest.mark.parametrize(("step_ms", "single"), [(1, 1 / 60), (10, 1 / 7), (20, 1 / 4), (31, 1), (200, 1)])
+def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms, single):
     """An event of 30 µs fits into each step from 30 ms on; of shorter steps some have one at each end."""
     now, events = [10**9], []
 
@@ -262,19 +261,37 @@ def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms,
         clock.ended(0, 0, 0, 0)
         clock.resumed()
     clock.finish()
-    told = device_us(clock)
-    assert len(told) == 600 and abs(sum(us > 0 for us in told) / 600 - known) < 0.01
-    assert all(us == 0 or abs(us - 1000 * step_ms) <= 31 for us in told)
+    records = clock.records()
+    own = [record[1] for record in records if record[1] and not record[7] & SPAN]
+    assert len(records) == 600 and abs(len(own) / 600 - single) < 0.01
+    assert all(abs(us - 1000 * step_ms) <= 31 for us in own)
+    spans = [number for number, record in enumerate(records) if record[7] & SPAN]
+    marks = [number for number, record in enumerate(records) if record[7] & EVENT]
+    for number in spans:
+        count = number - max(mark for mark in marks if mark < number)
+        assert count > 1 and records[number][1] == pytest.approx(count * 1000 * step_ms, abs=31 * count)
+    assert bool(spans) == (single < 1)
     assert 30_000 * len(events) <= 0.00101 * (now[0] - began) + 60_000
     assert len({id(event) for event in clock._spare}) == len(clock._spare) <= 2 + 200 // step_ms
 
 
-def test_short_steps_get_no_events(clock, cuda, monkeypatch):
-    monkeypatch.setattr(step_clock, "_SHORT_NS", 1e15)
-    for _ in range(8):
+def test_a_span_ends_where_the_capture_itself_was_at_work(clock, cuda, monkeypatch):
+    """A window that is written makes the device idle, and the steps beside it are as long as the others."""
+    now = [10**9]
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    clock._way.begun_ns = clock._ended = clock._taken_ns = now[0]
+    Event.done = 1e9
+    for step in range(9):
+        clock._event_due_ns = 0 if step in (1, 6) else 10**18
+        now[0] += 10_000_000
+        Event.now = now[0] / 1e6
         clock.ended(0, 0, 0, 0)
+        now[0] += 5_000_000 if step == 4 else 0
+        Event.now = now[0] / 1e6
         clock.resumed()
-    assert len(clock.records()) >= 7 and device_us(clock)[-1] == 0
+    clock.finish()
+    assert device_us(clock) == [0, 0, 10_000, 0, 0, 0, 0, 10_000, 0]
+    assert [record[7] for record in clock.records()] == [0, EVENT, EVENT, 0, 0, 0, EVENT, EVENT, 0]
 
 
 def test_the_want_of_a_core_is_looked_at_in_recorded_steps_only(clock, monkeypatch):

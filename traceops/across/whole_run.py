@@ -12,6 +12,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.step_times import device_ms
 from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     CodePlace,
@@ -124,11 +125,12 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
     shape = (len(ranks), len(numbers))
     took, garbage, compiled = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
     recorded = np.zeros(len(numbers), dtype=bool)
-    on_device = all(_on_device(one) for one in ranks)
+    devices = [device_ms(one.steps) for one in ranks]
+    on_device = all(map(_known, ranks, devices))
     skipped = 0
     for row, one in enumerate(ranks):
         at = slice(one.first - first, one.first - first + len(one.steps))
-        took[row, at] = _took_ms(one, on_device)
+        took[row, at] = _took_ms(one, devices[row] if on_device else None)
         garbage[row, at] = one.steps["gc_us"] / 1e3
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
@@ -348,17 +350,15 @@ def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasio
     )
 
 
-def _took_ms(one: Observed, on_device: bool) -> Floats:
-    host = one.steps["host_us"] / 1e3
-    if not on_device:
-        return np.asarray(host)
-    device = one.steps["device_us"] / 1e3
-    return np.where(device > 0, device, host)
+def _took_ms(one: Observed, device: Floats | None) -> Floats:
+    host: Floats = one.steps["host_us"] / 1e3
+    return host if device is None else np.where(np.isnan(device), host, device)
 
 
-def _on_device(one: Observed) -> bool:
-    later = one.steps["device_us"][1:]
-    return len(later) > 0 and float((later > 0).mean()) >= _ON_DEVICE
+def _known(one: Observed, device: Floats) -> bool:
+    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside."""
+    free = (one.steps["flags"] & RECORDED == 0)[1:]
+    return bool(free.any()) and float((~np.isnan(device[1:][free])).mean()) >= _ON_DEVICE
 
 
 def _start(timed: Mask, like: Mask) -> Mask:

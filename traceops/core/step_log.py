@@ -25,9 +25,9 @@ STEPS_FILE = "steps.bin"
 OBSERVED_FILE = "observed.jsonl"
 LOADER_GLOB = "loader.*.*.jsonl"
 MAGIC = b"traceops steps 1\n"
-# Of one step: by the host's clock; on the GPU's own timeline (0: not known); in Python's garbage collector; in
-# torch.compile; in the capture itself after the step, all µs; in which the training thread wanted a core and had none,
-# in tenths of a ms (of recorded steps; 0 too where nothing tells, see `core_waits`); compilations; flags.
+# Of one step: by the host's clock; on the GPU's own timeline (0: not known; see SPAN); in Python's garbage collector;
+# in torch.compile; in the capture itself after the step, all µs; in which the training thread wanted a core and had
+# none, in tenths of a ms (of recorded steps; 0 too where nothing tells, see `core_waits`); compilations; flags.
 RECORD = struct.Struct("<IIIIIHBB")
 FIELDS = (
     ("host_us", "<u4"), ("device_us", "<u4"), ("gc_us", "<u4"), ("compile_us", "<u4"), ("own_us", "<u4"),
@@ -38,6 +38,8 @@ CORE_WAIT_NS = 100_000  # of one in `core_wait`
 MOST_CORE_WAIT = (1 << 16) - 1
 RECORDED = 1  # the profiler was at work, or the ranks were not yet together again after it
 SKIPPED = 2  # a gradient scaler skipped the optimizer
+EVENT = 4  # the GPU was asked for the time at this step's end
+SPAN = 8  # `device_us` is of all steps behind the latest EVENT before this one, and of this step
 
 
 def loader_file(worker: int, pid: int) -> str:

@@ -10,11 +10,10 @@ from typing import Any
 
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.timing import uses_gpu
-from traceops.core.step_log import CORE_WAIT_NS, MOST_CORE_WAIT, MOST_US, RECORD
+from traceops.core.step_log import CORE_WAIT_NS, EVENT, MOST_CORE_WAIT, MOST_US, RECORD, SPAN
 
 _MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
-_SHORT_NS = 8e6
 _TAKE_NS = 200_000_000  # between looks at the events: one at a time, each would find the caches cold
 _EVENTS_COST = 0.001  # of the time: what the events may take
 _MOST_EVENT_NS = 200_000  # an event that took longer was interrupted
@@ -27,6 +26,9 @@ _SCHEDSTAT = Path(
 
 class StepClock:
     """Made where the first step begins; `ended` where each ends. Never makes the host wait for the device.
+
+    Events come in pairs, round one step, as often as they may. So the device's time is known of single steps, and of
+    the steps from one pair to the next together: where the host runs ahead, its own times say nothing of a step.
 
     way: has the records, and what the steps of the short way change too: where the step began that goes on, about the
     median step (0 until there are some), and how many there were.
@@ -41,7 +43,8 @@ class StepClock:
         way.begun_ns = self._ended = self._taken_ns = (
             time.perf_counter_ns()
         )  # taken: when the events were looked at
-        self._mark: Any = None  # the event at the end of the step before
+        self._mark: Any = None  # the event at the end of the step before: this one gets another
+        self._since: Any = None  # the latest event, wherever that was
         self._event_due_ns = (
             0  # for the begin of a step: until then the events have had their share of the time
         )
@@ -51,7 +54,7 @@ class StepClock:
         """When an event is due, at the end of a step: now, where the step that goes on began with one."""
         if self._mark is not None:
             return 0
-        return self._event_due_ns if self._way.usual_ns >= _SHORT_NS and uses_gpu() else sys.maxsize
+        return self._event_due_ns if uses_gpu() else sys.maxsize
 
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
         """A step ended, in which so much went to the garbage collector and the compiler."""
@@ -60,18 +63,24 @@ class StepClock:
             self._record is not None
         ):  # another thread's, or one that a handler of the script's ended within ours
             self._keep(self._record)
-        before, self._mark = self._mark, None
-        if before is not None or now >= self._event_due_ns:
-            end = self._event()
-            self._events = None if before is None or end is None else (before, end)
-            self._mark = end if now >= self._event_due_ns else None
-            if end is not None:
-                self._charge(now)
+        if self._mark is not None or now >= self._event_due_ns:
+            flags |= self._mark_end(now)
         took = now - self._way.begun_ns
         waited = 0 if self._waited_ns is None else self._core_wait(self._waited_ns)
         self._record = [_us(took), 0, _us(gc_ns), _us(compile_ns), 0, waited, min(compiles, 255), flags]
         self._learn(took)
         self._ended = self._way.begun_ns = now
+
+    def _mark_end(self, now: int) -> int:
+        """Have the device tell where this step ends; the flags of its record."""
+        single, begin, end = self._mark is not None, self._since, self._event()
+        self._mark, self._since = end if now >= self._event_due_ns else None, end
+        if end is None:
+            return 0
+        if begin is None:
+            return EVENT
+        self._events = begin, end
+        return EVENT if single else EVENT | SPAN
 
     def resumed(self, *, recorded: bool = False) -> None:
         """The next step begins: what the capture did since `ended` is none of it where it took long.
@@ -83,11 +92,12 @@ class StepClock:
         own = now - self._ended
         if own > _OWN_WORK_NS:
             self._way.begun_ns = now
-            if self._mark is not None:
-                self._mark = self._event()
+            self._mark = self._since = None if self._mark is None else self._event()
         self._waited_ns = _waited_for_cores_ns() if recorded else None
         if record is not None:
             record[4] = _us(own)
+            if record[7] & EVENT:
+                self._charge(self._ended)
             self._keep(record)
         if self._open and now - self._taken_ns >= _TAKE_NS:
             self._taken_ns = now
@@ -95,7 +105,7 @@ class StepClock:
             self._charge(now)
 
     def _charge(self, since_ns: int) -> None:
-        """What the events took just now, they have to wait for."""
+        """What events took from then until now, and the long way that they made this step's end go, they wait for."""
         now = time.perf_counter_ns()
         cost = min(now - since_ns, _MOST_EVENT_NS)
         self._event_due_ns = max(self._event_due_ns, now) + int(cost / _EVENTS_COST)
@@ -144,17 +154,12 @@ class StepClock:
 
     def _spare_again(self, begin: Any, end: Any) -> None:
         """Of a step that is known; its end may be the begin of the next one."""
-        shared = end is self._mark or (len(self._open) > 1 and self._open[1][1][0] is end)
+        shared = end is self._since or (len(self._open) > 1 and self._open[1][1][0] is end)
         if len(self._spare) < 2 * _MOST_PENDING:
             self._spare += [begin] if shared else [begin, end]
 
     def _event(self) -> Any:
-        """A new event on the current stream; None without a GPU, and while its work is captured into a graph.
-
-        None where steps are short too: the host's clock tells such steps well on average.
-        """
-        if self._way.count > FIRST and self._way.usual_ns < _SHORT_NS:
-            return None
+        """A new event on the current stream; None without a GPU, and while its work is captured into a graph."""
         if not uses_gpu():
             return None
         cuda = sys.modules["torch"].cuda

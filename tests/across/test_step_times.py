@@ -1,0 +1,114 @@
+"""The device's time of each step, from events round some of them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from traceops.across.step_times import device_ms
+from traceops.capture.observing import step_clock
+from traceops.capture.short_way.ways import LongWay
+from traceops.core.step_log import EVENT, FIELDS, RECORDED, SPAN
+
+COST_MS = 0.03  # of an event
+
+
+class Machine:
+    """A host that launches, and a device that does it in order. All ms."""
+
+    def __init__(self):
+        self.now = self.free = 1000.0
+
+    def launch(self, ms):
+        self.free = max(self.free, self.now) + ms
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A function that trains steps of (host ms, device ms, whether the host waits at its end); the step log of it."""
+    machine = Machine()
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            machine.now += COST_MS
+            machine.launch(0.0)
+            self.at = machine.free
+
+        def query(self):
+            return self.at <= machine.now
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    cuda = SimpleNamespace(is_current_stream_capturing=lambda: False, Event=Event)
+    monkeypatch.setitem(step_clock.sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(step_clock, "uses_gpu", lambda: True)
+    now = SimpleNamespace(perf_counter_ns=lambda: round(machine.now * 1e6))
+    monkeypatch.setattr(step_clock, "time", now)
+
+    def trained(steps, recorded=()):
+        way = LongWay()
+        clock = step_clock.StepClock(way)
+        for number, (host, device, waits) in enumerate(steps):
+            machine.launch(device)
+            machine.now += host
+            if waits:
+                machine.now = max(machine.now, machine.free)
+            clock.ended(0, 0, 0, RECORDED * (number in recorded))
+            clock.resumed()
+        machine.now = machine.free + 1000
+        clock.finish()
+        return np.frombuffer(way.take(), np.dtype(list(FIELDS)))
+
+    return trained
+
+
+def test_a_host_that_runs_ahead_does_not_make_steps_shorter(run):
+    """Ten steps of 2 ms of launches, then a loss that is printed: each takes the device 10 ms."""
+    log = run([(2.0, 10.0, step % 10 == 9) for step in range(600)])
+    took = device_ms(log)
+    assert np.median(log["host_us"]) == pytest.approx(2000, abs=100)
+    known = took[~np.isnan(took)]
+    assert len(known) > 580 and known == pytest.approx(10.0, abs=0.1)
+
+
+@pytest.mark.parametrize("every", [7, 10, 40])
+def test_steps_in_which_the_host_does_more_stand_out_alone(run, every):
+    """An evaluation of 30 ms beside steps of 4 ms that the host bounds."""
+    log = run([(34.0 if step % every == 3 else 4.0, 3.0, False) for step in range(800)])
+    took = device_ms(log)
+    long = np.flatnonzero(took > 6.0)
+    expected = [step for step in range(800) if step % every == 3 and not np.isnan(took[step])]
+    assert long.tolist() == expected and len(expected) > 700 / every
+    assert took[expected] == pytest.approx(34.0, rel=0.1)
+    others = np.delete(took, expected)
+    assert np.nanmedian(others) == pytest.approx(4.0, rel=0.03)
+
+
+def test_what_the_device_hides_makes_no_step_long(run):
+    """A collection of 20 ms while the device has 100 ms of work before it."""
+    log = run([(25.0 if step == 55 else 2.0, 10.0, step % 10 == 9) for step in range(300)])
+    took = device_ms(log)
+    assert np.nanmax(took) < 11
+
+
+def test_steps_under_a_profiler_are_no_part_of_a_span(run):
+    log = run([(8.0 if 100 <= step < 104 else 4.0, 1.0, False) for step in range(300)], range(100, 104))
+    took = device_ms(log)
+    free = np.delete(took, range(100, 104))
+    assert np.nanmax(free) < 4.5
+
+
+def test_older_logs_have_the_devices_time_of_each_step_alone():
+    log = np.zeros(4, np.dtype(list(FIELDS)))
+    log["device_us"] = 0, 10_000, 11_000, 0
+    assert device_ms(log).tolist()[1:3] == [10.0, 11.0] and np.isnan(device_ms(log)[[0, 3]]).all()
+
+
+def test_a_span_whose_begin_is_lost_tells_nothing():
+    log = np.zeros(4, np.dtype(list(FIELDS)))
+    log["device_us"], log["flags"] = (0, 0, 30_000, 10_000), (0, 0, EVENT | SPAN, EVENT)
+    assert np.isnan(device_ms(log)[:3]).all() and device_ms(log)[3] == 10.0
