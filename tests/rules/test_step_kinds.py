@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from generated_run import Size, ddp, simulate, write_traces
+from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 
 from traceops import analyze
 from traceops.render.report.html import describe
@@ -16,11 +16,11 @@ from traceops.traces.step_kinds import StepKinds, step_kinds
 WGAN = StepKinds(("Adam.step",), "Adam.step", 40, 120)
 
 
-def report_of(tmp_path, longer, within):
-    """Twelve steps on two ranks, of which these do the work of three."""
-    made = ddp(steps=12, size=Size(kernel_us=200.0))
+def report_of(tmp_path, longer, within, *faults, device="cuda"):
+    """Twelve steps on two ranks, of which these do the work of three. They have the numbers 2 to 13."""
+    made = ddp(steps=12, size=Size(kernel_us=200.0), device=device)
     work = [step * 3 if number in longer else step for number, step in enumerate(made.steps)]
-    write_traces(simulate(replace(made, steps=tuple(work)), 2), tmp_path)
+    write_traces(simulate(replace(made, steps=tuple(work)), 2, faults=faults), tmp_path)
     ranks = [{"rank": rank, "step_ends": {"Adam.step": 120}, "steps_within": within} for rank in range(2)]
     (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "ranks": ranks}))
     return analyze(tmp_path)
@@ -54,6 +54,37 @@ def test_a_generators_step_is_no_fault_of_the_training(tmp_path):
 def test_steps_that_do_not_come_as_the_other_optimizer_does_are_told_as_ever(tmp_path, longer, within):
     one = found(report_of(tmp_path, longer, within))
     assert one.severity != "info" and one.cause == "other_work"
+
+
+GENERATOR = {"steps": (4, 7, 10, 13)}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (SlowInput(1, 20_000.0, **GENERATOR),),
+        (SlowInput(0, 20_000.0, **GENERATOR), SlowInput(1, 20_000.0, **GENERATOR)),
+        (SlowHost(1, 60_000.0, **GENERATOR),),
+    ],
+)
+def test_what_waiting_makes_long_is_not_the_other_optimizers(tmp_path, faults, device):
+    """A rank that was late in the generator's steps only: 'no fault where the training is meant so'."""
+    one = found(report_of(tmp_path, (2, 5, 8, 11), {"Adam.step": 40}, *faults, device=device))
+    assert one.cause == "other_work" and one.impact_ms > 0 and "No fault" not in one.advice
+    assert "Adam.step is within 40 of 120 only. That is not all: " in one.message
+    assert one.severity != "info" or "TO-S002 (rank 1) explains it" in one.message
+
+
+@pytest.mark.parametrize("steps", [117, 118, 119, 121, 122])
+def test_a_run_that_ends_within_a_round_has_its_rhythm(steps):
+    """'5 of 8 recorded steps' was the other optimizer's, whichever they were, if the run ended within a round."""
+    kinds = StepKinds(("Adam.step",), "Adam.step", 40, steps)
+    assert kinds.may_be((4, 7, 13), 12) and not kinds.may_be((4, 8, 13), 12)
+
+
+def test_an_optimizer_that_comes_in_no_rhythm_may_come_anywhere():
+    assert StepKinds(("Adam.step",), "Adam.step", 48, 120).may_be((4, 6, 9), 12)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,42 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     assert marks["x"] == list(range(10, 200, 10))
 
 
+@pytest.mark.parametrize(
+    ("longer_ms", "within", "status", "said"),
+    [
+        (3.0, 0, "clear", "nothing that comes again takes 1 % of the run"),
+        (60.0, 0, "clear", "and nothing shows why: what takes longer there came 19 times, 9."),
+        (
+            400.0,
+            0,
+            "not_evaluated",
+            "and nothing shows why: what takes longer there came 19 times, 43 % of the run",
+        ),
+        (
+            400.0,
+            20,
+            "clear",
+            "as another optimizer's Adam.step comes: what takes longer there came 19 times, 43 %",
+        ),
+        (400.0, 50, "not_evaluated", "and nothing shows why"),
+    ],
+)
+def test_long_steps_in_which_nothing_was_seen_are_no_clean_bill(tmp_path, longer_ms, within, status, said):
+    """Of 49 steps 10 took ten times as long, 67 % of the run: 'nothing that comes again takes 1 % of the run'."""
+    run = run_of(tmp_path)
+    path = run / "run.json"
+    manifest = json.loads(path.read_text())
+    for entry in manifest["ranks"]:
+        entry |= {"step_ends": {"Adam.step": 200}, "steps_within": {"Adam.step": within} if within else {}}
+    path.write_text(json.dumps(manifest))
+    steps = even()
+    for at in range(10, 200, 10):
+        steps[at] = Step(50.0 + longer_ms)
+    report = observed(run, *[steps] * 4)
+    [check] = [check for check in report.checks if check.rule == "TO-W001"]
+    assert (check.status, found(report, "TO-W001")) == (status, []) and said in check.reason
+
+
 def test_a_collector_that_runs_in_every_step_is_told(tmp_path):
     steps = [usual(50.0 + n % 3, gc_ms=4.0) for n in range(100)]
     [told] = found(observed(run_of(tmp_path), steps, *[even(100)] * 3), "TO-W001")

@@ -46,9 +46,9 @@ _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every
 class Occasion:
     """Steps that are unlike the others for one reason.
 
-    cause: as in TO-W001; "unknown" where nothing shows one. place: of the program, where most of it is seen; elsewhere:
-    whether a fifth of it or more is seen at other places. times: how often such steps came, neighbours being one time.
-    more_ms: what they take beyond the typical step, all together. ranks: that do it.
+    cause: as in TO-W001; "unknown" where nothing shows one. place: the function of the program that is seen most, and
+    its line; placed: how much is seen in that function, of what is seen in any. times: how often such steps came,
+    neighbours being one time. more_ms: what they take beyond the typical step, all together. ranks: that do it.
     """
 
     cause: str
@@ -58,7 +58,7 @@ class Occasion:
     more_ms: float
     share_pct: float
     ranks: tuple[int, ...]
-    elsewhere: bool = False
+    placed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -330,24 +330,31 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
 
 def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
     steps = sorted({one.at for one in found})
-    places: dict[CodePlace, float] = defaultdict(float)
+    places: dict[tuple[str, ...], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for one in found:
         if one.place is not None:
-            places[one.place] += one.ms
+            places[_function(one.place)][one.place] += one.ms
+    functions = {key: sum(lines.values()) for key, lines in places.items()}
+    lines = places[max(functions, key=lambda key: functions[key])] if functions else {}
     seen = np.zeros(len(run.numbers), dtype=bool)
     seen[steps] = True
     more = sum(one.ms for one in found)
-    most = max(places, key=lambda place: places[place]) if places else None
     return Occasion(
         cause=cause,
-        place=most,
+        place=max(lines, key=lambda place: lines[place]) if lines else None,
         steps=tuple(int(run.numbers[at]) for at in steps),
         times=spells(seen.tolist()),
         more_ms=more,
         share_pct=100 * more / run.total_ms if run.total_ms else 0.0,
         ranks=tuple(sorted({rank for one in found for rank in one.ranks})),
-        elsewhere=most is not None and places[most] <= (1 - _PART) * sum(places.values()),
+        placed=max(functions.values()) / sum(functions.values()) if lines else 1.0,
     )
+
+
+def _function(place: CodePlace) -> tuple[str, ...]:
+    """Outside of functions a line stands for itself, as `CodePlace.said` shows it."""
+    by_line = place.function == "<module>"
+    return (place.function, place.file, str(place.line) if by_line else "")
 
 
 def _took_ms(one: Observed, device: Floats | None) -> Floats:

@@ -17,8 +17,8 @@ from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.summary import numbered_steps
 from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
+from traceops.rules.second_kind import second_kind
 from traceops.traces.run_manifest import manifest_ranks
-from traceops.traces.step_kinds import step_kinds
 
 UNLIKE_STEPS = Rule(
     id="TO-T001",
@@ -28,7 +28,7 @@ UNLIKE_STEPS = Rule(
         "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once. From the "
         "second time on, by the share of all timed steps that these take beyond typical ones: warning from 10 %, "
         "error from 30 %. Info too where run.json tells that another optimizer is within some steps only, and these "
-        "come as it does and launch more."
+        "come as it does, launch more, and are not longer for the most part by waiting for a rank or for input."
     ),
     advice=(
         "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "
@@ -124,10 +124,11 @@ def judge(inputs: Inputs) -> list[Verdict]:
     took = [_duration_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, run)
     seen_often = timed.spells > 1
-    severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
-    kinds = step_kinds(inputs.manifest)
     alike = _ranks_alike(run, worst, cause)
-    if kinds is not None and cause == "other_work" and kinds.may_be(run.unlike, len(every)):
+    other = second_kind(inputs, len(every)) if cause == "other_work" else None
+    share = timed.share_pct * (1.0 if other is None else other.left)
+    severity: Severity = (severity_of(share, *_BOUNDS) or "info") if seen_often else "info"
+    if other is not None and other.explains:
         cause, severity = "other_optimizer", "info"
     kernels, usual = _kernels(worst, run.unlike)
     message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
@@ -137,8 +138,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
         where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
         message += f" Meanwhile {why} on {where}{shown}."
-    if kinds is not None and cause == "other_optimizer":
-        message += f" Steps are of two kinds: {kinds.another} is within {kinds.count} of {kinds.steps} only."
+    message += "" if other is None else other.said
     message += (
         f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
         if seen_often
@@ -170,7 +170,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
                 ranks=[times.summary.rank for times in run.ranks],
                 steps=run.unlike,
                 impact_ms=(
-                    stored(timed.share_pct / 100 * timed.typical_ms)
+                    stored(share / 100 * timed.typical_ms)
                     if seen_often and cause != "other_optimizer"
                     else None
                 ),

@@ -15,6 +15,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.traces.observed import Compilation
+from traceops.traces.step_kinds import step_kinds
 
 UNLIKE_OVER_RUN = Rule(
     id="TO-W001",
@@ -23,7 +24,8 @@ UNLIKE_OVER_RUN = Rule(
         "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical "
         "one, by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection "
         "and the allocator error from 30 %. Silent about causes that came once, and about steps in which nothing "
-        "was seen. A recompilation also counts in recorded steps and in the first 20 steps, as info if it ended "
+        "was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer comes as "
+        "they do. A recompilation also counts in recorded steps and in the first 20 steps, as info if it ended "
         "with these."
     ),
     advice="Do the work of these steps less often, or make it cheaper.",
@@ -58,7 +60,7 @@ UNLIKE_OVER_RUN = Rule(
     ),
 )
 RULES = (UNLIKE_OVER_RUN,)
-_MOST = "most of it "
+_NEARLY_ALL, _MOST = 0.8, 0.5  # of what is seen, in one function
 _REASONS = 2  # of torch, that are quoted
 _NUMBERS = re.compile(r"\d+")
 NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/observe.md)"
@@ -96,13 +98,21 @@ def judge(inputs: Inputs) -> list[Verdict]:
         found += _recompiled(run, inputs)
     timed = int(run.timed.sum())
     beyond = timed - run.typical_steps - len(run.start)
-    return [
-        UNLIKE_OVER_RUN.verdict(
-            *found,
-            clear=f"of {timed} steps timed without the profiler, {beyond} are unlike the others, and nothing that "
-            "comes again takes 1 % of the run",
-        )
-    ]
+    said = f"of {timed} steps timed without the profiler, {beyond} are unlike the others"
+    again = next((one for one in run.occasions if one.cause == "unknown" and one.times >= _LEAST_TIMES), None)
+    if found or again is None or again.share_pct < _BOUNDS[0]:
+        return [
+            UNLIKE_OVER_RUN.verdict(
+                *found, clear=f"{said}, and nothing that comes again takes 1 % of the run"
+            )
+        ]
+    took = f"what takes longer there came {again.times} times, {percent_text(again.share_pct)} of the run"
+    kinds = step_kinds(inputs.manifest)
+    if kinds is not None and kinds.may_be(again.steps, timed):
+        return [UNLIKE_OVER_RUN.clear(f"{said}, as another optimizer's {kinds.another} comes: {took}")]
+    if again.share_pct < _BOUNDS[1]:
+        return [UNLIKE_OVER_RUN.clear(f"{said}, and nothing shows why: {took}")]
+    return [UNLIKE_OVER_RUN.not_evaluated(f"{said}, and nothing shows why: {took}")]
 
 
 def _is_told(run: WholeRun, one: Occasion) -> bool:
@@ -119,7 +129,7 @@ def _severity(cause: str, share_pct: float) -> Severity:
 
 def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     each = one.more_ms / one.times
-    where = "" if one.place is None else f", {_MOST if one.elsewhere else ''}in {one.place.said}"
+    where = "" if one.place is None else f", {_how_much(one.placed)}in {one.place.said}"
     again = what_was_compiled(inputs, one) if one.cause == "recompilation" else ""
     on = "" if set(one.ranks) == set(run.ranks) else f" on {who(one.ranks)}"
     message = (
@@ -145,6 +155,10 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         impact_ms=stored(one.more_ms / max(int(run.timed.sum()), 1)),
         cause=one.cause,
     )
+
+
+def _how_much(placed: float) -> str:
+    return "" if placed > _NEARLY_ALL else "most of it " if placed > _MOST else "some of it "
 
 
 def what_was_compiled(inputs: Inputs, one: Occasion) -> str:

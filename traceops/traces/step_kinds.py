@@ -8,8 +8,6 @@ from typing import Any
 
 from traceops.core.step_kinds import seldom
 
-_OFF = 0.1  # of a round: so much beside it a step is none of that kind
-
 
 @dataclass(frozen=True)
 class StepKinds:
@@ -26,10 +24,16 @@ class StepKinds:
         return self.steps / self.count
 
     def may_be(self, numbers: Sequence[int], recorded: int) -> bool:
-        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm."""
-        rounds = [(number - numbers[0]) / self.every for number in numbers]
-        in_rhythm = all(abs(own - round(own)) <= _OFF for own in rounds)
-        return len(numbers) <= recorded / self.every + 1 and (in_rhythm or self.every % 1 > _OFF)
+        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm.
+
+        A program ends anywhere in a round. So its rounds may be of any length that comes `count` times, or one time
+        more or less; where none is, it has no rhythm.
+        """
+        rounds = range(-(-self.steps // (self.count + 1)), self.steps // (self.count - 1) + 1)
+        in_rhythm = not rounds or any(
+            all((number - numbers[0]) % length == 0 for number in numbers) for length in rounds
+        )
+        return len(numbers) <= recorded / self.every + 1 and in_rhythm
 
 
 def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
