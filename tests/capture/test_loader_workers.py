@@ -38,13 +38,18 @@ def is_worker(monkeypatch, number):
 
 def slow_item(folder):
     """Until it was looked at; the first looks may be at what multiprocessing does before."""
-    while not any(b"slow_item" in path.read_bytes() for path in folder.glob(LOADER_GLOB)):
+    until = time.monotonic() + 120  # the test fails then, and does not hang
+    while time.monotonic() < until and not any(
+        b"slow_item" in path.read_bytes() for path in folder.glob(LOADER_GLOB)
+    ):
         time.sleep(0.001)
 
 
 def _worker_loop(folder, told=None):
     """Has the name of torch's."""
-    sys.modules.setdefault(WORKER, SimpleNamespace(_worker_info=SimpleNamespace(id=0)))  # started anew
+    module = sys.modules.setdefault(WORKER, SimpleNamespace())
+    if getattr(module, "_worker_info", None) is None:  # started anew, maybe by a server that has torch loaded
+        module._worker_info = SimpleNamespace(id=0)
     other_work(folder, told) if told else slow_item(folder)
 
 
