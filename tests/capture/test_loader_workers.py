@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import time
+from contextlib import closing
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
@@ -90,16 +91,15 @@ def test_a_forked_worker_writes_where_it_is(folder, monkeypatch):
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_worker_that_is_started_anew_does_so_too(folder, method):
     context = multiprocessing.get_context(method)
-    workers = LoaderWorkers(folder)
-    process = context.Process(target=_worker_loop, args=(folder,), name='it\'s "one"', daemon=True)
-    process.start()
-    process.join()
-    [path] = folder.glob(LOADER_GLOB)
-    assert path.name == f"loader.0.{process.pid}.jsonl"
-    assert "slow_item" in functions(folder)[0]
-    assert threads_of(_worker_loop, context) == ["MainThread", "traceops-loader"]
-    assert threads_of(other_work, context) == ["MainThread"]
-    workers.close()
+    with closing(LoaderWorkers(folder)):
+        process = context.Process(target=_worker_loop, args=(folder,), name='it\'s "one"', daemon=True)
+        process.start()
+        process.join()
+        [path] = folder.glob(LOADER_GLOB)
+        assert path.name == f"loader.0.{process.pid}.jsonl"
+        assert "slow_item" in functions(folder)[0]
+        assert threads_of(_worker_loop, context) == ["MainThread", "traceops-loader"]
+        assert threads_of(other_work, context) == ["MainThread"]
     assert threads_of(_worker_loop, context) == ["MainThread"]
 
 
