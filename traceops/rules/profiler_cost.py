@@ -58,8 +58,8 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     if severity is None:
         return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
     told = (
-        f"Steps took {profiled:.2f} ms with the profiler and {before:.2f} ms without, {ratio:.2f} times as "
-        "long: host time in this report is overstated.",
+        f"The median step took {profiled:.2f} ms with the profiler and {before:.2f} ms without, {ratio:.2f} times "
+        "as long: host time in this report is overstated.",
         _idle_is_of(undisturbed),
         behind,
     )
