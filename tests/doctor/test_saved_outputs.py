@@ -7,128 +7,13 @@ from pathlib import Path
 
 import pytest
 from looks_help import HEALTHY, one, wrong
+from saved_help import HEAD, LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
 from traceops.doctor.saved_files import check_files
 from traceops.machine.saved import NOT_WHOLE, read_outputs
 from traceops.machine.smi import parse_smi
 from traceops.rules.machine_saved import judge_outputs
-
-GPU = """GPU 00000000:{bus}:00.0
-    Product Name                          : NVIDIA H100 80GB HBM3
-    Persistence Mode                      : Enabled
-    MIG Mode
-        Current                           : Disabled
-        Pending                           : Disabled
-    GPU UUID                              : GPU-{bus}
-    GPU Virtualization Mode
-        Virtualization Mode               : None
-    GPU Reset Status
-        Reset Required                    : No
-    PCI
-        Bus Id                            : 00000000:{bus}:00.0
-        GPU Link Info
-            PCIe Generation
-                Max                       : 5
-                Current                   : 5
-            Link Width
-                Max                       : 16x
-                Current                   : 16x
-        Replays Since Reset               : 0
-    Performance State                     : P0
-    Clocks Event Reasons
-        Idle                              : {idle}
-        SW Power Cap                      : Not Active
-        HW Slowdown                       : {slow}
-            HW Thermal Slowdown           : Not Active
-            HW Power Brake Slowdown       : {slow}
-        SW Thermal Slowdown               : Not Active
-    FB Memory Usage
-        Total                             : 81559 MiB
-        Used                              : 9221 MiB
-    BAR1 Memory Usage
-        Total                             : 131072 MiB
-    Compute Mode                          : {mode}
-    Utilization
-        Gpu                               : 0 %
-    ECC Mode
-        Current                           : Enabled
-        Pending                           : Enabled
-    ECC Errors
-        Volatile
-            SRAM Uncorrectable Parity     : 0
-            DRAM Uncorrectable            : 0
-        Aggregate
-            DRAM Uncorrectable            : 2
-            SRAM Threshold Exceeded       : No
-    Retired Pages
-        Double Bit ECC                    : N/A
-        Pending Page Blacklist            : N/A
-    Remapped Rows
-        Uncorrectable Error               : 2
-        Pending                           : {pending}
-        Remapping Failure Occurred        : No
-    Temperature
-        GPU Current Temp                  : 29 C
-        GPU T.Limit Temp                  : 56 C
-        GPU Slowdown T.Limit Temp         : -2 C
-    GPU Power Readings
-        Power Draw                        : 67.74 W
-        Current Power Limit               : 700.00 W
-        Default Power Limit               : 700.00 W
-    Clocks
-        Graphics                          : 86 MHz
-        SM                                : 86 MHz
-    Max Clocks
-        SM                                : 1980 MHz
-    Fabric
-        State                             : Completed
-        Status                            : Success
-    Processes
-        GPU instance ID                   : N/A
-        Compute instance ID               : N/A
-        Process ID                        : 1002127
-            Type                          : C
-            Name                          : /usr/bin/python
-            Used GPU Memory               : 9212 MiB
-
-"""
-SOUND = {"idle": "Active", "slow": "Not Active", "mode": "Default", "pending": "No"}
-HEAD = """
-==============NVSMI LOG==============
-
-Timestamp                                 : Wed Jul 31 11:22:39 2024
-Driver Version                            : 535.161.08
-CUDA Version                              : 12.2
-
-Attached GPUs                             : {count}
-"""
-LINKS = """GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-0)
-         Link 0: 25.781 GB/s
-         Link 1: 25.781 GB/s
-GPU 1: Tesla V100-SXM2-32GB (UUID: GPU-1)
-         Link 0: 25.781 GB/s
-         Link 1: <inactive>
-GPU 2: Tesla V100-SXM2-32GB (UUID: GPU-2)
-         Link 0: 25.781 GB/s
-         Link 1: 25.781 GB/s
-"""
-P2P = " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\nLegend:\n\n  X    = Self\n  GNS  = GPU not supported\n"
-XID = "[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=8910, GPU has fallen off the bus.\n"
-
-
-def smi_text(*changes: dict[str, str]) -> str:
-    gpus = (
-        GPU.format(bus=f"{0x19 + 0x22 * at:02X}", **{**SOUND, **change}) for at, change in enumerate(changes)
-    )
-    return HEAD.format(count=len(changes)) + "".join(gpus)
-
-
-def saved(folder: Path, **texts: str) -> list[Path]:
-    paths = [folder / f"{name}.txt" for name in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        path.write_text(text)
-    return paths
 
 
 def test_the_text_is_read_as_the_xml_is() -> None:
@@ -210,7 +95,10 @@ def test_links_that_are_down_are_found_without_nvidia_smi_q(tmp_path: Path) -> N
 
 
 def test_gpus_that_a_paste_of_links_lacks_are_not_called_without_links(tmp_path: Path) -> None:
-    looks = check_files(saved(tmp_path, smi=smi_text({}, {}, {}, {}), nvlink=LINKS)).looks
+    same = LINKS.replace("Tesla V100-SXM2-32GB", "NVIDIA H100 80GB HBM3")
+    for index, bus in enumerate(("19", "3B", "5D")):
+        same = same.replace(f"UUID: GPU-{index})", f"UUID: GPU-{bus})")
+    looks = check_files(saved(tmp_path, smi=smi_text({}, {}, {}, {}), nvlink=same)).looks
     assert [look.what for look in looks if look.rule == "TO-D101" and look.level == "warning"] == [
         "NVLink of GPU1"
     ]

@@ -13,7 +13,9 @@ from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Checkup
 from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Fabric
-from traceops.machine.saved import SavedOutputs, read_outputs
+from traceops.fabric.host_names import same_host
+from traceops.fabric.model import Machine
+from traceops.machine.saved import Apart, SavedOutputs, read_outputs
 from traceops.rules.fabric import judge_fabric
 from traceops.rules.machine import judge_looks
 from traceops.rules.machine_saved import judge_outputs
@@ -29,13 +31,30 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
     return _judged(replace(fabric, problems=(*fabric.problems, *problems)), outputs)
 
 
+def _with_machine(
+    one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
+) -> tuple[SavedOutputs, Machine | None]:
+    """The outputs with the topology of their host.
+
+    It has its name; without names, what one folder holds of one machine is of the same one, unless GPUs differ.
+    """
+    named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
+    if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
+        named = list(machines)
+    if len(named) != 1:
+        return one, None
+    [machine] = named
+    if (why := one.difference(machine)) is not None:
+        return replace(one, apart=Apart(one.files[0], machine.sources[0], why)), None
+    return replace(one, name=machine.host or one.name), machine
+
+
 def _judged(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
-    if len(outputs) == len(fabric.machines) == 1:  # what one folder holds of one machine is of the same one
-        [machine] = fabric.machines
-        outputs = [replace(outputs[0], name=machine.host or outputs[0].name)]
-        looks = list(judge_outputs(outputs[0], machine.paths))
-    else:
-        looks = [look for one in outputs for look in judge_outputs(one)]
+    pairs = [_with_machine(one, fabric.machines, alone=len(outputs) == 1) for one in outputs]
+    outputs = [one for one, _ in pairs]
+    looks = [
+        look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)
+    ]
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
     hosts |= dict.fromkeys(host for benchmark in fabric.benchmarks for host in benchmark.hosts)
     hosts |= dict.fromkeys(one.name for one in outputs)

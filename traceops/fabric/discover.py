@@ -12,6 +12,7 @@ from traceops.traces.source import is_remote
 
 _TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
 _BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON
+_PACKED = (".log.gz", ".txt.gz")  # a bug report; traces are .json.gz
 _MOST_FILES = 20_000
 _OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
 
@@ -34,7 +35,7 @@ def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabri
 def named_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """The files that the user names, and those in folders that the user names."""
     given = [Path(path) for path in paths]
-    return [file for path in given for file in (_walk(path) if path.is_dir() else (path,))]
+    return [file for path in given for file in (_walk(path, _PACKED) if path.is_dir() else (path,))]
 
 
 def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] | None = None) -> Fabric:
@@ -80,11 +81,14 @@ def _listed(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, packed: tuple[str, ...] = ()) -> Iterator[Path]:
+    """packed: ends of names of files to be unpacked that belong to it too."""
     count = 0
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in _listed(Path(parent), _TEXTS):
+        for path in _listed(Path(parent), (*_TEXTS, ".gz") if packed else _TEXTS):
+            if path.suffix == ".gz" and not path.name.endswith(packed):
+                continue
             count += 1
             if count > _MOST_FILES:
                 return

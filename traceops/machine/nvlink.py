@@ -53,13 +53,20 @@ def parse_p2p(text: str) -> dict[tuple[int, int], str]:
 
     Other matrices in the text are passed over; of several of this kind the first counts.
     """
+    return next(iter(p2p_matrices(text)), {})
+
+
+def p2p_matrices(text: str) -> list[dict[tuple[int, int], str]]:
+    """What each matrix of ``nvidia-smi topo -p2p`` in the text says of each pair."""
     columns: list[int] = []
+    found: list[dict[tuple[int, int], str]] = []
     pairs: dict[tuple[int, int], str] = {}
     for line in _COLOUR.sub("", text).splitlines():
         words = line.split()
         labels = [re.fullmatch(r"GPU(\d{1,4})", word) for word in words]
         if words and all(labels):
             columns = [int(label[1]) for label in labels if label]
+            pairs = {}
         elif (
             columns and words and labels[0] and len(words) == len(columns) + 1 and _SAID.issuperset(words[1:])
         ):
@@ -67,4 +74,6 @@ def parse_p2p(text: str) -> dict[tuple[int, int], str]:
             for column, word in zip(columns, words[1:], strict=True):
                 if column != row:
                     pairs.setdefault((row, column), word)
-    return pairs
+            if pairs and not (found and found[-1] is pairs):
+                found.append(pairs)
+    return found

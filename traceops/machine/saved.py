@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
-from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular
-from traceops.machine.nvlink import named_gpus, parse_nvlink_status, parse_p2p
+from traceops.fabric.model import Machine
+from traceops.machine.nvlink import named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.probe import HostFacts
 from traceops.machine.programs import Output
+from traceops.machine.saved_gpus import Difference, difference, gpus_of, told_gpus
+from traceops.machine.saved_text import by_host, saved_text
 from traceops.machine.smi import parse_smi
 from traceops.machine.smi_text import listed_gpus
-from traceops.machine.xids import parse_xids
+from traceops.machine.xids import begins_at_boot, parse_failures, parse_xids
 
-_GZIP = b"\x1f\x8b"
-_MARKS = (
-    b"NVSMI LOG",
-    b"<nvidia_smi_log",
-    b"NVRM: Xid",
-    b"fallen off the bus",
-    b"Linux version",
-    b"(UUID: ",
-    b"GPU0",
-)
-_BOOT = re.compile(r"^(?:\[ *0\.000000\] |.{0,60} kernel: (?:\[ *0\.000000\] )?)Linux version \d", re.M)
 _BUG_REPORT = "NVIDIA bug report log file"
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d; give the whole output"
+SEVERAL_LINKS = (
+    "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
+)
+SEVERAL_P2P = "matrices of direct access that differ; give the one of `nvidia-smi topo -p2p r` alone"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two files whose GPUs cannot be those of one machine at one time. why: what differs, as `difference` says."""
+
+    file: str
+    other: str
+    why: Difference
 
 
 @dataclass(frozen=True)
 class SavedOutputs:
-    """What files hold of one host's programs. name: the host's, or the file's. outputs: by field of HostFacts."""
+    """What files hold of one host's programs. name: the host's, or the file's. outputs: by field of HostFacts.
+
+    host: as the files name it, None where they do not. files: where the outputs were found. apart: why another file
+    is not taken for one of this host.
+    """
 
     name: str
     outputs: Mapping[str, str]
+    host: str | None = None
+    files: tuple[str, ...] = ()
+    apart: Apart | None = None
+
+    def difference(self, machine: Machine) -> Difference | None:
+        """Why the host cannot be this machine, at one time; None where nothing speaks against it."""
+        theirs = gpus_of(machine)
+        told = (difference(told_gpus(program, text), theirs) for program, text in self.outputs.items())
+        return next((why for why in told if why is not None), None)
 
     @property
     def facts(self) -> HostFacts:
@@ -48,9 +64,18 @@ class SavedOutputs:
         return HostFacts(self.name, smi=smi, p2p=p2p, nvlink=nvlink, log=log)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What a file holds of one host. name: the host's, None where nobody says it."""
+
+    path: Path
+    name: str | None
+    outputs: dict[str, str]
+
+
 @dataclass
 class _Found:
-    files: list[tuple[Path, dict[str, str]]] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -59,39 +84,55 @@ def read_outputs(
 ) -> tuple[tuple[SavedOutputs, ...], frozenset[Path], tuple[tuple[str, str], ...]]:
     """Hosts that the files tell of, the files that did, and what could not be used of which file.
 
-    Files of different programs are of one host; where a program's output is there twice, each folder is a host, and
-    where it is twice in a folder, each file.
+    Files of different programs are of one host, unless they name several hosts, or their GPUs differ; where a
+    program's output is there twice, each folder is a host, and where it is twice in a folder, each file.
     """
     found = _Found()
     for path in paths:
         _read(path, found)
-    told = frozenset(path for path, _ in found.files)
-    return tuple(_hosts(found.files)), told, tuple(found.problems)
+    told = frozenset(part.path for part in found.parts)
+    return tuple(_hosts(found)), told, tuple(found.problems)
 
 
 def _read(path: Path, found: _Found) -> None:
     try:
-        text = _text(path)
-    except (OSError, EOFError, zlib.error):  # who reads the fabric says what is wrong with it
+        text, problem = saved_text(path)
+    except OSError:  # who reads the fabric says what is wrong with it
         return
+    if problem is not None:
+        found.problems.append((str(path), problem))
+    whole = _BUG_REPORT in text  # of one host, with rules and prefixes of its own
+    for host, said in [(None, text)] if whole else by_host(text):
+        if outputs := _outputs(path, said, found.problems):
+            found.parts.append(_Part(path, host, outputs))
+
+
+def _outputs(path: Path, text: str, problems: list[tuple[str, str]]) -> dict[str, str]:
     outputs: dict[str, str] = {}
     smi = parse_smi(text)
     if smi is not None and smi.gpus:
         outputs["smi"] = text
         if 0 < len(smi.gpus) < listed_gpus(text):
-            found.problems.append(
+            problems.append(
                 (str(path), f"{NOT_WHOLE}: {len(smi.gpus)} of {listed_gpus(text)} GPUs are whole")
             )
     elif smi is not None or "<nvidia_smi_log" in text:
-        found.problems.append((str(path), NOT_WHOLE))
-    if named_gpus(text) and any(one.up or one.down for one in parse_nvlink_status(text).values()):
-        outputs["nvlink"] = text
-    if parse_p2p(text) and not _OTHER_P2P.search(text):
-        outputs["p2p"] = text
-    if parse_xids(text) or _BOOT.search(text):
+        problems.append((str(path), NOT_WHOLE))
+    named = named_gpus(text) if "(UUID: " in text else ()
+    if named and any(one.up or one.down for one in parse_nvlink_status(text).values()):
+        if len({index for index, _, _ in named}) == len(named):
+            outputs["nvlink"] = text
+        else:
+            problems.append((str(path), SEVERAL_LINKS))
+    matrices = p2p_matrices(text) if "GPU0" in text else []
+    if matrices and not _OTHER_P2P.search(text):
+        if all(matrix == matrices[0] for matrix in matrices):
+            outputs["p2p"] = text
+        else:
+            problems.append((str(path), SEVERAL_P2P))
+    if parse_xids(text) or parse_failures(text) or begins_at_boot(text):
         outputs["log"] = _once(text) if _BUG_REPORT in text else text
-    if outputs:
-        found.files.append((path, outputs))
+    return outputs
 
 
 def _once(report: str) -> str:
@@ -100,34 +141,72 @@ def _once(report: str) -> str:
     return "\n".join({line[line.index("NVRM: ") :].strip(): line for line in lines}.values())
 
 
-def _text(path: Path) -> str:
-    """A file's text, unpacked; empty for one without a mark of what is looked for, and for one that is too large."""
-    with open_regular(path) as file:
-        packed = file.read(2) == _GZIP
-        file.seek(0)
-        data = (gzip.GzipFile(fileobj=file) if packed else file).read(LARGEST_DOCUMENT + 1)
-    if len(data) > LARGEST_DOCUMENT or not any(mark in data for mark in _MARKS):
-        return ""
-    return data.decode(errors="replace").replace("\r\n", "\n")
+def _hosts(found: _Found) -> Iterable[SavedOutputs]:
+    """The parts in groups of one host each."""
+    names = dict.fromkeys(part.name for part in found.parts if part.name is not None)
+    if len(names) < 2:  # those that name no host are of the only one
+        return _groups(found.parts, next(iter(names), None))
+    hosts: list[SavedOutputs] = []
+    for name in (*names, None):
+        hosts += _groups([part for part in found.parts if part.name == name], name)
+    return hosts
 
 
-def _hosts(files: Sequence[tuple[Path, dict[str, str]]]) -> Iterable[SavedOutputs]:
-    """The files in groups of one host each."""
-    if not files or _fit(files):
-        groups = [(files[0][0].name, files)] if files else []
-    else:
-        folders: dict[Path, list[tuple[Path, dict[str, str]]]] = {}
-        for one in files:
-            folders.setdefault(one[0].parent, []).append(one)
-        groups = []
-        for folder, inside in folders.items():
-            whole = len(folders) > 1 and _fit(inside)
-            groups += [(folder.name, inside)] if whole else [(one[0].name, [one]) for one in inside]
-    for name, members in groups:
-        yield SavedOutputs(name, {program: text for _, texts in members for program, text in texts.items()})
+def _groups(parts: Sequence[_Part], name: str | None) -> list[SavedOutputs]:
+    """Parts of a host, or those of which nobody says the host: then folders and files are taken for hosts."""
+    if not parts:
+        return []
+    if _fit(parts):
+        return _together(name or parts[0].path.name, parts)
+    folders: dict[Path, list[_Part]] = {}
+    for part in parts:
+        folders.setdefault(part.path.parent, []).append(part)
+    groups: list[SavedOutputs] = []
+    for folder, inside in folders.items():
+        if len(folders) > 1 and _fit(inside):
+            groups += _together(folder.name, inside)
+        else:
+            groups += [_saved(_name_of(part, inside), [part]) for part in inside]
+    return groups
 
 
-def _fit(files: Sequence[tuple[Path, dict[str, str]]]) -> bool:
+def _together(name: str, parts: Sequence[_Part]) -> list[SavedOutputs]:
+    """Parts of different programs as one host; each by itself where their GPUs are not those of one."""
+    apart = _apart(parts)
+    if apart is None:
+        return [_saved(name, parts)]
+    hosts = [_saved(_name_of(part, parts), [part]) for part in parts]
+    return [replace(one, apart=apart) if apart.file in one.files else one for one in hosts]
+
+
+def _name_of(part: _Part, beside: Sequence[_Part]) -> str:
+    """The host's name, or the file's, with its place there where it has several."""
+    same = [other for other in beside if other.path == part.path]
+    if part.name is not None and sum(other.name == part.name for other in beside) == 1:
+        return part.name
+    place = next(at for at, other in enumerate(same, 1) if other is part)
+    return part.path.name if len(same) == 1 else f"{part.path.name} ({place})"
+
+
+def _saved(name: str, parts: Sequence[_Part]) -> SavedOutputs:
+    outputs = {program: text for part in parts for program, text in part.outputs.items()}
+    hosts = {part.name for part in parts if part.name is not None}
+    files = tuple(dict.fromkeys(str(part.path) for part in parts))
+    return SavedOutputs(name, outputs, hosts.pop() if len(hosts) == 1 else None, files)
+
+
+def _fit(parts: Sequence[_Part]) -> bool:
     """Whether no program's output is there twice."""
-    programs = [program for _, outputs in files for program in outputs]
+    programs = [program for part in parts for program in part.outputs]
     return len(programs) == len(set(programs))
+
+
+def _apart(parts: Sequence[_Part]) -> Apart | None:
+    """The first two files whose GPUs cannot be of one machine."""
+    told = [
+        (str(part.path), told_gpus(program, text)) for part in parts for program, text in part.outputs.items()
+    ]
+    for (path, gpus), (other, others) in combinations(told, 2):
+        if path != other and (why := difference(others, gpus)) is not None:
+            return Apart(other, path, why)
+    return None

@@ -110,7 +110,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     link = "pci/pci_gpu_link_info"
     reasons = _reasons(gpu)
     return SmiGpu(
-        index=index,
+        index=int(gpu.get("index", index)),
         name=_text(gpu, "product_name") or "unknown GPU",
         uuid=_text(gpu, "uuid"),
         bus_id=normal_bus_id(_text(gpu, "pci/pci_bus_id") or gpu.get("id")),

@@ -60,7 +60,7 @@ def smi_tree(text: str) -> ET.Element | None:
     path: list[tuple[str, ET.Element]] = []
     for line in text[starts[-1] :].splitlines():
         if head := _GPU.match(line):
-            gpu = ET.SubElement(root, "gpu", id=head[1])
+            gpu = ET.SubElement(root, "gpu", id=head[1], index=str(len(root.findall("gpu"))))
             path = []
             continue
         label, colon, value = line.strip().partition(":")

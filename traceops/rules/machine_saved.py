@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from traceops.core.rule import Rule
 from traceops.fabric.model import Path
 from traceops.machine.look import Look
 from traceops.machine.nvlink import named_gpus, parse_nvlink_status, parse_p2p
-from traceops.machine.saved import SavedOutputs
+from traceops.machine.saved import Apart, SavedOutputs
 from traceops.machine.smi import SmiGpu
 from traceops.rules.machine_gpu_health import RULES as HEALTH
 from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
@@ -54,7 +55,30 @@ def judge_outputs(
         looks += judge_p2p(parse_p2p(facts.p2p.text), ways, not bare, host)
     if "log" in saved.outputs:
         looks += _xids(saved, {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id})
-    return (*looks, *_open(saved))
+    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved))
+
+
+def _told_apart(apart: Apart, host: str) -> Look:
+    """Two files that cannot be of one machine: nothing is said across them."""
+    file, other = (PurePath(path).name for path in (apart.file, apart.other))
+    why = apart.why
+    gpu = f"GPU{why.gpu}"
+    if why.kind == "count":
+        ours, theirs = (
+            f"a {gpu}" if number is None else f"{number} GPU{'' if number == 1 else 's'}"
+            for number in (why.ours, why.theirs)
+        )
+        found = f"{file} has {ours}, {other} has {theirs}"
+    elif why.kind == "bus_id":
+        found = f"the GPUs of {file} have other PCIe addresses than those of {other}"
+    else:
+        what = "is of another model" if why.kind == "model" else "has another UUID"
+        found = f"{gpu} of {file} {what} than in {other}"
+    return Look(
+        host, "GPU", "files", found, "warning",
+        "they are of two machines, or a GPU was lost or replaced in between: each is judged by itself",
+        "give the files of one machine and one time",
+    )  # fmt: skip
 
 
 def _xids(saved: SavedOutputs, labels: Mapping[str, str]) -> list[Look]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
-from traceops.machine.xids import Xid, parse_xids
+from traceops.machine.xids import DriverFailure, Xid, by_boot, parse_failures, parse_xids
 
 XID = Rule(
     id="TO-D002",
     title="The NVIDIA driver logged an error of a GPU (Xid)",
     fires=(
         "Fires for each kind of Xid in the kernel's log since boot: error where the GPU or its memory is "
-        "broken, warning where it needs a reset, info where a program is the likely cause."
+        "broken, warning where it needs a reset, info where a program is the likely cause. Error too where the "
+        "driver could not start a GPU, or its parts are of different versions; info where it was before the last boot, "
+        "or nvidia-smi lists the GPU by now."
     ),
     advice=(
         "Reset the GPU or reboot the host; have a GPU replaced that shows memory errors again. See "
@@ -70,10 +73,38 @@ def judge_xids(log: str | None, problem: str | None, labels: dict[str, str], hos
             Look(host, "GPU", "Xid errors", "not known", "not_evaluated", f"the kernel's log cannot be read: {problem}",
                  "sudo dmesg | grep -i xid", rule=XID.id),
         )  # fmt: skip
-    xids = parse_xids(log)
+    earlier, now = by_boot(log)
+    xids = parse_xids(now)
+    looks = [
+        *(_look(xid, labels, host) for xid in xids),
+        *(_failure(one, labels, host) for one in parse_failures(now)),
+    ]
     if not xids:
-        return (Look(host, "GPU", "Xid errors", "none since boot", rule=XID.id),)
-    return tuple(_look(xid, labels, host) for xid in xids)
+        looks.append(Look(host, "GPU", "Xid errors", "none since boot", rule=XID.id))
+    known = {(xid.bus_id, xid.code) for xid in xids}
+    past = [_look(xid, labels, host) for xid in parse_xids(earlier) if (xid.bus_id, xid.code) not in known]
+    past += [_failure(one, labels, host) for one in parse_failures(earlier)]
+    return (*looks, *(replace(one, found=f"{one.found}, before the last boot", level="note") for one in past))
+
+
+def _failure(failure: DriverFailure, labels: dict[str, str], host: str) -> Look:
+    """What the driver could not do; of a GPU that nvidia-smi lists it can by now."""
+    facts = {"bus_id": failure.bus_id, "text": failure.text}
+    why = f"the kernel's log says: {failure.text}"
+    if failure.kind == "versions":
+        level: Level = "note" if labels else "error"
+        found = "the kernel's part of the driver and a program's library are of different versions"
+        advice = (
+            "after an update of the driver reboot, or load its modules again; in a container update the image"
+        )
+        return Look(host, "GPU", "driver", found, level, why, advice, facts, rule=XID.id)
+    label = labels.get(failure.bus_id or "")
+    found = f"{label or failure.bus_id}: the driver could not start the GPU"
+    advice = "power the host off and on; if it comes again, update the driver or have the GPU looked at"
+    if label is not None:
+        found, advice = f"{found}, and lists it by now", "nothing, unless it comes again"
+    level = "note" if label is not None else "error"
+    return Look(host, "GPU", "driver", found, level, why, advice, facts, rule=XID.id)
 
 
 def _look(xid: Xid, labels: dict[str, str], host: str) -> Look:

@@ -1,0 +1,92 @@
+"""Which GPUs saved outputs tell of, and whether two of them can be of one machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from traceops.fabric.bus_ids import normal_bus_id
+from traceops.fabric.model import Machine
+from traceops.machine.nvlink import named_gpus, parse_p2p
+from traceops.machine.smi import parse_smi
+from traceops.machine.smi_text import listed_gpus
+
+
+@dataclass(frozen=True)
+class ToldGpus:
+    """count: of all GPUs of the host, None where the output may tell of some only. By index where it tells that."""
+
+    count: int | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+    uuids: Mapping[int, str] = field(default_factory=dict)
+    bus_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two outputs. ours and theirs: how many GPUs, where told. gpu: of which GPU it is told."""
+
+    kind: Literal["count", "model", "uuid", "bus_id"]
+    ours: int | None = None
+    theirs: int | None = None
+    gpu: int | None = None
+
+
+def told_gpus(program: str, text: str) -> ToldGpus:
+    """What the output of a program tells; program: the field of HostFacts."""
+    if program == "smi" and (smi := parse_smi(text)) is not None:
+        listed = listed_gpus(text) or len(smi.gpus)
+        known = {gpu.index: gpu for gpu in smi.gpus} if len(smi.gpus) == listed else {}
+        return ToldGpus(
+            listed,
+            {index: _name(gpu.name) for index, gpu in known.items()},
+            {index: gpu.uuid for index, gpu in known.items() if gpu.uuid},
+            frozenset(gpu.bus_id for gpu in known.values() if gpu.bus_id),
+        )
+    if program == "nvlink":
+        named = named_gpus(text)
+        return ToldGpus(
+            None, {index: _name(name) for index, name, _ in named}, {index: uuid for index, _, uuid in named}
+        )
+    if program == "p2p":
+        return ToldGpus(len({index for pair in parse_p2p(text) for index in pair}))
+    return ToldGpus()
+
+
+def gpus_of(machine: Machine) -> ToldGpus:
+    """What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone."""
+    if any(gpu.bus_id for gpu in machine.gpus):
+        return ToldGpus(
+            bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id)))
+        )
+    return ToldGpus(
+        len(machine.gpus),
+        {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
+        {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
+    )
+
+
+def difference(one: ToldGpus, other: ToldGpus) -> Difference | None:
+    """Why the two cannot be of one machine at one time; None where nothing speaks against it."""
+    if one.count and other.count and one.count != other.count:
+        return Difference("count", one.count, other.count)
+    for index in sorted({*one.names, *one.uuids}):
+        if other.count and index >= other.count:
+            return Difference("count", None, other.count, index)
+        if one.names.get(index, "") != other.names.get(index, one.names.get(index, "")):
+            return Difference("model", gpu=index)
+        ours, theirs = one.uuids.get(index), other.uuids.get(index)
+        if ours and theirs and ours.lower() != theirs.lower():
+            return Difference("uuid", gpu=index)
+    beyond = [index for index in {*other.names, *other.uuids} if one.count and index >= one.count]
+    if beyond:
+        return Difference("count", one.count, None, min(beyond))
+    if one.bus_ids and other.bus_ids and not (one.bus_ids <= other.bus_ids or other.bus_ids <= one.bus_ids):
+        return Difference("bus_id")
+    return None
+
+
+def _name(name: str) -> str:
+    return re.sub(r"^nvidia ", "", " ".join(name.lower().split()))
