@@ -110,3 +110,39 @@ def test_a_trace_whose_numbers_do_not_tell_is_held_to_either() -> None:
 
     anybodys = edited(made(), renumbered)
     assert not refusals([anybodys], [made(at=1)]) and not refusals([anybodys], [first_steps(made(at=1))])
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [
+        (
+            [41.5],
+            [None],
+            "base's recorded steps may not be like its later ones: just before them a step took 41.5",
+        ),
+        ([None], [41.5], "head's recorded steps may not be like its later ones: just before"),
+        (
+            [None, None],
+            [None, 41.5],
+            "head's recorded steps may not be like its later ones in 1 of 2 captures: just",
+        ),
+        ([41.5], [40.0], None),
+        ([None], [None], None),
+    ],
+)
+def test_a_window_before_the_steps_settled_is_held_to_none_behind_it(base, head, said) -> None:
+    """One of two runs of a program had a second window: 47 % faster, and not a word of where each recorded."""
+
+    def side(windows: list[float | None], at: int) -> list[ComparedCapture]:
+        made_of = [made([100.0] * 8, at=at + 2 * n) for n in range(len(windows))]
+        return [
+            one if ms is None else edited(one, lambda report, ms=ms: report.update(whole_run=whole(ms)))
+            for one, ms in zip(made_of, windows, strict=True)
+        ]
+
+    def whole(ms: float) -> dict[str, Any]:
+        early = {"before_ms": ms, "later_ms": 12.0, "settled": 17}
+        return {"steps": 60, "typical_steps": 50, "typical_ms": 12.0, "early_window": early}
+
+    told = [one for one in compare(side(base, 0), side(head, 1)).warnings if "recorded steps" in one]
+    assert (told == []) if said is None else (len(told) == 1 and said in told[0])

@@ -41,3 +41,14 @@ def test_several_ranks_of_which_one_ended_early() -> None:
     }
     [found] = judge_missing(3, [0], single_file=False, manifest=manifest).findings
     assert "The program of rank 1 ended after 12 steps" in found.message and found.cause is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [((1, 1), "after 1 step, and"), ((1, 4), "after 1 to 4 steps, and"), ((4, 4), "after 4 steps, and")],
+)
+def test_one_step_is_no_steps(ended: tuple[int, int], said: str) -> None:
+    ranks = [{"rank": n + 1, "status": "finished", "traces": [], "steps": own} for n, own in enumerate(ended)]
+    manifest = {"schedule": SCHEDULE, "ranks": ranks}
+    [found] = judge_missing(3, [0], single_file=False, manifest=manifest).findings
+    assert said in found.message and found.cause == "ended_early"

@@ -15,8 +15,8 @@ RUN = Path(__file__).parents[1] / "data" / "starved_loader2"
 def waiting_for_batches(tmp_path, core_ms, looks, workers=True):
     """starved_loader2 as if its loader had a worker: 164 ms of each step of 271 ms pass until the next batch comes.
 
-    core_ms: what the ranks wait for a core in each recorded step. looks: at the worker, by what it is seen in; a list
-    of them for several workers. workers: False as it is, without one.
+    core_ms: what the ranks wait for a core in each recorded step, or each of them. looks: at the worker, by what it is
+    seen in; a list of them for several workers. workers: False as it is, without one.
     """
     run = tmp_path / "run"
     for path in sorted(RUN.rglob("*")):
@@ -34,7 +34,8 @@ def waiting_for_batches(tmp_path, core_ms, looks, workers=True):
     (run / "run.json").write_text(json.dumps(manifest))
     window = range(8, 14)
     for rank in range(2):
-        steps = [usual(271.0, recorded=n in window, core_wait_ms=core_ms * (n in window)) for n in range(20)]
+        own_ms = core_ms[rank] if isinstance(core_ms, tuple) else core_ms
+        steps = [usual(271.0, recorded=n in window, core_wait_ms=own_ms * (n in window)) for n in range(20)]
         write_rank(run, rank, steps)
         for worker, own in enumerate(looks if isinstance(looks, list) else [looks] if looks else []):
             write_loader(run, rank, worker, own)
@@ -96,3 +97,12 @@ def test_what_may_be_waiting_for_a_core_is_no_loading_of_a_rank_without_workers(
     [found], _ = waiting_for_batches(tmp_path, core_ms, {}, workers=False)
     assert found.severity == severity
     assert ("nothing tells how much of its loading is that" in found.message) == (severity != "error")
+
+
+@pytest.mark.parametrize("core_ms", [(150.0, 10.0), (10.0, 150.0)])
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_rank_that_loads_is_not_excused_by_another_that_gets_no_core(tmp_path, core_ms, workers):
+    """Both ranks load as long: a remark where the rank that waits for a core loads a millisecond longer."""
+    waits = tuple(ms * (1.2 if workers else 1.0) for ms in core_ms)
+    [found], _ = waiting_for_batches(tmp_path, waits, {}, workers=workers)
+    assert found.severity == "error"

@@ -9,6 +9,8 @@ from typing import Any
 from traceops.compare.capture import ComparedCapture, damaged_ranks
 from traceops.core.rank_text import runs_text, who
 from traceops.core.shorter_schedule import FIRST_STEPS
+from traceops.core.units import ms_text
+from traceops.report.whole_run import EarlyWindowRow, WholeRunRows
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -121,7 +123,30 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
         found.append(
             f"the profiler recorded different things (base {named[0]}, head {named[1]}), at different cost"
         )
-    return found
+    return [*found, *_one_side_unsettled(base, head)]
+
+
+def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+    """Recorded steps of one side alone are unlike those since: the other's are of a later window, or were even."""
+    unlike = {"base": _windows_unlike(base), "head": _windows_unlike(head)}
+    shares = [len(unlike[name]) / max(len(side), 1) for name, side in (("base", base), ("head", head))]
+    if shares[0] == shares[1]:
+        return []
+    more = "base" if shares[0] > shares[1] else "head"
+    side, window = (base if more == "base" else head), unlike[more][0]
+    of = "" if len(side) == 1 else f" in {len(unlike[more])} of {len(side)} captures"
+    return [
+        f"{more}'s recorded steps may not be like its later ones{of}: just before them a step took "
+        f"{ms_text(window.before_ms)} ms, later ones take {ms_text(window.later_ms)}. What differs may be that: record "
+        "both sides with the same --skip-first, behind such steps"
+    ]
+
+
+def _windows_unlike(side: Sequence[ComparedCapture]) -> list[EarlyWindowRow]:
+    rows = (capture.report.whole_run for capture in side)
+    return [
+        own.early_window for own in rows if isinstance(own, WholeRunRows) and own.early_window is not None
+    ]
 
 
 def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:

@@ -63,6 +63,11 @@ def timed_before_first(schedule: Any) -> int | None:
     return None if phases is None else phases["unprofiled"]
 
 
+def counted(steps: int) -> str:
+    """'1 step' or '8 steps'."""
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
 def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
     """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
 

@@ -13,7 +13,7 @@ from traceops.across.whole_run import WholeRun, whole_run
 from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
-from traceops.core.shorter_schedule import FIRST_STEPS, only_first_steps, shorter_schedule
+from traceops.core.shorter_schedule import FIRST_STEPS, counted, only_first_steps, shorter_schedule
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -94,11 +94,11 @@ def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str
         return [f"{_FIRST_ONES}: recording ended before the schedule's window"]
     if profiled_itself_early(found.manifest) and {int(n) for own in ranks for n in own.step_numbers} == {1}:
         return [
-            f"{_FIRST_ONES}: it ended after {steps} steps, and its own profiler was at work from step "
+            f"{_FIRST_ONES}: it ended after {counted(steps)}, and its own profiler was at work from step "
             f"{FIRST_STEPS - 1} on. Two cannot record at once: take it out of the program for this run"
         ]
     later = f"; traceops run {shorter.flags} records later ones" if steps > FIRST_STEPS else ""
-    return [f"{_FIRST_ONES}: it ended after {steps} steps, and the schedule needs {shorter.needed}{later}"]
+    return [f"{_FIRST_ONES}: it ended after {counted(steps)}, and the schedule needs {shorter.needed}{later}"]
 
 
 def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> tuple[MemoryUse, ...]:

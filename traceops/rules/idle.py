@@ -10,7 +10,7 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
-from traceops.rules.idle_cores import loading_ranks, next_batch, without_waiting
+from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
@@ -141,12 +141,12 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         )
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
-    if kind.rule is INPUT_BOUND and (batch := next_batch(inputs, worst)) is not None and batch.unsure:
+    if kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0]):
         severity = "info"
     damaged = bool(judged[0].summary.damage)
     found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
     if kind.rule is INPUT_BOUND:
-        found = without_waiting(found, inputs, worst, kind.bounds)
+        found = without_waiting(found, inputs, idle, worst, kind.bounds)
     return kind.rule.verdict(found)
 
 

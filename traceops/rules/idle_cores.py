@@ -113,22 +113,37 @@ def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
     return "", ()
 
 
-def without_waiting(found: Finding, inputs: Inputs, worst: Idle, bounds: Sequence[float]) -> Finding:
-    """The finding of a rank that loads by itself, as severe as what its waiting for a core leaves."""
+def without_waiting(
+    found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, bounds: Sequence[float]
+) -> Finding:
+    """The finding of ranks that load by themselves, as severe as the most that waiting for a core leaves of any."""
+    waits = {one.times.summary.rank: _waited_pct(inputs, one) for one in idle}
     rank = worst.times.summary.rank
-    wait = recorded_waits([own for own in inputs.observed if own.rank == rank]).get(rank)
-    if wait is None or wait.beside_pct < WAITS_PCT or has_workers(worst.times.summary):
-        return found
-    left = severity_of(worst.pct - wait.beside_pct, *bounds) or "info"
-    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
+    left = severity_of(max(one.pct - waits[one.times.summary.rank] for one in idle), *bounds) or "info"
+    if not waits[rank] or SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
         return found
     return replace(
         found,
         severity=left,
-        message=f"{found.message} Rank {rank} waits {percent_text(wait.beside_pct)} of these steps for a core: nothing "
+        message=f"{found.message} Rank {rank} waits {percent_text(waits[rank])} of these steps for a core: nothing "
         "tells how much of its loading is that.",
         evidence=(
             *found.evidence,
-            Evidence("waits for a core", round(wait.beside_pct, 1), "%", WAITS_PCT, rank),
+            Evidence("waits for a core", round(waits[rank], 1), "%", WAITS_PCT, rank),
         ),
     )
+
+
+def _waited_pct(inputs: Inputs, one: Idle) -> float:
+    """What a rank without workers wants for a core in its recorded steps; 0 where that is little."""
+    rank = one.times.summary.rank
+    wait = recorded_waits([own for own in inputs.observed if own.rank == rank]).get(rank)
+    if wait is None or wait.beside_pct < WAITS_PCT or has_workers(one.times.summary):
+        return 0.0
+    return wait.beside_pct
+
+
+def unsure_of_all(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> bool:
+    """Whether nothing tells of any rank that waits so long if its workers are late, or it gets no core."""
+    batches = [next_batch(inputs, one) for one in idle if one.pct >= least_pct]
+    return bool(batches) and all(batch is not None and batch.unsure for batch in batches)

@@ -9,6 +9,7 @@ from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause,
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
+from traceops.core.shorter_schedule import counted
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
     KERNELS_MISSING,
@@ -126,9 +127,9 @@ def judge_missing(
     }
     if short:
         steps, needed = zip(*short.values(), strict=True)
-        after = f"{min(steps)}" if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
+        after = f"{min(steps)} to " * (len(set(steps)) > 1) + counted(max(steps))
         whose = "Its program" if len(missing) == 1 else f"The program of {who(short)}"
-        why += f" {whose} ended after {after} steps, and the schedule needs {max(needed)}."
+        why += f" {whose} ended after {after}, and the schedule needs {max(needed)}."
     listed = ranks_text(missing)
     return MISSING_RANKS.verdict(
         MISSING_RANKS.finding(

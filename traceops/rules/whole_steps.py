@@ -8,7 +8,7 @@ from typing import Any
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
-from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.shorter_schedule import counted, shorter_schedule
 from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.inputs import Inputs
@@ -73,7 +73,7 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
         said += ", because the program started a profiler of its own"
         cause = "given_way"
     elif shorter is not None and steps is not None:
-        said += f": the program ended after {steps} steps, and the schedule needs {shorter.needed}"
+        said += f": the program ended after {counted(steps)}, and the schedule needs {shorter.needed}"
         cause = "too_short"
         evidence.append(Evidence("steps of the program", steps, "steps", shorter.needed))
     said += ". Nothing is said about its time."

@@ -10,7 +10,7 @@ from typing import Any
 
 from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
-from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.shorter_schedule import counted, shorter_schedule
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.traces.chosen_window import chosen_window
 from traceops.traces.kineto import read_meta
@@ -203,19 +203,20 @@ def _why_none(manifest: dict[str, Any]) -> str:
     steps = 0 if manifest.get("ranks") == [] else manifest.get("steps")  # without ranks nobody ended a step
     ended = _ENDED.get(str(manifest.get("status")))
     if isinstance(steps, int) and ended is not None:
-        when = f"after {steps} step{'' if steps == 1 else 's'}" if steps else "before its first step ended"
+        when = f"after {counted(steps)}" if steps else "before its first step ended"
         return f": the program {ended} {when}"
     if manifest.get("status") == "finished" and steps == 0:
         return f": no process was seen to train; {UNSEEN_STEPS_ADVICE}"
-    shorter = shorter_schedule(manifest.get("schedule"), steps) if isinstance(steps, int) else None
+    known = steps if isinstance(steps, int) else 0
+    shorter = shorter_schedule(manifest.get("schedule"), known)
     if shorter is not None and profiled_itself_early(manifest):
         return (
-            f": the program ended after {steps} steps, with a profiler of its own at work, and two cannot record at "
+            f": the program ended after {counted(known)}, with a profiler of its own at work, and two cannot record at "
             "once: take its profiler out for this run, or analyze the folder that it writes to"
         )
     if shorter is not None:
         return (
-            f": the program ended after {steps} steps, and the schedule needs {shorter.needed}; record it with: "
+            f": the program ended after {counted(known)}, and the schedule needs {shorter.needed}; record it with: "
             f"traceops run {shorter.flags}"
         )
     return (
