@@ -229,6 +229,22 @@ def test_it_lets_go_of_what_it_holds():
     assert (sys.getrefcount(memory), sys.getrefcount(modules)) == before
 
 
+def test_memory_that_it_is_told_to_leave_or_cannot_have_stays_as_it_was():
+    """It wrote to memory that it had released, which may be anything's by then."""
+    memory = bytearray(heartbeat._LAST + 1)
+    way = native.ShortWay()
+    way.append(bytes(RECORD.size), False)
+    way.tell_in(memory)
+    with pytest.raises(BufferError):
+        way.tell_in(bytes(200))
+    way.arm(NEVER, NEVER, 5, sys.modules, None, NAMES, 0)
+    assert way.passed() and any(memory), "it has the old one"
+    memory[:] = bytes(len(memory))
+    way.tell_in(None)
+    way.arm(NEVER, NEVER, 5, sys.modules, None, NAMES, 0)
+    assert way.passed() and not any(memory)
+
+
 # In a capture.
 
 

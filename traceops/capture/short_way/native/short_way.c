@@ -29,6 +29,11 @@ struct slot { /* traceops/capture/progress.py has the same */
 enum { SLOTS = 2, LAST = SLOTS * sizeof(struct slot) + 1, HEARTBEAT_BYTES = LAST + 1 };
 
 enum { OWN_WORK_NS = 1000000, ROOM = 1024 };
+#ifdef __APPLE__
+#define HOST_CLOCK CLOCK_UPTIME_RAW /* of time.perf_counter_ns: the other one goes on while the machine sleeps */
+#else
+#define HOST_CLOCK CLOCK_MONOTONIC
+#endif
 static const double FOLLOWS = 1.05; /* as StepClock does */
 
 typedef struct {
@@ -100,7 +105,7 @@ static int passed(Way *way, PyObject *samples, const long long *times) {
     if (!way->armed)
         return 0;
     way->armed = 0; /* what follows says why not */
-    now = times != NULL ? times[0] : clock_ns(CLOCK_MONOTONIC);
+    now = times != NULL ? times[0] : clock_ns(HOST_CLOCK);
     if (way->step >= way->until || now >= way->due_ns || way->used == way->room || may_have_compiled(way))
         return 0;
     if (PyThread_get_thread_ident() != way->thread || forks != way->forks)
@@ -123,7 +128,7 @@ static int passed(Way *way, PyObject *samples, const long long *times) {
     struct record *record = &way->records[way->used++];
     *record = (struct record){.host_us = us(took), .gc_us = us(way->gc_ns)};
     way->gc_ns = 0;
-    own = times != NULL ? times[1] : clock_ns(CLOCK_MONOTONIC);
+    own = times != NULL ? times[1] : clock_ns(HOST_CLOCK);
     record->own_us = us(own - now);
     if (own - now > OWN_WORK_NS) /* it was stopped here */
         way->begun_ns = own;
@@ -170,23 +175,26 @@ static PyObject *way_rest(Way *way, PyObject *unused) {
 
 PyDoc_STRVAR(heartbeat_doc, "tell_in(memory)\n\nThe heartbeat's memory, None for no more.");
 static PyObject *way_tell_in(Way *way, PyObject *memory) {
-    way->armed = 0;
-    PyBuffer_Release(&way->heartbeat);
+    Py_buffer told = {0};
     if (memory != Py_None) {
-        if (PyObject_GetBuffer(memory, &way->heartbeat, PyBUF_WRITABLE) != 0)
+        if (PyObject_GetBuffer(memory, &told, PyBUF_WRITABLE) != 0)
             return NULL;
-        if (way->heartbeat.len < HEARTBEAT_BYTES) {
-            PyBuffer_Release(&way->heartbeat);
+        if (told.len < HEARTBEAT_BYTES) {
+            PyBuffer_Release(&told);
             PyErr_SetString(PyExc_ValueError, "too small");
             return NULL;
         }
     }
+    way->armed = 0;
+    Py_buffer before = way->heartbeat;
+    way->heartbeat = told; /* of none its `buf` is NULL: releasing leaves that as it was */
+    PyBuffer_Release(&before);
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(collected_doc, "collected(phase, info)\n\nFor gc.callbacks.");
 static PyObject *way_collected(Way *way, PyObject *const *arguments, Py_ssize_t count) {
-    long long now = clock_ns(CLOCK_MONOTONIC);
+    long long now = clock_ns(HOST_CLOCK);
     if (count > 0 && PyUnicode_Check(arguments[0]) && PyUnicode_CompareWithASCIIString(arguments[0], "start") == 0) {
         way->gc_began_ns = now;
     } else if (way->gc_began_ns != 0) {
