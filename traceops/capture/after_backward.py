@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_PASSES = "_engine_run_backward"  # in torch.autograd: what `backward` and `grad` call
+
 
 class AfterBackward:
     """Some programs step optimizers in hooks of backward, so that gradients need no memory. Steps end there too.
 
     Autograd restores its thread's state behind each hook, the profiler's callbacks with it. A profiler that started or
-    ended in a hook crashed the program. `torch.autograd.backward` is watched from the first such step on; what came due
-    in that first pass is done when the next one begins.
+    ended in a hook crashed the program. The function that all backward passes go through is watched from the first such
+    step on, as programs may have `backward` under names of their own. What came due in that first pass is done when the
+    next one begins.
     """
 
     def __init__(self) -> None:
@@ -36,7 +39,7 @@ class AfterBackward:
 
     def _watch(self) -> None:
         autograd = sys.modules["torch"].autograd
-        whole = autograd.backward
+        whole = getattr(autograd, _PASSES)
 
         @functools.wraps(whole)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -46,11 +49,11 @@ class AfterBackward:
             return result
 
         def undo() -> None:
-            if autograd.backward is watched:
-                autograd.backward = whole
+            if getattr(autograd, _PASSES) is watched:
+                setattr(autograd, _PASSES, whole)
 
         self._undo = undo
-        autograd.backward = watched
+        setattr(autograd, _PASSES, watched)
 
     def _take(self) -> None:
         if self._due is not None and not in_backward():  # one pass may run within another

@@ -14,6 +14,7 @@ from traceops.capture.after_backward import AfterBackward, in_backward
 from traceops.capture.after_import import when_loaded
 from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
+from traceops.capture.known import Known
 from traceops.capture.step_ends import StepEnds
 from traceops.core.capture_failure import CaptureOperation
 
@@ -22,42 +23,59 @@ _MODULES = "torch.nn.modules.module"
 _SCALER = "torch.amp.grad_scaler"  # torch loads it before its optimizers
 
 
+def _none() -> None:
+    return None
+
+
 class StepDetector:
     """Decides which optimizer steps end a training step; several optimizers make one step together.
 
     Until some optimizer steps a second time, the first one seen stands for the step. Then the last one of
     that first round does (the generator's, after the discriminator's). If another one steps twice without
-    it (a new training phase, or a gradient scaler that skips it), that one takes over.
+    it (a gradient scaler that skips it), that one takes over. One that is new, where a step has just ended, begins a
+    first round again: a new training phase, or a program that makes its optimizers anew.
+
+    alone: returns the optimizer whose step is sure to end a training step next, and changes nothing here; else None.
     """
 
     def __init__(self) -> None:
+        self._known = Known()
         self._round: dict[int, None] = {}  # in their order; there may be one for each parameter
-        self._learned = False
+        self._learned = True
         self._marker: int | None = None
+        self._newest = -1
+        self.alone: Callable[[], Any] = _none
 
-    @property
-    def alone(self) -> int | None:
-        """The optimizer whose step is sure to end a training step next, and changes nothing here."""
-        return None if self._round else self._marker
+    def stepped(self, optimizer: Any) -> bool:
+        """Whether the step of this optimizer ends a training step."""
+        ends = self._ends(self._known.number(optimizer))
+        self.alone = self._known.reference(optimizer) if ends and self._learned else _none
+        return ends
 
-    def stepped(self, optimizer: int) -> bool:
-        """Whether the step of the optimizer with this identity ends a training step."""
+    def _ends(self, optimizer: int) -> bool:
+        new, self._newest = optimizer > self._newest, max(optimizer, self._newest)
+        if new and self._begins_anew():
+            self._learned = False
+            self._round = {optimizer: None}
+            return True
         if not self._learned:
             if optimizer not in self._round:
                 self._round[optimizer] = None
-                return len(self._round) == 1
+                return False
             self._marker = next(reversed(self._round))
             self._learned = True
             self._round = {}
-        if optimizer == self._marker:
-            self._round = {}
-            return True
-        if optimizer in self._round:
+        if optimizer == self._marker or optimizer in self._round:
             self._marker = optimizer
             self._round = {}
             return True
         self._round[optimizer] = None
         return False
+
+    def _begins_anew(self) -> bool:
+        """Whether an optimizer that was never seen begins a first round, and is none of the round that goes on."""
+        first = next(iter(self._round), None)
+        return first is None or (not self._learned and not self._known.lives(first))
 
 
 class _Boundary:
@@ -83,7 +101,7 @@ class _Boundary:
         self._any = False  # optimizer has stepped since the gradient scaler's last update
         self._ends: Counter[str] = Counter()
         self._within: Counter[str] = Counter()
-        self._alone: int | None = None  # the detector's, how often it has stepped since, and its label
+        self._alone = self._detector.alone  # how often that has stepped since, and its label
         self._again = 0
         self._label = ""
         self._thread = threading.get_ident()
@@ -99,7 +117,7 @@ class _Boundary:
         if self._again:
             self._ends[self._label] += self._again
             self._again = 0
-        ends = self._detector.stepped(id(what))
+        ends = self._detector.stepped(what)
         (self._ends if ends else self._within)[label] += 1
         self._alone, self._label = self._detector.alone, label
         return ends
@@ -161,11 +179,13 @@ class _Boundary:
                 result = step(*args, **kwargs)
             finally:
                 self._depth -= 1
-            if self._due and self._depth == 0:
-                self._due = False
-                # The short way may pass within backward too, until a step that takes the long one is seen there.
-                if self._after_backward.watching or not self._passed():
-                    self._after_backward.do(self._step)
+                if (
+                    self._due and self._depth == 0
+                ):  # also where a hook of the program's behind ours has raised
+                    self._due = False
+                    # The short way may pass within backward too, until a step that takes the long one is seen there.
+                    if self._after_backward.watching or not self._passed():
+                        self._after_backward.do(self._step)
             return result
 
         return watched
@@ -223,7 +243,7 @@ class _Boundary:
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
                 uncompiled(optimizer)
-            elif id(optimizer) == self._alone and self._depth == 1 and not self._engines:
+            elif optimizer is self._alone() and self._depth == 1 and not self._engines:
                 # What `stepped` would do. Nothing here can fail.
                 self._again += 1
                 self._any = self._due = True

@@ -98,7 +98,7 @@ class Rehearsal:
             self._tracker.begin_steps()
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._detector.stepped(id(optimizer)):
+        if not self._detector.stepped(optimizer):
             return
         self._steps += 1
         if self._steps >= self._request.steps:
