@@ -132,3 +132,40 @@ def test_two_ranks_that_crash_in_different_ways(told) -> None:
 
 def test_there_are_thirty() -> None:
     assert len(CRASHES) * (2 + len(SLURM)) + len(SLURM) + 2 == 30
+
+
+MACHINE = {
+    "slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", "the host's memory"),
+    "kernel": (
+        "[ 99.1] Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:2kB\n",
+        "the host's memory",
+    ),
+    "xid": (
+        "[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=1, GPU has fallen off the bus.\n",
+        "its GPU fail (hardware)",
+    ),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINE)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("ranks", [(0, 2), (0, 1)])
+def test_what_the_machine_did_may_be_why_ranks_wait(
+    told, machine: str, late: bool, ranks: tuple[int, ...]
+) -> None:
+    """Slurm says it at the job's end, and dmesg is put behind the log: it was left out there."""
+    text, words = MACHINE[machine]
+    waiting = timed_out(*ranks)
+    (root,) = told(waiting + text if late else text + waiting).roots
+    assert root.statement.endswith(f"This may be why: a process whose rank no line tells {_did(words)}")
+    assert root.confidence == "low"
+
+
+def _did(words: str) -> str:
+    return f"ran out of {words}" if "memory" in words else f"saw {words}"
+
+
+def test_a_rank_s_own_memory_error_after_the_timeouts_is_their_echo(told) -> None:
+    echo = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    (root,) = told(timed_out(0, 2) + echo).roots
+    assert root.crash is None and root.ranks == (1,)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traceops.hangs.crash_kinds import FROM_OUTSIDE, CrashKind
 from traceops.hangs.crash_words import crash_statement
-from traceops.hangs.crashes import Crash, find_crashes, kind_of
+from traceops.hangs.crashes import Crash, by_machine, find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.model import Root
 
@@ -57,7 +57,7 @@ def _first_lines(log: Sequence[LogEvent], roots: Sequence[Root]) -> dict[str, in
 
 def _sentence(crash: Crash, first: dict[str, int]) -> str:
     event = crash.event
-    after = event.line > first.get(event.path, event.line)
+    after = event.line > first.get(event.path, event.line) and not by_machine(event, crash.kind)
     said = crash_statement(crash)
     if crash.kind in FROM_OUTSIDE and not crash.ranks:
         said = said.replace("The program", "the program", 1)

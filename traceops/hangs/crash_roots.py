@@ -8,9 +8,9 @@ from dataclasses import replace
 from traceops.core.findings import Confidence
 from traceops.hangs.crash_kinds import LATER, RULE_OF
 from traceops.hangs.crash_words import crash_statement, did_what, own_line
-from traceops.hangs.crashes import Crash
+from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
 from traceops.hangs.model import Root
-from traceops.hangs.roots import DIED, HOST
+from traceops.hangs.roots import DIED, HOST, NETWORK
 
 _MOST_TEXT = 420
 
@@ -47,7 +47,11 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
     if crash is None and alone and not crashes[0].ranks and root.rule == DIED and root.cause is None:
-        return _perhaps_of(root, crashes[0])
+        return _perhaps_of(root, crashes[0], "Its log tells of one failure: a program")
+    if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
+        first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
+        if not first.ranks and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
+            return _perhaps_of(root, first, "This may be why: a process whose rank no line tells")
     if crash is None:
         return root
     if root.rule == DIED:
@@ -76,9 +80,9 @@ def _died_of(root: Root, crash: Crash) -> Root:
     )
 
 
-def _perhaps_of(root: Root, crash: Crash) -> Root:
-    """The rank that a launcher saw die, with the only failure that its log tells, whose rank no line names."""
-    told = f"{root.statement}. Its log tells of one failure: a program {did_what(crash)}"
+def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:
+    """The rank that died or does not come, with the only failure that a log tells, whose rank no line names."""
+    told = f"{root.statement}. {who} {did_what(crash)}"
     where = own_line(crash)
     return replace(
         root,

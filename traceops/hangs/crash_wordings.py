@@ -23,20 +23,30 @@ CrashKind = Literal[
 
 @dataclass(frozen=True)
 class Wording:
-    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`."""
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`.
+
+    behind: what stands right before the first of the words, where they are not at the message's beginning; () for
+    anything. It tells the kernel's own line from one that quotes it.
+    """
 
     kind: CrashKind
     words: tuple[str, ...]
     but: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     def is_in(self, text: str) -> bool:
-        return all(word in text for word in self.words) and not any(word in text for word in self.but)
+        if not all(word in text for word in self.words) or any(word in text for word in self.but):
+            return False
+        before = text[: text.index(self.words[0])]
+        return not self.behind or not before.strip() or before.endswith(self.behind)
 
 
 def _each(kind: CrashKind, *words: str) -> tuple[Wording, ...]:
     return tuple(Wording(kind, (word,)) for word in words)
 
 
+# What stands before the kernel's words: a time, a tag, a key of JSON.
+_BY_KERNEL = ("] ", "kernel: ", "> ", '": "', '":"', "Z ", *(f"{digit} " for digit in range(10)))
 # In this order: the first that fits says what a message is.
 WORDINGS: tuple[Wording, ...] = (
     Wording("scaler_bf16", ("_amp_foreach_non_finite_check_and_unscale", "BFloat16")),
@@ -185,9 +195,9 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     *_each("time_limit", "DUE TO TIME LIMIT"),
     *_each("preempted", "DUE TO PREEMPTION", "DUE TO JOB REQUEUE"),
+    Wording("node_failure", ("Kernel panic - not syncing",), behind=_BY_KERNEL),
     *_each(
         "node_failure",
-        "Kernel panic - not syncing",
         "error: Node failure on",
         "DUE TO NODE FAILURE",
         "NodeNotReady",

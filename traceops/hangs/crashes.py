@@ -34,6 +34,11 @@ _NO_WHOLE_FILE = (
 _THREAD_ENDED = "thread terminated with exception: "
 
 
+# What the machine did to a process: Slurm says it at the end, and the kernel's log is often put after the job's.
+OF_MACHINE: tuple[CrashKind, ...] = ("host_memory", "gpu_hardware")
+_BY_MACHINE = ("oom-kill", "oom_kill", "OOM Killed", "OOMKilled", "Killed process", "Xid (")
+
+
 @dataclass(frozen=True)
 class Crash:
     """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
@@ -103,7 +108,7 @@ def _first_failures(
     found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
     for event in log:
         kind = kind_of(event, by_watchdog=by_watchdog)
-        if kind is None or event.line > waited.get(event.path, event.line):
+        if kind is None or (event.line > waited.get(event.path, event.line) and not by_machine(event, kind)):
             continue
         key = (event.path if event.rank is None else "", event.rank)
         known = found.get(key)
@@ -121,6 +126,11 @@ def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
         if event.kind == "timeout":
             lines[event.path] = min(event.line, lines.get(event.path, event.line))
     return lines
+
+
+def by_machine(event: LogEvent, kind: CrashKind) -> bool:
+    """Whether the kernel or Slurm says it, of no rank: they may say it later than it was."""
+    return event.rank is None and kind in OF_MACHINE and any(words in event.text for words in _BY_MACHINE)
 
 
 def _reads_weights(frame: Frame) -> bool:

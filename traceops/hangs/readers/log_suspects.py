@@ -23,7 +23,8 @@ _GLOG = re.compile(
 # Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
 _SAID = re.compile(
     r"(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: |(?:[\w./-]{1,60}: (?:fatal )?error|Error|error|panic): "
-    r"|[A-Z][\w ]{1,40} error: (?=(?:\S{1,80} ){4})"  # 'HCCL demo error: In function initDevice(): …'
+    r"|(?!.{0,40}\b(?i:mean|squared|absolute|relative|test|validation|train\w*|set|rounding|word|rate|final|best)\b)"
+    r"[A-Z][\w ]{1,40} error: (?=[A-Z](?:\S{0,80} ){4})"  # 'HCCL demo error: In function initDevice(): …'
     r"|\s{0,8}traceback ?: (?=Signal \d{1,2} \(SIG)"  # torchrun's report without its lines on the rank
     r"|thread '[^']{1,60}' panicked at |Error executing job with |(?:docker: )?Error response from daemon"
     r"|\*\*\* (?:An error occurred in MPI_|stack smashing)|(?:free|malloc|realloc|munmap_chunk)\(\): "

@@ -1,0 +1,50 @@
+"""Words of failures in lines that only quote them: a data set, a prompt, a metric."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.readers.log_suspects import Suspects
+
+PANIC = "Kernel panic - not syncing: Fatal exception in interrupt"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "  ",
+        "[ 12.1] ",
+        "Nov 23 13:00:00 node3 kernel: ",
+        "<0>[ 12.1] ",
+        "kern  :emerg : 2024-12-02T16:55:44,213+00:00 ",
+        '{"log": "',
+        '{"MESSAGE":"',
+    ],
+)
+def test_the_kernel_says_that_it_panics(before: str) -> None:
+    assert crash_kind(before + PANIC, raised=False) == "node_failure"
+
+
+@pytest.mark.parametrize(
+    "before", ["sample: 'the server showed ", "what does `", "response: ", "2025-01-01 INFO eval: ", "a "]
+)
+def test_a_text_about_a_panic_is_none(before: str) -> None:
+    assert crash_kind(before + PANIC, raised=False) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "severe"),
+    [
+        ("HCCL demo error: In function initDevice(): the call of it failed", True),
+        ("Mean squared error: Model A has a lower value than B", False),
+        ("Test set error: The mean over all 5 folds is 0.1", False),
+        ("Rounding error: this run uses bf16 which rounds to nearest", False),
+        ("Reconstruction error: lower than before by a third in all", False),
+    ],
+)
+def test_a_metric_called_error_is_no_trouble(line: str, severe: bool) -> None:
+    suspects = Suspects()
+    suspects.take(1, None, line)
+    assert bool(list(suspects.found())) is severe
