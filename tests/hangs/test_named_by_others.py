@@ -70,6 +70,22 @@ def test_the_ranks_that_came_wait(told):
     assert unknown_ranks(diagnosis) == ((0, 0), (6, 6))
 
 
+@pytest.mark.parametrize("tag", ["", "[1,0]<stderr>:", "[1,0]:", "0: "])
+def test_horovods_list_by_rank(told, tag):
+    """As Horovod has written it since 0.16, a line a rank."""
+    warned = f"{tag}[2021-03-05 10:00:00.1: W /tmp/horovod/common/stall_inspector.cc:105] {STALL[:-14]}"
+    for ranks, named in (
+        (("1: [allreduce.a, allreduce.b]", "3: [allreduce.a]"), (1,)),
+        (("1!: [a, b]", "3: [b, a]"), (1, 3)),
+        (("0: [a]", "2: [b]"), ()),
+        (("5: [a, b, c, d, e, f ...]", "7: [a]"), (5,)),
+        (tuple(f"{rank}: [a]" for rank in range(1, 64)), tuple(range(1, 64))),
+    ):
+        lines = [f"{warned} ", *(f"{tag}{line}" for line in ("Stalled ranks:", *ranks))]
+        diagnosis = told("\n".join((*lines, f"{tag}step 3 loss 0.1\n")))
+        assert [root.ranks for root in diagnosis.roots] == ([named] if named else [])
+
+
 def test_operations_that_miss_different_ranks_name_nobody(told):
     diagnosis = told(f"{STALL}a [ready ranks: 3], b [ready ranks: 2, 0, 1]\n")
     assert not diagnosis.roots and hang_level(diagnosis) == "warning"

@@ -9,6 +9,7 @@ from itertools import product
 from traceops.hangs.memory_message import memory_message
 from traceops.hangs.readers.line_prefixes import without_prefixes
 from traceops.hangs.readers.log_rules import WORK
+from traceops.hangs.readers.log_stalls import BY_RANK, RANK_LINE
 
 _PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
@@ -20,6 +21,7 @@ _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line.
 _TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$")
 _MOST = 5  # lines that are joined
+_MOST_RANKS = 1 << 13  # of Horovod's list, a line each
 _LONGEST = 2000  # characters of a line that may be joined
 
 
@@ -39,8 +41,9 @@ class LogicalLines:
         line = without_prefixes(line)
         if self._held:
             if self._continues(line):
-                self._held.append(_PREFIX.sub("", line, count=1).strip())
-                if len(self._held) >= _MOST or self._is_whole():
+                of_rank = RANK_LINE.match(line)
+                self._held.append(of_rank[1] if of_rank else _PREFIX.sub("", line, count=1).strip())
+                if len(self._held) >= self._most() or self._is_whole():
                     yield from self.flush()
                 return
             yield from self.flush()
@@ -64,6 +67,8 @@ class LogicalLines:
         body = line[own.end() :] if own is not None else line
         if not body.strip():
             return False
+        if first.endswith(BY_RANK):
+            return RANK_LINE.match(body) is not None
         if _NCCL in first:
             return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
         if _TO_COME.search(first) is not None:
@@ -72,8 +77,14 @@ class LogicalLines:
             return any(word in body for word in _MEMORY_WORDS) and "Traceback" not in body
         return not any(words in body for words in _TIMEOUT[:1]) and "Traceback" not in body
 
+    def _most(self) -> int:
+        return _MOST_RANKS if self._held[0].endswith(BY_RANK) else _MOST
+
     def _is_whole(self) -> bool:
-        first, text = self._held[0], " ".join(self._held)
+        first = self._held[0]
+        if first.endswith(BY_RANK):
+            return False
+        text = " ".join(self._held)
         if _TO_COME.search(first) is not None:
             return True
         if _NCCL in first:
@@ -88,7 +99,7 @@ def _begins(line: str) -> bool:
         return False
     if any(words in line for words in _TIMEOUT):
         return WORK.search(line) is None and ("WorkNCCL(" in line or _TORN.search(line) is not None)
-    if _TO_COME.search(line) is not None:
+    if _TO_COME.search(line) is not None or line.rstrip().endswith(BY_RANK):
         return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None
