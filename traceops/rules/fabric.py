@@ -7,13 +7,21 @@ from traceops.core.rule import Verdict
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
-from traceops.rules import fabric_benchmarks, fabric_graph, fabric_network, fabric_paths, fabric_widths
+from traceops.rules import (
+    fabric_benchmarks,
+    fabric_graph,
+    fabric_network,
+    fabric_paths,
+    fabric_unused_links,
+    fabric_widths,
+)
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
 RULES = (
     *fabric_paths.RULES,
+    *fabric_unused_links.RULES,
     *fabric_network.RULES,
     *fabric_widths.RULES,
     *fabric_graph.RULES,
@@ -43,7 +51,7 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
     talked = talks(fabric)
     return [
         fabric_paths.judge_across_nodes(fabric, talked, known),
-        fabric_paths.judge_unused_links(fabric, talked, known),
+        fabric_unused_links.judge_unused_links(fabric, talked, known),
         fabric_network.judge_sockets(fabric, talked, known),
         fabric_network.judge_far_nic(fabric, talked),
         fabric_widths.judge_widths(fabric),
