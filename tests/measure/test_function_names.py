@@ -14,6 +14,9 @@ TRAINER = "/site-packages/transformers/trainer.py"
     [
         (["Trainer.train", "Trainer._maybe_log_save_evaluate", "Trainer.log"], None),  # was an evaluation
         (["Trainer._maybe_log_save_evaluate", "Trainer._save_checkpoint"], "checkpoint"),
+        (["train", "evaluate_and_save", "save_checkpoint"], "checkpoint"),  # was an evaluation
+        (["train", "evaluate_and_save", "evaluate"], "evaluation"),
+        (["train", "eval_and_log"], None),
         (["Trainer._maybe_log_save_evaluate", "Trainer._evaluate", "Trainer.evaluate"], "evaluation"),
         (["train_and_evaluate", "step"], None),
         (["train_and_evaluate", "validate"], "evaluation"),

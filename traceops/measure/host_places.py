@@ -34,7 +34,7 @@ _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
         re.compile(r"^(?!.*/torch/)"),
         # A function that also trains, logs or saves (_maybe_log_save_evaluate) says nothing: those that it calls do.
         re.compile(
-            r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save)_)(?:[^.]*_)?"
+            r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save|checkpoint)(?:_|\.|$))(?:[^.]*_)?"
             r"(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"
         ),
     ),
