@@ -101,3 +101,8 @@ def test_waits_of_another_thread_leave_an_operator_whole():
 def test_operators_that_run_on_a_gpu_only_tell_that_its_kernels_are_missing(name, lost):
     """A trace that recorded the CPU alone is not one of a run without a GPU."""
     assert find_activity(build([step(3, 0, 100 * MS), op(0, 10, name)])).lost is lost
+
+
+def test_a_region_of_the_programs_own_is_no_such_operator():
+    """record_function("cudnn_warmup") on a CPU was a trace of which the GPU's activity is missing."""
+    assert not find_activity(build([step(3, 0, 100 * MS), op(0, 9), note("cudnn_warmup", 0, 10 * MS)])).lost

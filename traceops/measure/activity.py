@@ -102,7 +102,8 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = ()) -> Activity
     host = HostRows(events)
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
-        lost = len(host.kernel_launches) > 0 or bool(named(events, _ONLY_ON_GPU).take(events.name).any())
+        lost = len(host.kernel_launches) > 0
+        lost = lost or bool(events.in_cats(*OPERATOR_CATS)[rows_named(events, _ONLY_ON_GPU)].any())
         return _cpu_activity(events, host, lost)
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
