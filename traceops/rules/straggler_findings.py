@@ -222,11 +222,11 @@ def _shared_text(run: CrossRank, ns: float) -> str:
 
 
 def _shared_pct(run: CrossRank, step: float, shared: float) -> str:
-    """'30', or '30 to 33' where the step's length is a range too."""
+    """'30', or '30 to 33' where the step's length is a range too. What is 'up to' has no lower end."""
     ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
     pcts = [shared] if ends is None else [step - max(ends), step - min(ends)]
-    shown = list(dict.fromkeys(f"{100 * saved / step:.0f}" for saved in pcts))
-    return " to ".join(shown)
+    shown = list(dict.fromkeys(f"{100 * max(saved, 0.0) / step:.0f}" for saved in pcts))
+    return shown[-1] if run.cures_are_least else " to ".join(shown)
 
 
 def _without_profiler(
