@@ -95,7 +95,8 @@ def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> Unlike 
     every = [step for step in steps if step.number > max(window) and not step.recorded]
     usual = median(step.us for step in own)
     odd = max(step.us for step in own)
-    rhythm = _rhythm(every, (later + max(step.us for step in every)) / 2, later)
+    settled = every[-max(len(every) // 2, _BEHIND) :]  # slow steps at the start are not of what comes again
+    rhythm = _rhythm(settled, (later + max(step.us for step in settled)) / 2, later)
     if any(map(_compiles, own)):
         return Unlike(Why.COMPILED, rhythm)
     slow = [step.us for step in before]
