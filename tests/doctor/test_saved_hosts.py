@@ -160,3 +160,27 @@ def test_gpus_keep_their_numbers_where_one_before_is_not_whole(tmp_path: Path) -
     whole = smi_text({}, PROHIBITED)
     torn = whole.replace("    Max Clocks\n        SM                                : 1980 MHz\n", "", 1)
     assert one(check_files(saved(tmp_path, q=torn)).looks, "compute mode").found.startswith("GPU1: ")
+
+
+def test_a_gpu_that_was_chosen_keeps_its_number(tmp_path: Path) -> None:
+    """`nvidia-smi -q -i 3` has one GPU of eight; it was called GPU0, also in the command that mends it."""
+    text = smi_text(PROHIBITED).replace("Attached GPUs                             : 1", "Attached GPUs : 8")
+    uuid = "    GPU UUID   "
+    checkup = check_files(saved(tmp_path, q=text.replace(uuid, f"    Minor Number : 3\n{uuid}")))
+    look = one(checkup.looks, "compute mode")
+    assert look.found.startswith("GPU3: ") and "-i 3" in look.advice
+    assert checkup.problems[0][1].endswith("1 of 8 GPUs are whole")
+
+
+def test_lines_of_hosts_in_between_each_other(tmp_path: Path) -> None:
+    texts = [smi_text({}, PROHIBITED).splitlines(), smi_text({}, {}).splitlines()]
+    lines = [f"node{at}: {line}" for both in zip(*texts, strict=True) for at, line in enumerate(both)]
+    looks = check_files(saved(tmp_path, q="\n".join(lines))).looks
+    assert [look.host for look in looks if look.what == "compute mode"] == ["node0"]
+
+
+def test_odd_texts_are_read_in_time_that_grows_with_them(tmp_path: Path) -> None:
+    """Blank lines before a UUID, or a line full of GPUs, were read in their length squared."""
+    blank = smi_text({}).replace("    GPU UUID", "\n" * 200_000 + "    GPU UUID")
+    gpus = "[ 1.0] NVRM: " + "GPU 0000 " * 100_000 + "fallen off the bus\n"
+    assert len(read_outputs(saved(tmp_path, q=blank + blank, log=gpus + XID))[0]) == 1

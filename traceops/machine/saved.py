@@ -20,7 +20,7 @@ from traceops.machine.xids import begins_at_boot, parse_failures, parse_xids
 
 _BUG_REPORT = "NVIDIA bug report log file"
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
-NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d; give the whole output"
+NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
 SEVERAL_LINKS = (
     "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
 )

@@ -35,7 +35,7 @@ _SYSLOG = re.compile(
     re.M,
 )
 _REPORT = re.compile(r"^(?:=+NVSMI LOG=+\s*$|<\?xml |<nvidia_smi_log)", re.M)
-_UUID = re.compile(r"^\s*(?:GPU UUID\s{0,60}: |<uuid>)([\w-]{1,80})", re.M)
+_UUID = re.compile(r"^[ \t]{0,40}(?:GPU UUID {0,60}: |<uuid>)([\w-]{1,80})", re.M)
 CUT_OFF = "what comes after the place where the archive is cut off or damaged"
 
 

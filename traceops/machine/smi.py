@@ -94,7 +94,11 @@ def parse_smi(told: str) -> Smi | None:
     root = _xml(told) if _ROOT in told else smi_tree(told)
     if root is None:
         return None
-    gpus = tuple(_gpu(place, element) for place, element in enumerate(root.findall("gpu")))
+    elements = root.findall("gpu")
+    chosen = len(elements) == int(root.get("shown", len(elements))) < (_number(root, "attached_gpus") or 0)
+    gpus = tuple(
+        _gpu(_index(element, place, chosen=chosen), element) for place, element in enumerate(elements)
+    )
     return Smi(_text(root, "driver_version"), _text(root, "cuda_version"), gpus)
 
 
@@ -106,11 +110,17 @@ def _xml(told: str) -> ET.Element | None:
         return None
 
 
+def _index(gpu: ET.Element, place: int, *, chosen: bool) -> int:
+    """Its number. chosen: with ``-i``, so that its place does not tell; its device file's number does as a rule."""
+    minor = _number(gpu, "minor_number") if chosen else None
+    return int(gpu.get("index", place)) if minor is None else minor
+
+
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     link = "pci/pci_gpu_link_info"
     reasons = _reasons(gpu)
     return SmiGpu(
-        index=int(gpu.get("index", index)),
+        index=index,
         name=_text(gpu, "product_name") or "unknown GPU",
         uuid=_text(gpu, "uuid"),
         bus_id=normal_bus_id(_text(gpu, "pci/pci_bus_id") or gpu.get("id")),

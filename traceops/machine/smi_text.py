@@ -73,6 +73,7 @@ def smi_tree(text: str) -> ET.Element | None:
             del path[depth - 1 :]
             parent, place = (path[-1][1], "/".join(name for name, _ in path)) if path else (gpu, "")
             path.append(_add(parent, place, label, value if colon else None))
+    root.set("shown", str(len(root.findall("gpu"))))
     for one in root.findall("gpu"):
         _arrange(one)
         if not all(one.find(name) is not None for name in _WHOLE):
@@ -81,8 +82,8 @@ def smi_tree(text: str) -> ET.Element | None:
 
 
 def listed_gpus(text: str) -> int:
-    """How many GPUs the last ``nvidia-smi -q`` of a text says that there are."""
-    counts = re.findall(r"^Attached GPUs\s*: (\d{1,4})\s*$", text, re.M)
+    """How many GPUs the last ``nvidia-smi -q`` of a text says that there are; 0 where it does not say."""
+    counts = re.findall(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", text, re.M)
     return int(counts[-1]) if counts else 0
 
 

@@ -25,7 +25,9 @@ _SHOWN = 200
 # Where a log's line begins, or its message after a time, a host or a key; not where a sentence speaks of it.
 _SAID = r"(?:\s{0,80}|.{0,300}[\]>:;|=]\s{0,8}\"?)NVRM: "
 _XID = re.compile(rf"{_SAID}Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)")
-_FALLEN = re.compile(rf"{_SAID}(?:.*GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).*|\s*)fallen off the bus")
+_FALLEN = re.compile(
+    _SAID + r"(?:.{0,200}GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{1,40}).{0,200}|\s{0,80})fallen off the bus"
+)
 _BUS = r"(?:GPU )?(?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4}):? "
 _NOT_STARTED = re.compile(rf"{_SAID}{_BUS}(?:RmInitAdapter failed|rm_init_adapter failed)")
 _VERSIONS = re.compile(rf"{_SAID}API mismatch: the client\b")
