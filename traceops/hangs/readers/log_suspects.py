@@ -33,12 +33,27 @@ _SAID = re.compile(
 )
 _ANYWHERE = re.compile(
     r"\bUnhandled exception\b|: ABORT\s{0,8}$|\bNVRM: .{0,60}\b(?:RmInitAdapter|rm_init_adapter)\b.{0,60} failed\b"
+    # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
+    r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
+    r"|\*ERROR\* ring \S{1,40} timeout\b"
 )
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
 # One is in whatever _LEVEL and _ANYWHERE find that is severe.
-_WORDS = ("rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled", "NVRM")
+_WORDS = (
+    "rror",
+    "ERROR",
+    "fatal",
+    "FATAL",
+    "critical",
+    "CRITICAL",
+    "ABORT",
+    "Unhandled",
+    "NVRM",
+    "lockup",
+    "blocked for",
+)
 _ASIDE = re.compile(
     r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"
 )  # times, places, names
