@@ -133,12 +133,72 @@ def test_a_gpu_that_the_driver_could_not_start_is_no_clean_bill(tmp_path: Path) 
     assert {look.level for look in by_now if look.what == "driver"} == {"note"}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The NVIDIA probe routine failed for 2 device(s).",
+        "None of the NVIDIA devices were initialized.",
+        "None of the NVIDIA graphics adapters were initialized!",
+        "No NVIDIA devices probed.",
+    ],
+)
+def test_a_driver_that_started_nothing_is_no_clean_bill(said: str, tmp_path: Path) -> None:
+    looks = check_files(saved(tmp_path, dmesg=f"{BOOT}[ 19.5] NVRM: {said}\n")).looks
+    assert (one(looks, "driver").level, one(looks, "driver").found) == (
+        "error",
+        "the driver could not start GPUs",
+    )
+    by_now = saved(tmp_path, dmesg=f"{BOOT}[ 19.5] NVRM: {said}\n", smi=smi_text({}, {}))
+    look = one(check_files(by_now).looks, "driver")
+    assert (look.level, look.found) == (
+        "note",
+        "the driver could not start GPUs, and lists GPU0, GPU1 by now",
+    )
+
+
 def test_errors_before_the_last_boot_are_of_the_past(tmp_path: Path) -> None:
     text = f"{BOOT}{XID}{FAILED}{BOOT}[    9.1] nvidia: loaded\n"
     looks = check_files(saved(tmp_path, kern=text)).looks
     assert wrong(looks) == {"Xid 79": "note", "driver": "note"}
     assert one(looks, "Xid 79").found.endswith(", before the last boot")
     assert wrong(check_files(saved(tmp_path, kern=text + XID)).looks)["Xid 79"] == "error"
+
+
+BUG_REPORT = """Start of NVIDIA bug report log file.
+
+____________________________________________
+
+Scanning kernel log files for NVIDIA kernel messages:
+  /var/log/kern.log:
+{files}
+  journalctl -b -0:
+{now}
+  journalctl -b -1:
+{before}
+____________________________________________
+
+dmesg:
+
+{now}
+"""
+ECC = XID.replace("79,", "48,")
+LOADED = "[    9.1] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n"
+
+
+@pytest.mark.parametrize(
+    ("logs", "levels"),
+    [
+        ({"files": XID, "now": LOADED, "before": XID}, {"Xid 79": "note"}),
+        ({"files": XID, "now": XID, "before": XID}, {"Xid 79": "error"}),
+        ({"files": XID, "now": LOADED, "before": LOADED}, {"Xid 79": "note"}),
+        ({"files": "", "now": XID, "before": ECC}, {"Xid 79": "error", "Xid 48": "note"}),
+    ],
+)
+def test_a_bug_report_has_logs_of_three_boots(
+    logs: dict[str, str], levels: dict[str, str], tmp_path: Path
+) -> None:
+    """An Xid before the reboot that cured it was one of today."""
+    assert wrong(check_files(saved(tmp_path, report=BUG_REPORT.format(**logs))).looks) == levels
 
 
 @pytest.mark.parametrize("before", ["If dmesg shows `", "errors such as ", 'grep -c "', "# "])

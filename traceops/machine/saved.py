@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 from traceops.fabric.model import Machine
+from traceops.machine.bug_report import driver_log, is_bug_report
 from traceops.machine.nvlink import named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.probe import HostFacts
 from traceops.machine.programs import Output
@@ -18,7 +19,6 @@ from traceops.machine.smi import parse_smi
 from traceops.machine.smi_text import listed_gpus
 from traceops.machine.xids import begins_at_boot, parse_failures, parse_xids
 
-_BUG_REPORT = "NVIDIA bug report log file"
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
 SEVERAL_LINKS = (
@@ -101,7 +101,7 @@ def _read(path: Path, found: _Found) -> None:
         return
     if problem is not None:
         found.problems.append((str(path), problem))
-    whole = _BUG_REPORT in text  # of one host, with rules and prefixes of its own
+    whole = is_bug_report(text)  # of one host, with rules and prefixes of its own
     for host, said in [(None, text)] if whole else by_host(text):
         if outputs := _outputs(path, said, found.problems):
             found.parts.append(_Part(path, host, outputs))
@@ -131,14 +131,8 @@ def _outputs(path: Path, text: str, problems: list[tuple[str, str]]) -> dict[str
         else:
             problems.append((str(path), SEVERAL_P2P))
     if parse_xids(text) or parse_failures(text) or begins_at_boot(text):
-        outputs["log"] = _once(text) if _BUG_REPORT in text else text
+        outputs["log"] = driver_log(text) if is_bug_report(text) else text
     return outputs
-
-
-def _once(report: str) -> str:
-    """The driver's lines of a bug report, which holds the kernel's log several times, each once."""
-    lines = (line for line in report.splitlines() if "NVRM: " in line)
-    return "\n".join({line[line.index("NVRM: ") :].strip(): line for line in lines}.values())
 
 
 def _hosts(found: _Found) -> Iterable[SavedOutputs]:

@@ -31,6 +31,10 @@ _FALLEN = re.compile(
 _BUS = r"(?:GPU )?(?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4}):? "
 _NOT_STARTED = re.compile(rf"{_SAID}{_BUS}(?:RmInitAdapter failed|rm_init_adapter failed)")
 _VERSIONS = re.compile(rf"{_SAID}API mismatch: the client\b")
+_NONE_STARTED = re.compile(
+    _SAID + r"(?:None of the NVIDIA [a-z ]{1,30} were initialized|No NVIDIA [a-z ]{0,30}devices? probed"
+    r"|The NVIDIA probe routine failed for \d)"
+)
 _BOOTS = ("Linux version ", "-- Boot ", "-- Reboot --")
 _BOOT = re.compile(
     r"-- Boot [0-9a-f]{32}.{0,40}--$|-- Reboot --$|\[[A-Z][a-z]{2} .{1,30}\] Linux version \d"
@@ -40,25 +44,28 @@ _BOOT = re.compile(
 
 @dataclass(frozen=True)
 class DriverFailure:
-    """kind: ``not_started``: the driver could not start a GPU; ``versions``: its parts are of different versions.
+    """kind: ``not_started``: the driver could not start a GPU; ``none_started``: one or more, and does not say which;
+    ``versions``: its parts are of different versions.
 
     bus_id: of the GPU, None where it is of the driver. text: the line.
     """
 
-    kind: Literal["not_started", "versions"]
+    kind: Literal["not_started", "none_started", "versions"]
     bus_id: str | None
     text: str
 
 
 def parse_failures(log: str) -> tuple[DriverFailure, ...]:
     """What the driver says that it could not do, once for each GPU."""
-    found: dict[str | None, DriverFailure] = {}
+    found: dict[tuple[str, str | None], DriverFailure] = {}
     for line in _driver_lines(log):
         if (match := _NOT_STARTED.match(line)) is not None:
             bus_id = normal_bus_id(match[1])
-            found.setdefault(bus_id, DriverFailure("not_started", bus_id, _shown(line)))
+            found.setdefault(("not_started", bus_id), DriverFailure("not_started", bus_id, _shown(line)))
         elif _VERSIONS.match(line) is not None:
-            found.setdefault(None, DriverFailure("versions", None, _shown(line)))
+            found.setdefault(("versions", None), DriverFailure("versions", None, _shown(line)))
+        elif _NONE_STARTED.match(line) is not None:
+            found.setdefault(("none_started", None), DriverFailure("none_started", None, _shown(line)))
     return tuple(found.values())
 
 

@@ -98,12 +98,15 @@ def _failure(failure: DriverFailure, labels: dict[str, str], host: str) -> Look:
             "after an update of the driver reboot, or load its modules again; in a container update the image"
         )
         return Look(host, "GPU", "driver", found, level, why, advice, facts, rule=XID.id)
-    label = labels.get(failure.bus_id or "")
-    found = f"{label or failure.bus_id}: the driver could not start the GPU"
+    label = ", ".join(labels.values()) if failure.bus_id is None else labels.get(failure.bus_id)
+    which = "the GPU" if failure.bus_id is not None else "GPUs"
+    where = label or failure.bus_id
+    found = f"{f'{where}: ' if failure.bus_id is not None else ''}the driver could not start {which}"
     advice = "power the host off and on; if it comes again, update the driver or have the GPU looked at"
-    if label is not None:
-        found, advice = f"{found}, and lists it by now", "nothing, unless it comes again"
-    level = "note" if label is not None else "error"
+    if label:
+        listed = "lists it by now" if failure.bus_id is not None else f"lists {label} by now"
+        found, advice = f"{found}, and {listed}", "nothing, unless it comes again or a GPU is missing"
+    level = "note" if label else "error"
     return Look(host, "GPU", "driver", found, level, why, advice, facts, rule=XID.id)
 
 
