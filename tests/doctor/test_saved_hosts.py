@@ -88,6 +88,19 @@ def test_hosts_in_one_file_are_kept_apart(tmp_path: Path) -> None:
     assert again.name == "all.txt"  # the same GPUs, later
 
 
+def test_hosts_that_several_files_name(tmp_path: Path) -> None:
+    """Each file has both hosts; the second host's nvidia-smi is of another time than its matrices."""
+    paths = saved(
+        tmp_path,
+        topo=by_host(MATRIX, MATRIX),
+        p2p=by_host(refused(4), refused(4)),
+        q=by_host(smi_text({}, {}, {}, {}), smi_text({}, {})),
+    )
+    looks = check_files(paths).looks
+    assert [look.host for look in looks if look.what == "files"] == ["node1 (q.txt)"]
+    assert {look.host for look in looks if look.why.startswith("NVLink joins")} == {"node0", "node1"}
+
+
 def test_logs_of_several_hosts_are_kept_apart(tmp_path: Path) -> None:
     prefixed = by_host(XID, "[ 14.5] NVRM: Xid (PCI:0000:3B:00): 48, pid=1, DBE\n")
     syslog = "Nov 23 13:00:00 a kernel: {}Nov 23 13:00:01 b kernel: {}".format(XID, XID.replace("79,", "48,"))

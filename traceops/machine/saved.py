@@ -178,6 +178,8 @@ def _name_of(part: _Part, beside: Sequence[_Part]) -> str:
     same = [other for other in beside if other.path == part.path]
     if part.name is not None and sum(other.name == part.name for other in beside) == 1:
         return part.name
+    if part.name is not None and len(same) == 1:
+        return f"{part.name} ({part.path.name})"
     place = next(at for at, other in enumerate(same, 1) if other is part)
     return part.path.name if len(same) == 1 else f"{part.path.name} ({place})"
 
