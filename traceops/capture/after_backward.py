@@ -1,4 +1,4 @@
-"""Puts off until a backward pass has returned what came due within it."""
+"""Puts off until a backward pass has returned, or a CUDA graph is captured, what came due within it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from traceops.capture.timing import captures_graph
 
 _PASSES = "_engine_run_backward"  # in torch.autograd: what `backward` and `grad` call
 
@@ -17,6 +19,9 @@ class AfterBackward:
     ended in a hook crashed the program. The function that all backward passes go through is watched from the first such
     step on, as programs may have `backward` under names of their own. What came due in that first pass is done when the
     next one begins.
+
+    In a CUDA graph that is being captured a profiler's start or end would break the graph. What came due there is done
+    before the next step ends (`take`).
     """
 
     def __init__(self) -> None:
@@ -29,12 +34,13 @@ class AfterBackward:
         return self._undo is not None
 
     def do(self, call: Callable[[], None]) -> None:
-        """Now, or once the backward pass that runs in this thread has returned."""
-        if not in_backward():
+        """Now, or once the backward pass that runs in this thread has returned, and no graph is captured here."""
+        backward = in_backward()
+        if not backward and not captures_graph():
             call()
             return
         self._due = call
-        if self._undo is None:
+        if backward and self._undo is None:
             self._watch()
 
     def _watch(self) -> None:
@@ -43,9 +49,9 @@ class AfterBackward:
 
         @functools.wraps(whole)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self._take()
+            self.take()
             result = whole(*args, **kwargs)
-            self._take()
+            self.take()
             return result
 
         def undo() -> None:
@@ -55,8 +61,11 @@ class AfterBackward:
         self._undo = undo
         setattr(autograd, _PASSES, watched)
 
-    def _take(self) -> None:
-        if self._due is not None and not in_backward():  # one pass may run within another
+    def take(self) -> None:
+        """Do what has come due, where it can be done."""
+        if (
+            self._due is not None and not in_backward() and not captures_graph()
+        ):  # one pass may run within another
             due, self._due = self._due, None
             due()
 

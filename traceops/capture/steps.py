@@ -137,7 +137,7 @@ class _Boundary:
         ):
             return
         if self._depth == 0:  # compiled: nothing of ours is around the call
-            self._after_backward.do(self._step)
+            self._end()
         else:
             self._due = True
 
@@ -147,12 +147,17 @@ class _Boundary:
         if skipped:
             self._skipped()
             self._ends["GradScaler.update"] += 1
-            self._step()
+            self._end()
 
     def _called(self, what: object, label: str) -> None:
         """A method of a training engine, or a module, has returned to the script."""
         if self._is_end(what, label):
-            self._step()
+            self._end()
+
+    def _end(self) -> None:
+        """A step ended: tell so, first of one that could not be told of then."""
+        self._after_backward.take()
+        self._after_backward.do(self._step)
 
     def around_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
         """`update` of the gradient scalers, watched for iterations without a step of an optimizer."""
@@ -185,7 +190,7 @@ class _Boundary:
                     self._due = False
                     # The short way may pass within backward too, until a step that takes the long one is seen there.
                     if self._after_backward.watching or not self._passed():
-                        self._after_backward.do(self._step)
+                        self._end()
             return result
 
         return watched

@@ -38,13 +38,18 @@ class StepTimer:
 
     def mark(self, *, counts: bool = True) -> None:
         """A step ended. counts: whether it is among the `durations`."""
+        ended = len(self._host_ns) - 1
         if not counts:
-            self._left_out.add(len(self._host_ns) - 1)
+            self._left_out.add(ended)
         if self._events is not None:
             import torch
 
-            event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-            event.record()
+            event: Any = None
+            if captures_graph():  # an event would be a part of the graph, and have no time of its own
+                self._left_out |= {ended, ended + 1}
+            else:
+                event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+                event.record()
             self._events.append(event)
         self._host_ns.append(time.perf_counter_ns())
 
@@ -53,7 +58,7 @@ class StepTimer:
         host_ms = [(end - begin) / 1e6 for begin, end in self._steps(self._host_ns)]
         if self._events is None:
             return Durations(host_ms, None)
-        finished = [event for event in self._events if event.query()]
+        finished = [event for event in self._events if event is None or event.query()]
         return Durations(host_ms, [begin.elapsed_time(end) for begin, end in self._steps(finished)])
 
     def _steps(self, marks: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -64,3 +69,8 @@ def uses_gpu() -> bool:
     """Whether this process has woken up a GPU; asking wakes none, nor loads torch."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def captures_graph() -> bool:
+    """Whether what this thread has its GPU do now is put into a CUDA graph, and not done."""
+    return uses_gpu() and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
