@@ -81,10 +81,12 @@ def test_a_run_that_ends_within_a_round_has_its_rhythm(steps):
     """'5 of 8 recorded steps' was the other optimizer's, whichever they were, if the run ended within a round."""
     kinds = StepKinds(("Adam.step",), "Adam.step", 40, steps)
     assert kinds.may_be((4, 7, 13), 12) and not kinds.may_be((4, 8, 13), 12)
+    assert kinds.every == 3, "a round was '3.08 steps'"
 
 
 def test_an_optimizer_that_comes_in_no_rhythm_may_come_anywhere():
-    assert StepKinds(("Adam.step",), "Adam.step", 48, 120).may_be((4, 6, 9), 12)
+    kinds = StepKinds(("Adam.step",), "Adam.step", 48, 120)
+    assert kinds.may_be((4, 6, 9), 12) and kinds.every == 2.5
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.core.step_kinds import seldom
+from traceops.core.step_kinds import round_steps, rounds, seldom
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,14 @@ class StepKinds:
 
     @property
     def every(self) -> float:
-        """How many steps a round of the training has in the mean."""
-        return self.steps / self.count
+        """How many steps a round of the training has."""
+        return round_steps(self.steps, self.count)
 
     def may_be(self, numbers: Sequence[int], recorded: int) -> bool:
-        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm.
-
-        A program ends anywhere in a round. So its rounds may be of any length that comes `count` times, or one time
-        more or less; where none is, it has no rhythm.
-        """
-        rounds = range(-(-self.steps // (self.count + 1)), self.steps // (self.count - 1) + 1)
-        in_rhythm = not rounds or any(
-            all((number - numbers[0]) % length == 0 for number in numbers) for length in rounds
+        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm."""
+        lengths = rounds(self.steps, self.count)
+        in_rhythm = not lengths or any(
+            all((number - numbers[0]) % length == 0 for number in numbers) for length in lengths
         )
         return len(numbers) <= recorded / self.every + 1 and in_rhythm
 

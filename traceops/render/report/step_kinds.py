@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceops.core.step_kinds import round_steps
 from traceops.core.units import ms_text
 from traceops.report.model import Report
 
@@ -12,7 +13,7 @@ def kinds_sentence(report: Report) -> str:
     if kinds is None:
         return ""
     another = f"another optimizer's {kinds.another}" if kinds.another in kinds.ends else kinds.another
-    every = kinds.steps / kinds.count
+    every = round_steps(kinds.steps, kinds.count)
     took = "" if kinds.round_ms is None else f", {ms_text(kinds.round_ms)} ms in the mean"
     return (
         f"Steps are of two kinds: one ends where {' or '.join(kinds.ends)} returns, and {another} is within "
