@@ -159,6 +159,8 @@ def test_long_steps_in_which_nothing_was_seen_are_no_clean_bill(tmp_path, longer
     report = observed(run, *[steps] * 4)
     [check] = [check for check in report.checks if check.rule == "TO-W001"]
     assert (check.status, found(report, "TO-W001")) == (status, []) and said in check.reason
+    unexplained = "43 % of the run, and nothing shows why (19 times, " in terminal_of(report, tmp_path)
+    assert unexplained == (longer_ms == 400.0 and not within)
 
 
 def test_a_collector_that_runs_in_every_step_is_told(tmp_path):

@@ -135,7 +135,7 @@ def _first_steps(report: Report) -> list[Block]:
 
 def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
-    said = [] if rows is None else [f"The whole run: {sentence(rows, report.summary.step_time_ms.typical)}"]
+    said = [] if rows is None else [f"The whole run: {sentence(rows, report)}"]
     said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
     said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed)}"]
     return [text(line, indent=(0, 2)) for line in said]

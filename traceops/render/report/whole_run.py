@@ -29,6 +29,7 @@ CAUSES = {
     "unknown": "nothing was seen",
 }
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
+_MUCH_PCT = 10.0  # of the run, in steps that came again: told although nothing shows why
 _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
 
 
@@ -38,7 +39,7 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     if rows is None:
         return None
     blocks: list[Block] = [
-        text(sentence(rows, report.summary.step_time_ms.typical)),
+        text(sentence(rows, report)),
         Chart(
             "all-steps",
             "Lines: how long each step of the whole run took on each rank, ms; marks: steps unlike the others, by what "
@@ -68,10 +69,10 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
     return report.whole_run if isinstance(report.whole_run, WholeRunRows) else None
 
 
-def sentence(rows: WholeRunRows, recorded_ms: float | None = None) -> str:
+def sentence(rows: WholeRunRows, report: Report) -> str:
     """How many steps there were, and what part of the run the odd ones take.
 
-    recorded_ms: the typical recorded step; that others take much longer is said, as what is found is of those alone.
+    That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
     told = [
         f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({one.times} "
@@ -79,17 +80,27 @@ def sentence(rows: WholeRunRows, recorded_ms: float | None = None) -> str:
         for one in rows.occasions
         if one.share_pct >= 1 and one.cause != "unknown"
     ]
+    told += [
+        f"{percent_text(one.share_pct)} of the run, and nothing shows why ({one.times} times, "
+        f"{ms_text(one.more_ms)} ms each)"
+        for one in rows.occasions
+        if _is_open(one) and report.summary.step_kinds is None
+    ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
     if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
         said += (
             f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
         )
-    if (times := much_longer(rows.typical_ms, recorded_ms)) is not None:
+    if (times := much_longer(rows.typical_ms, report.summary.step_time_ms.typical)) is not None:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
     return f"{said}{': ' + '; '.join(told) if told else ''}."
+
+
+def _is_open(one: OccasionRow) -> bool:
+    return one.cause == "unknown" and one.times > 1 and one.share_pct >= _MUCH_PCT
 
 
 def unlike_run(report: Report) -> str:
