@@ -12,7 +12,7 @@ from traceops.core.units import percent_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.then_text import least_note
+from traceops.render.report.then_text import least_note, unfit_note
 from traceops.report.cross_rows import PipelineRow
 from traceops.report.model import Report
 from traceops.rules import stragglers
@@ -46,6 +46,9 @@ def replay_sentence(report: Report) -> str:
     if note := least_note(report):
         said += f" {note[:1].upper()}{note[1:]}."
     slowdown = replay.straggler_slowdown
+    if unfit := unfit_note(report):
+        said += f" {unfit[:1].upper()}{unfit[1:]}."
+        slowdown = None
     late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)
     if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
         slowdown = None  # with half of the ranks late their median is no measure

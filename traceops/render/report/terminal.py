@@ -25,7 +25,7 @@ from traceops.render.report.speed import speed_text
 from traceops.render.report.step_kinds import kinds_sentence
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
-from traceops.render.report.then_text import least_note
+from traceops.render.report.then_text import least_note, unfit_note
 from traceops.render.report.undisturbed import sentence as undisturbed_sentence
 from traceops.render.report.undisturbed import undisturbed_of
 from traceops.render.report.verdict import verdict
@@ -201,6 +201,8 @@ def _what_if(report: Report) -> list[TableBlock]:
     )
     plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
     if within and (note := least_note(report)):
+        within += f"; {note}"
+    if within and (note := unfit_note(report)):
         within += f"; {note}"
     if within and plain is not None and slowdown is not None and slowdown >= SLOWED:
         within += f"; these are steps with the profiler, without it one takes {fixed_text(plain, 2)} ms"

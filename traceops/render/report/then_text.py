@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traceops.core.units import ms_text
 from traceops.report.model import Report
+from traceops.rules.clocks import UNALIGNED_CLOCKS
 
 _LOADERS = "the pace of data loaders' workers is not known"
 _HOSTS = "how fast hosts are without the profiler is not known"
@@ -27,6 +28,16 @@ def least_note(report: Report) -> str:
     """What to say beside the replay's predictions then; '' where all is known."""
     replay = report.summary.replay
     return "" if replay is None else why_least(replay.loaders_unknown, replay.hosts_unknown)
+
+
+def unfit_note(report: Report) -> str:
+    """That the ranks' clocks do not fit together, beside what compares ranks; '' where they do."""
+    unfit = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
+    return (
+        f"clocks of ranks do not fit ({UNALIGNED_CLOCKS.id}): do not trust what compares ranks"
+        if unfit
+        else ""
+    )
 
 
 def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
