@@ -27,3 +27,21 @@ def told(ends, within):
 def test_steps_of_two_kinds_are_told(within, said):
     """A WGAN with three critic steps a generator step: 120 steps were told, and none of its 40 rounds."""
     assert told({"Adam.step": 120}, within) == [f"a step ends where Adam.step returns{said}"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "within", "said"),
+    [
+        (
+            {"Adam.step": 1, "RMSprop.step": 299},
+            {"RMSprop.step": 1, "Adam.step": 99},
+            "RMSprop.step returns; Adam.step is within 99 of 300, so steps are of two kinds",
+        ),
+        ({"SGD.step": 1, "Adam.step": 99}, {"SGD.step": 99}, "Adam.step returns; SGD.step are within one"),
+        ({"Adam.step": 99, "GradScaler.update": 1}, {}, "Adam.step or GradScaler.update returns"),
+        ({"Adam.step": 1}, {"Adam.step": 5}, "Adam.step returns"),
+    ],
+)
+def test_what_stood_for_its_first_round_only_is_no_end_of_steps(ends, within, said):
+    """Both optimizers of a WGAN were told to end steps, and the generator's to be another's."""
+    assert told(ends, within) == [f"a step ends where {said}"]

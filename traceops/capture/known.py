@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 
@@ -15,7 +16,7 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self._next = 0
+        self._numbers = count()
         self._by_address: dict[int, tuple[Callable[[], Any], int]] = {}
         self._living: set[int] = set()
 
@@ -24,7 +25,7 @@ class Known:
         known = self._by_address.get(id(what))
         if known is not None and known[0]() is what:
             return known[1]
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)  # in one piece, as several threads may ask
         self._living.add(number)
         self._by_address[id(what)] = self._reference(what, number), number
         return number

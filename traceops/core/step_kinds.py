@@ -1,4 +1,4 @@
-"""Which of what ran within steps makes them of two kinds."""
+"""What ends steps, and which of what ran within them makes them of two kinds."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ def round_steps(steps: int, count: int) -> float:
     """How many steps a round has: the mean where several numbers may be, or none."""
     own = rounds(steps, count)
     return float(own[0]) if len(own) == 1 else steps / count
+
+
+def usual_ends(ends: Mapping[str, int], within: Mapping[str, int]) -> list[str]:
+    """What ends steps, but for what did so once and else is within them: it stood for its first round."""
+    usual = [name for name, count in ends.items() if count >= _LEAST or within.get(name, 0) < _LEAST]
+    return usual or list(ends)

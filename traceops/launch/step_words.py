@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceops.capture.manifest import RankManifest
 from traceops.core.rank_text import who
 from traceops.core.step_kinds import seldom as seldom_in
+from traceops.core.step_kinds import usual_ends
 
 
 def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
@@ -14,7 +15,8 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RankManifest]] = {}
     for rank in ranks:
         if rank.step_ends:
-            alike.setdefault((tuple(rank.step_ends), tuple(rank.steps_within)), []).append(rank)
+            usual = usual_ends(rank.step_ends, rank.steps_within)
+            alike.setdefault((tuple(usual), tuple(rank.steps_within)), []).append(rank)
     lines = []
     for (ends, within), ranks_alike in alike.items():
         whose = "" if len(alike) == 1 else f" on {who([rank.rank for rank in ranks_alike])}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.core.step_kinds import round_steps, rounds, seldom
+from traceops.core.step_kinds import round_steps, rounds, seldom, usual_ends
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
             continue
         steps = sum(ends.values())
         names = seldom(steps, within)
-        return StepKinds(tuple(ends), names[0], within[names[0]], steps) if names else None
+        if not names:
+            return None
+        return StepKinds(tuple(usual_ends(ends, within)), names[0], within[names[0]], steps)
     return None
 
 
