@@ -255,6 +255,7 @@ def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms,
     monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
     monkeypatch.setattr(step_clock, "_EVENTS_COST", 0.001)
     clock._way.begun_ns = clock._ended = clock._taken_ns = began = now[0]
+    clock._free_ns = 0
     for _ in range(600):
         now[0] += step_ms * 1_000_000 - 30_000
         Event.now = Event.done = now[0] / 1e6
@@ -273,6 +274,30 @@ def test_events_take_a_thousandth_of_the_time(clock, cuda, monkeypatch, step_ms,
     assert bool(spans) == (single < 1)
     assert 30_000 * len(events) <= 0.00101 * (now[0] - began) + 60_000
     assert len({id(event) for event in clock._spare}) == len(clock._spare) <= 2 + 200 // step_ms
+
+
+@pytest.mark.parametrize(("step_ms", "known"), [(10, 1.0), (4, 0.1)])
+def test_each_step_of_a_short_training_has_events(clock, cuda, monkeypatch, step_ms, known):
+    """60 steps of 10 ms, where the budget of 0.1 % is one event; steps of 4 ms would be longer by it."""
+    now = [10**9]
+
+    class Dear(Event):
+        def record(self):
+            super().record()
+            now[0] += 100_000
+
+    cuda.Event = Dear
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(step_clock, "_EVENTS_COST", 0.001)
+    clock._way.begun_ns = clock._ended = clock._taken_ns = now[0]
+    for _ in range(60):
+        now[0] += step_ms * 1_000_000
+        Event.now = Event.done = now[0] / 1e6
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    clock.finish()
+    singles = [record[1] for record in clock.records()[1:] if record[1] and not record[7] & SPAN]
+    assert len(singles) == 59 if known == 1.0 else 0 < len(singles) <= known * 60
 
 
 def test_a_span_ends_where_the_capture_itself_was_at_work(clock, cuda, monkeypatch):

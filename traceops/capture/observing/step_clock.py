@@ -17,6 +17,9 @@ _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their 
 _TAKE_NS = 200_000_000  # between looks at the events: one at a time, each would find the caches cold
 _EVENTS_COST = 0.001  # of the time: what the events may take
 _MOST_EVENT_NS = 200_000  # an event that took longer was interrupted
+# What the first events may take beyond that, so that each step of a short training has one. Of shorter steps an event
+# is too great a part.
+_FREE_NS, _LONG_NS = 20_000_000, 8e6
 FIRST = 4  # steps that tell nothing of those after them
 _OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
 _SCHEDSTAT = Path(
@@ -48,6 +51,7 @@ class StepClock:
         self._event_due_ns = (
             0  # for the begin of a step: until then the events have had their share of the time
         )
+        self._free_ns = _FREE_NS
         self._waited_ns: int | None = None  # for cores, where a recorded step began
 
     def due_ns(self) -> int:
@@ -108,6 +112,9 @@ class StepClock:
         """What events took from then until now, and the long way that they made this step's end go, they wait for."""
         now = time.perf_counter_ns()
         cost = min(now - since_ns, _MOST_EVENT_NS)
+        if self._free_ns > 0 and (self._way.count <= FIRST or self._way.usual_ns >= _LONG_NS):
+            self._free_ns -= cost
+            return
         self._event_due_ns = max(self._event_due_ns, now) + int(cost / _EVENTS_COST)
 
     def _keep(self, record: list[int]) -> None:
