@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import Int
 
 _NEAREST = 6  # as many as a schedule times before its window

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 
 _NEAR = 4  # timed steps just before the window
 _LATER = 20  # steps behind it that are like the others

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.measure.host_places import CodePlace, FunctionTime
 
 _LEAST_PCT = 5.0  # of the typical step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.measure.loader_work import LoaderWork
 from traceops.measure.summary import RankSummary
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.core.shorter_schedule import steps_needed
 from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.typical import usual_steps

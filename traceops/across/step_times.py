@@ -10,8 +10,9 @@ from traceops.core.step_log import EVENT, RECORDED, SPAN
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_MOST = 0.8  # of the steps: known by the device's own timeline
 _UNEVEN = (
-    0.1  # of a span: what it takes more than so many usual steps, before one of them is said to have taken it
+    0.1  # of a span: from so much more than its usual steps on, those in which the host was long took it
 )
 
 
@@ -38,6 +39,18 @@ def device_ms(steps: NDArray[np.void]) -> Floats:
     if len(last):
         _divide(found, first, last, took[last], steps["host_us"] / 1e3, flags & RECORDED > 0)
     return found
+
+
+def took_ms(steps: NDArray[np.void], device: Floats | None) -> Floats:
+    """Each step, ms: by the device's clock where that is given and known, else by the host's."""
+    host: Floats = steps["host_us"] / 1e3
+    return host if device is None else np.where(np.isnan(device), host, device)
+
+
+def is_known(steps: NDArray[np.void], device: Floats) -> bool:
+    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside."""
+    free = (steps["flags"] & RECORDED == 0)[1:]
+    return bool(free.any()) and float((~np.isnan(device[1:][free])).mean()) >= _MOST
 
 
 def _divide(found: Floats, first: Ints, last: Ints, took: Floats, host: Floats, recorded: Mask) -> None:

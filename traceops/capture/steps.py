@@ -184,9 +184,8 @@ class _Boundary:
                 result = step(*args, **kwargs)
             finally:
                 self._depth -= 1
-                if (
-                    self._due and self._depth == 0
-                ):  # also where a hook of the program's behind ours has raised
+                if self._due and self._depth == 0:
+                    # Also where a hook of the program's behind ours has raised.
                     self._due = False
                     # The short way may pass within backward too, until a step that takes the long one is seen there.
                     if self._after_backward.watching or not self._passed():
@@ -243,7 +242,7 @@ class _Boundary:
         uncompiled = _disable_dynamo(self.stepped)
         torch = sys.modules[
             "torch"
-        ]  # half loaded, and an import in the hook would take longer than all else there
+        ]  # half loaded; an import in the hook would take longer than all else there
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():

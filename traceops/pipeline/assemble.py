@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.across.plain_step import PlainStep
+from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
-from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from traceops.across.plain_step import PlainStep
+from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
-from traceops.across.whole_run import WholeRun
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.report.undisturbed import CuptiStayedRow, StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
 from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows

@@ -9,7 +9,8 @@ from pathlib import Path
 from traceops.across.early_window import early_window
 from traceops.across.machine_use import MachineUse, machine_use
 from traceops.across.memory_use import MemoryUse, memory_use
-from traceops.across.whole_run import WholeRun, whole_run
+from traceops.across.run_steps import WholeRun
+from traceops.across.whole_run import whole_run
 from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who

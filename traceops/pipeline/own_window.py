@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from traceops.across.before_window import steps_before
-from traceops.across.whole_run import WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.core.shorter_schedule import steps_needed, timed_before_first
 from traceops.traces.run_manifest import is_step_time
 

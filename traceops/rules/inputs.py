@@ -10,8 +10,8 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse
 from traceops.across.memory_use import MemoryUse
 from traceops.across.plain_step import PlainStep
+from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
-from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.profiler_cost import profiler_slowdown

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceops.across.whole_run import START, Occasion, Share, WholeRun
+from traceops.across.run_steps import Occasion, Share, WholeRun
+from traceops.across.whole_run import START
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict

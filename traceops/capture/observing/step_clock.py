@@ -22,9 +22,8 @@ _MOST_EVENT_NS = 200_000  # an event that took longer was interrupted
 _FREE_NS, _LONG_NS = 20_000_000, 8e6
 FIRST = 4  # steps that tell nothing of those after them
 _OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
-_SCHEDSTAT = Path(
-    "/proc/thread-self/schedstat"
-)  # ns in which the thread ran, and in which it waited for a core
+# ns in which the thread ran, and in which it waited for a core
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class StepClock:
@@ -43,14 +42,11 @@ class StepClock:
         self._events: tuple[Any, Any] | None = None  # the device's begin and end of it
         self._open: deque[tuple[int, tuple[Any, Any]]] = deque()  # records whose device time is not known yet
         self._spare: list[Any] = []
-        way.begun_ns = self._ended = self._taken_ns = (
-            time.perf_counter_ns()
-        )  # taken: when the events were looked at
+        way.begun_ns = self._ended = time.perf_counter_ns()
+        self._taken_ns = self._ended  # when the events were looked at
         self._mark: Any = None  # the event at the end of the step before: this one gets another
         self._since: Any = None  # the latest event, wherever that was
-        self._event_due_ns = (
-            0  # for the begin of a step: until then the events have had their share of the time
-        )
+        self._event_due_ns = 0  # until then the events have had their share of the time
         self._free_ns = _FREE_NS
         self._waited_ns: int | None = None  # for cores, where a recorded step began
 
@@ -63,9 +59,8 @@ class StepClock:
     def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
         """A step ended, in which so much went to the garbage collector and the compiler."""
         now = time.perf_counter_ns()
-        if (
-            self._record is not None
-        ):  # another thread's, or one that a handler of the script's ended within ours
+        if self._record is not None:
+            # Another thread's, or one that a handler of the script's ended within ours.
             self._keep(self._record)
         if self._mark is not None or now >= self._event_due_ns:
             flags |= self._mark_end(now)

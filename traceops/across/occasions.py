@@ -1,0 +1,214 @@
+"""What the ranks did in the steps that are unlike the others, and in no typical one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from math import gcd
+
+import numpy as np
+
+from traceops.across.run_steps import Floats, Mask, Occasion, WholeRun
+from traceops.measure.host_places import CodePlace, own_overhead, own_place, waits, what_for
+from traceops.measure.typical import spells
+from traceops.traces.observed import Observed
+
+_PART = 0.2  # of what a step takes longer: less is no reason
+_ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
+_RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
+_RHYTHM = 3  # steps of one cause that show a rhythm
+_RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
+
+
+@dataclass(frozen=True)
+class _OwnTime:
+    """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
+
+    ms: float
+    place: CodePlace | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _CauseTime:
+    """ms of the step at an index, by one cause."""
+
+    at: int
+    ms: float
+    place: CodePlace | None = None
+    ranks: tuple[int, ...] = ()
+
+
+class OwnTimes:
+    """What the ranks did in a step that they do not do in a typical one, ms."""
+
+    def __init__(self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats) -> None:
+        self._ranks = ranks
+        self._run = run
+        self._garbage = garbage - np.array([float(np.median(row[run.like])) for row in garbage])[:, None]
+        self._compiled = compiled
+        self._keys = [_keys(one) for one in ranks]
+        self._usual = [
+            {(h.does or "host", h.key): h.ms for h in run.host.get(one.rank, ()) if not h.waits}
+            for one in ranks
+        ]
+        self._by_step = [_samples_by_step(one) for one in ranks]
+
+    def of(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
+        """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
+        of_ranks = [self._of_rank(row, at, more_ms) for row in range(len(self._ranks))]
+        best = max(of_ranks, key=lambda parts: sum(part.ms for part in parts.values()))
+        return {
+            cause: replace(
+                part,
+                ranks=tuple(
+                    one.rank
+                    for one, own in zip(self._ranks, of_ranks, strict=True)
+                    if cause in own and own[cause].ms >= _ALSO * part.ms
+                ),
+            )
+            for cause, part in best.items()
+        }
+
+    def before(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
+        """What a rank did at the end of the step before, behind its last collective: its peers wait for it in this one.
+
+        Only of a rank that took longer by it there, while this step took its peers longer.
+        """
+        took, typical = self._run.took_ms, self._run.typical_ms
+        if at == 0 or len(self._ranks) < 2:
+            return {}
+        longer = took[:, at - 1] - typical
+        late = np.flatnonzero((longer >= _PART * more_ms) & ~(took[:, at] - typical >= more_ms))
+        if not len(late):
+            return {}
+        row = int(late[longer[late].argmax()])
+        return {
+            cause: replace(part, ranks=(self._ranks[row].rank,))
+            for cause, part in self._of_rank(row, at - 1, more_ms).items()
+            if cause not in ("host", "input")
+        }
+
+    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _OwnTime]:
+        found: dict[str, _OwnTime] = {}
+        if self._compiled[row, at] > 0:
+            found["recompilation"] = _OwnTime(float(self._compiled[row, at]))
+        if self._garbage[row, at] >= _PART * more_ms:
+            found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
+        seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
+        places: dict[tuple[str, tuple[str, str]], dict[CodePlace, float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
+        for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
+            key = self._keys[row][stack]
+            if key is None:
+                continue
+            what, place = key
+            seen[what, (place.function, place.file)] += us / 1e3
+            places[what, (place.function, place.file)][place] += us
+        for (what, function), ms in seen.items():
+            if what == "host" and self._usual_ms(row, function) > _RARE_PCT / 100 * self._run.typical_ms:
+                continue  # in a step that takes long for another reason, the host is where it always is
+            beyond = ms - self._usual[row].get((what, function), 0.0)
+            if beyond > 0:
+                own = places[what, function]
+                before = found.get(what, _OwnTime(0.0))
+                most = max(own, key=lambda place: own[place])
+                place = most if beyond > before.ms or before.place is None else before.place
+                found[what] = _OwnTime(before.ms + beyond, place)
+        return found
+
+    def _usual_ms(self, row: int, function: tuple[str, str]) -> float:
+        own = self._run.host.get(self._ranks[row].rank, ())
+        return sum(one.ms for one in own if one.key == function)
+
+
+def _keys(one: Observed) -> list[tuple[str, CodePlace] | None]:
+    """What each stack is about, and where; None where the host waits, or is in the capture itself."""
+    keys: list[tuple[str, CodePlace] | None] = []
+    for stack in range(len(one.stacks)):
+        place, what = own_place(one, stack), what_for(one, stack)
+        idle = what in (None, "input") and waits(one, stack)
+        keys.append(None if place is None or idle or own_overhead(one, stack) else (what or "host", place))
+    return keys
+
+
+def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for step, stack, us in one.samples.tolist():
+        found[step].append((stack, us))
+    return found
+
+
+def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
+    step = run.step_ms
+    by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
+    told: dict[tuple[int, str], float] = defaultdict(float)  # by step and cause
+    for at in np.flatnonzero(unlike).tolist():
+        more = float(step[at] - run.typical_ms)
+        left = more
+        for where, did in ((at, parts.of(at, more)), (at - 1, parts.before(at, more))):
+            for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
+                ms = min(did[cause].ms - told[where, cause], left)
+                if ms >= _PART * more:
+                    by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
+                    told[where, cause] += ms
+                    left -= ms
+        if left > (1 - _PART) * more:
+            by_cause["unknown"].append(_CauseTime(at, left))
+    _by_rhythm(by_cause)
+    made = [_occasion(run, cause, found) for cause, found in by_cause.items() if found]
+    ordered = tuple(sorted(made, key=lambda one: (-one.more_ms, one.cause)))
+    return replace(run, occasions=ordered)
+
+
+def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
+    """Steps that nothing was seen in are of the cause in whose rhythm they come."""
+    for cause, found in by_cause.items():
+        numbers = sorted({one.at for one in found})
+        if cause in ("unknown", "host") or len(numbers) < _RHYTHM:
+            continue
+        apart = reduce(gcd, (b - a for a, b in pairwise(numbers)))
+        if apart < _RHYTHM_LEAST:
+            continue
+        place, ranks = found[0].place, found[0].ranks
+        kept = []
+        for one in by_cause.get("unknown", ()):
+            if (one.at - numbers[0]) % apart == 0:
+                found.append(replace(one, place=place, ranks=ranks))
+            else:
+                kept.append(one)
+        if "unknown" in by_cause:
+            by_cause["unknown"] = kept
+
+
+def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
+    steps = sorted({one.at for one in found})
+    places: dict[tuple[str, ...], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    for one in found:
+        if one.place is not None:
+            places[_function(one.place)][one.place] += one.ms
+    functions = {key: sum(lines.values()) for key, lines in places.items()}
+    lines = places[max(functions, key=lambda key: functions[key])] if functions else {}
+    seen = np.zeros(len(run.numbers), dtype=bool)
+    seen[steps] = True
+    more = sum(one.ms for one in found)
+    return Occasion(
+        cause=cause,
+        place=max(lines, key=lambda place: lines[place]) if lines else None,
+        steps=tuple(int(run.numbers[at]) for at in steps),
+        times=spells(seen.tolist()),
+        more_ms=more,
+        share_pct=100 * more / run.total_ms if run.total_ms else 0.0,
+        ranks=tuple(sorted({rank for one in found for rank in one.ranks})),
+        placed=max(functions.values()) / sum(functions.values()) if lines else 1.0,
+    )
+
+
+def _function(place: CodePlace) -> tuple[str, ...]:
+    """Outside of functions a line stands for itself, as `CodePlace.said` shows it."""
+    by_line = place.function == "<module>"
+    return (place.function, place.file, str(place.line) if by_line else "")

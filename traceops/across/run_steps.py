@@ -1,0 +1,93 @@
+"""All steps of a run, as the ranks' step logs tell them, and those that are unlike the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.measure.host_places import CodePlace, FunctionTime
+from traceops.measure.loader_work import LoaderWork
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Steps that are unlike the others for one reason.
+
+    cause: as in TO-W001; "unknown" where nothing shows one. place: the function of the program that is seen most, and
+    its line; placed: how much is seen in that function, of what is seen in any. times: how often such steps came,
+    neighbours being one time. more_ms: what they take beyond the typical step, all together. ranks: that do it.
+    """
+
+    cause: str
+    place: CodePlace | None
+    steps: tuple[int, ...]
+    times: int
+    more_ms: float
+    share_pct: float
+    ranks: tuple[int, ...]
+    placed: float = 1.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a rank's time, percent, and in how many steps it took a twentieth or more."""
+
+    pct: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """All steps of a run.
+
+    took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
+    the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
+    compiled: of each rank's time after them. on_device: by the GPU's timeline. loaders: of ranks whose loaders have
+    workers that were looked at.
+    """
+
+    ranks: tuple[int, ...]
+    numbers: NDArray[np.int64]
+    took_ms: Floats
+    timed: Mask
+    like: Mask
+    start: tuple[int, ...]
+    typical_ms: float
+    total_ms: float
+    occasions: tuple[Occasion, ...] = ()
+    garbage: Mapping[int, Share] = field(default_factory=dict)
+    compiled: Mapping[int, Share] = field(default_factory=dict)
+    skipped: int = 0
+    looks: Mapping[int, int] = field(default_factory=dict)
+    on_device: bool = False
+    host: Mapping[int, Sequence[FunctionTime]] = field(default_factory=dict)
+    loaders: Mapping[int, LoaderWork] = field(default_factory=dict)
+
+    @property
+    def typical_steps(self) -> int:
+        """How many steps are like the others."""
+        return int(self.like.sum())
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean of all timed steps but those at the start, ms, typical or not."""
+        return float(self.step_ms[self.timed & ~np.isin(self.numbers, self.start)].mean())
+
+    @property
+    def step_ms(self) -> Floats:
+        """Each step's median over ranks."""
+        return median_of_ranks(self.took_ms)
+
+
+def median_of_ranks(took: Floats) -> Floats:
+    """Of each step, from rank by step; NaN where no rank has it."""
+    known = ~np.isnan(took).all(axis=0)
+    found = np.full(took.shape[1], np.nan)
+    found[known] = np.nanmedian(took[:, known], axis=0)
+    return found
