@@ -96,6 +96,13 @@ def test_gradients_that_start_after_backward_are_o003():
     assert "1 collective a step" in found.message
 
 
+def test_what_late_gradients_cost_is_one_number():
+    """'at most 6.18 ms' stood beside a cost of 2.38: no more can be hidden than there is compute."""
+    made = program(ddp, Size(latency_us=4000.0, kernel_us=100.0), layers=2, buckets=1)
+    [found] = judge_late_start(across(simulate(after_backward(made), 4))).findings
+    assert f"shorter by {found.impact_ms:.2f} ms at most" in found.message
+
+
 def test_losses_and_flags_are_no_gradients():
     """Numbers that every program reduces after backward: Join's flags took 160 of 200 ms of all-reduces in one."""
     made = program(ddp, Size(latency_us=400.0), layers=8, buckets=4)

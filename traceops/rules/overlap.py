@@ -268,11 +268,12 @@ def judge_late_start(run: CrossRank) -> Verdict:
     gain = min(gain, float(np.median([times.mean_ms("compute") for times in run.ranks])))  # what can hide it
     if gain < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
+    most = "that" if f"{gain:.2f}" == f"{cost:.2f}" else f"{gain:.2f} ms"
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by that at most: "
-        "what computes beside a transfer takes longer."
+        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by {most} at "
+        "most: what computes beside a transfer takes longer."
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
