@@ -333,17 +333,21 @@ def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):
     )
 
 
-def test_steps_between_windows_are_none_without_the_profiler():
-    """CUPTI stays there, also where it is ended behind the last window."""
-    took = np.array([100.0] * 10 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0] * 30)
-    recorded = took == 150.0
-    run = SimpleNamespace(
+def timed(took, recorded):
+    """What `plain_step` reads of a run whose steps are alike, but for the recorded ones."""
+    return SimpleNamespace(
         step_ms=took,
         timed=~recorded,
         like=~recorded,
         typical_steps=int((~recorded).sum()),
-        numbers=np.arange(248),
+        numbers=np.arange(len(took)),
     )
+
+
+def test_steps_between_windows_are_none_without_the_profiler():
+    """CUPTI stays there, also where it is ended behind the last window."""
+    took = np.array([100.0] * 10 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0] * 30)
+    run = timed(took, recorded=took == 150.0)
     assert plain_step(run) == PlainStep.even(100.0)
     assert plain_step(run, on_gpu=False).ms > 115.0, "without a GPU nothing stays"
     ended = {"world_size": 1, "ranks": [{"rank": 0, "detached": {"done": True}}]}
@@ -372,13 +376,6 @@ def test_what_a_rank_does_behind_its_last_collective_its_peers_wait_for_in_the_n
 def test_where_too_few_steps_lie_outside_of_the_windows_those_between_do_not_stand_for_them():
     """They had been disturbed; what the capture timed before its first window had not."""
     took = np.array([100.0] * 4 + [150.0] * 4 + [120.0] * 200 + [150.0] * 4 + [100.0])
-    recorded = took == 150.0
-    run = SimpleNamespace(
-        step_ms=took,
-        timed=~recorded,
-        like=~recorded,
-        typical_steps=int((~recorded).sum()),
-        numbers=np.arange(213),
-    )
+    run = timed(took, recorded=took == 150.0)
     assert plain_step(run, {"unprofiled_step_ms": 101.0}) == PlainStep.even(101.0)
     assert plain_step(run) is None

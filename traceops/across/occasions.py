@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
 from math import gcd
 
@@ -171,7 +170,7 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
         numbers = sorted({one.at for one in found})
         if cause in ("unknown", "host") or len(numbers) < _RHYTHM:
             continue
-        apart = reduce(gcd, (b - a for a, b in pairwise(numbers)))
+        apart = gcd(*(b - a for a, b in pairwise(numbers)))
         if apart < _RHYTHM_LEAST:
             continue
         place, ranks = found[0].place, found[0].ranks

@@ -63,9 +63,8 @@ class AfterBackward:
 
     def take(self) -> None:
         """Do what has come due, where it can be done."""
-        if (
-            self._due is not None and not in_backward() and not captures_graph()
-        ):  # one pass may run within another
+        # One pass may run within another.
+        if self._due is not None and not in_backward() and not captures_graph():
             due, self._due = self._due, None
             due()
 

@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceops.capture.environment import host
+from traceops.core.proc_stat import stat_fields
+
 _FILE = ".joined"  # a line a process: the rank's, then those that came later
 
 
@@ -27,13 +30,13 @@ def is_first(out: Path, rank: int) -> bool:
     """Whether no other process is this rank: one that trains by itself takes itself for rank 0. Each leaves a line."""
     folder = out / f"rank_{rank}"
     folder.mkdir(parents=True, exist_ok=True)
-    line = f"{os.getpid()} {_host()}\n".encode()
+    line = f"{os.getpid()} {host()}\n".encode()
     try:
         _write(folder / _FILE, os.O_CREAT | os.O_EXCL, line)
     except FileExistsError:
         before = _lines(folder / _FILE)
         state = "elsewhere"
-        if before and before[0][1:] == [_host()] and before[0][0].isdigit():
+        if before and before[0][1:] == [host()] and before[0][0].isdigit():
             state = "beside" if _runs(int(before[0][0])) else "after"
         with suppress(OSError):
             _write(folder / _FILE, os.O_APPEND, f"{os.getpid()} {state}\n".encode())
@@ -65,12 +68,5 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return False
+    state = stat_fields(pid)[:1]
     return bool(state) and state[0] not in "ZX"
-
-
-def _host() -> str:
-    return os.uname().nodename

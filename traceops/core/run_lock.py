@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from traceops.core.errors import UsageError
+from traceops.core.proc_stat import stat_fields
 
 try:
     import fcntl
@@ -198,6 +199,6 @@ def _holder(folder: Path) -> Launcher | None:
 
 def _start_ticks(pid: int) -> int | None:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+        return int(stat_fields(pid)[19])
+    except (ValueError, IndexError):
         return None

@@ -19,7 +19,9 @@ form; their step is 0, because a worker does not know it.
 
 from __future__ import annotations
 
+import json
 import struct
+from typing import Any
 
 STEPS_FILE = "steps.bin"
 OBSERVED_FILE = "observed.jsonl"
@@ -40,6 +42,15 @@ RECORDED = 1  # the profiler was at work, or the ranks were not yet together aga
 SKIPPED = 2  # a gradient scaler skipped the optimizer
 EVENT = 4  # the GPU was asked for the time at this step's end
 SPAN = 8  # `device_us` is of all steps behind the latest EVENT before this one, and of this step
+
+
+def split_log(raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none."""
+    header, _, body = raw[len(MAGIC) :].partition(b"\n")
+    told = json.loads(header) if raw.startswith(MAGIC) else None
+    if not isinstance(told, dict):
+        raise ValueError("no record of steps")
+    return told, body[: len(body) - len(body) % RECORD.size]
 
 
 def loader_file(worker: int, pid: int) -> str:

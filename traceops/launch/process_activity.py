@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, stacks_path
+from traceops.core.proc_stat import stat_fields
 
 STARTING = -1
 _ANSWER_S = 1.0
@@ -157,10 +158,10 @@ def _header(path: Path) -> bytes:
 
 def state(pid: int) -> str:
     """The process's state as a letter (R, S, D, T, Z, …), or 'gone'."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "gone" if _HAS_PROC else _state_elsewhere(pid)
+    fields = stat_fields(pid)
+    if fields:
+        return fields[0]
+    return "gone" if _HAS_PROC else _state_elsewhere(pid)
 
 
 def _state_elsewhere(pid: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from functools import reduce
 from itertools import pairwise
 from math import gcd
 from pathlib import Path
@@ -18,7 +17,7 @@ from statistics import median
 
 from traceops.capture.manifest import RankManifest, readable_ranks
 from traceops.capture.schedule import Schedule
-from traceops.core.step_log import MAGIC, RECORD, RECORDED, STEPS_FILE
+from traceops.core.step_log import RECORD, RECORDED, STEPS_FILE, split_log
 
 _BEHIND = 40  # steps without a profiler, of which the later half says how long one takes
 _NEAR = 4  # steps before the window
@@ -118,21 +117,22 @@ def _rhythm(steps: Sequence[TimedStep], least_us: float, usual_us: float) -> Rhy
     begins = [number for number in long if number - 1 not in long]
     if len(begins) < _AGAIN:
         return None
-    every = reduce(gcd, (b - a for a, b in pairwise(begins)))
+    every = gcd(*(b - a for a, b in pairwise(begins)))
     lasts = -(-len(long) // len(begins))
     return Rhythm(begins[0], every, lasts) if every >= _ROOM else None
 
 
 def read_steps(path: Path) -> list[TimedStep]:
     """The steps that a rank has timed until now; none where the file is no such log. Raises OSError."""
-    raw = path.read_bytes()
-    header, found, body = raw[len(MAGIC) :].partition(b"\n")
-    if not raw.startswith(MAGIC) or not found or b'"first": 0' not in header:
+    try:
+        told, records = split_log(path.read_bytes())
+    except ValueError:
         return []
-    whole = body[: len(body) - len(body) % RECORD.size]
+    if told.get("first") != 0:
+        return []
     return [
         TimedStep(number, host_us, compile_us, bool(flags & RECORDED))
-        for number, (host_us, _, _, compile_us, _, _, _, flags) in enumerate(RECORD.iter_unpack(whole))
+        for number, (host_us, _, _, compile_us, _, _, _, flags) in enumerate(RECORD.iter_unpack(records))
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traceops.traces.run_manifest import is_step_time
 from traceops.traces.windows import Window, latest_window
 
 
@@ -41,6 +42,6 @@ def _step_ms(manifest: Mapping[str, Any], index: int) -> float | None:
         steps, numbers, times = (one.get("steps"), entry.get("profiled_steps"), entry.get("profiled_step_ms"))
         if isinstance(steps, list) and isinstance(numbers, list) and isinstance(times, list):
             of_step = dict(zip(map(str, numbers), times, strict=False))
-            known = [of_step.get(str(number)) for number in steps]
-            found += [ms for ms in known if isinstance(ms, (int, float))]
+            known: list[Any] = [of_step.get(str(number)) for number in steps]
+            found += [ms for ms in known if is_step_time(ms)]
     return sum(found) / len(found) if found else None

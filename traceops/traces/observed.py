@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceops.core.errors import InputError, problem_of
 from traceops.core.machine_log import PREFIX, SUFFIX
-from traceops.core.step_log import FIELDS, LOADER_GLOB, MAGIC, OBSERVED_FILE, RECORD, STEPS_FILE
+from traceops.core.step_log import FIELDS, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE, split_log
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
@@ -105,13 +105,11 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
     if raw is None:
         return None, None
     try:
-        header, _, body = raw[len(MAGIC) :].partition(b"\n")
-        told: dict[str, Any] = json.loads(header) if raw.startswith(MAGIC) else {}
+        told, records = split_log(raw)
         first, began = (_whole(told[key]) for key in ("first", "started_ns"))
     except (ValueError, TypeError, KeyError):
         return None, f"{folder}/{STEPS_FILE} is no record of steps; every step of the run is not shown"
-    whole = len(body) // RECORD.size
-    steps = np.frombuffer(body[: whole * RECORD.size], np.dtype(list(FIELDS)))
+    steps = np.frombuffer(records, np.dtype(list(FIELDS)))
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
     loaders = tuple(Observed(rank, first, began, steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
     tells = told.get("core_waits") is True
@@ -248,9 +246,7 @@ def _is_number(value: Any) -> bool:
 
 
 _LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5}
-_LEAST_OF_HOST = (
-    3  # what a look at a host told before it told what was wanted of its cores, and what was used
-)
+_LEAST_OF_HOST = 3  # as long were a host's rows before they told what was wanted of its cores, and used
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:
