@@ -122,6 +122,15 @@ def findings_are_in_the_order_of_what_their_cure_saves(report: Report, page: str
     assert listed == [one.rule for one in report.findings]
 
 
+def what_a_finding_costs_is_among_its_numbers(report: Report, page: str, text: str) -> None:
+    for found in report.findings:
+        if not found.impact_ms:
+            continue
+        shown = [float(one.value) for one in found.evidence if isinstance(one.value, (int, float))]
+        known = any(value == pytest.approx(found.impact_ms, abs=1e-5) for value in shown)
+        assert known or f"{found.impact_ms:.2f}" in found.message, found.rule
+
+
 def what_no_rule_judges_is_said_once(report: Report, page: str, text: str) -> None:
     serious = any(one.severity != "info" for one in report.findings)
     assert page.count(KERNELS_UNJUDGED) == bool(report.steps)
@@ -133,6 +142,7 @@ CHECKS = (
     the_step_is_one_number,
     the_rules_that_could_not_be_evaluated_are_one_number,
     findings_are_in_the_order_of_what_their_cure_saves,
+    what_a_finding_costs_is_among_its_numbers,
     what_no_rule_judges_is_said_once,
 )
 

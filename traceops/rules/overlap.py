@@ -11,7 +11,6 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.gradients import of_gradients
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
-from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text, size_text, stored
@@ -20,6 +19,7 @@ from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
+from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, less
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
 
@@ -45,8 +45,8 @@ SMALL_COLLECTIVES = Rule(
     fires=(
         "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
         "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
-        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Waiting for cores counts as in "
-        "TO-O001."
+        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Gains below 3 %, and waiting for "
+        "cores, count as in TO-O001."
     ),
     advice=(
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
@@ -71,11 +71,7 @@ LATE_START = Rule(
 )
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
-_EXPOSED_PCT, _SMALL_PCT, _GRADIENTS_PCT = (
-    "comm_transfer_pct",
-    "exposed",
-    "of it gradients",
-)  # what is held to bounds
+_EXPOSED_PCT, _SMALL_PCT, _GRADIENTS_PCT = "comm_transfer_pct", "exposed", "of it gradients"  # held to bounds
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
 _LEAST_GAIN_PCT = 3.0  # of the step, without any transfer: of less, exposed transfer is a remark
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
@@ -127,8 +123,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
             f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
     impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
-    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
-    gain = impact if saved is None else min(impact, max(saved, 0.0) / 1e6)
+    gain = gain_of(run, impact)
     if gain < _LEAST_GAIN_PCT / 100 * run.step_ms:
         severity = "info"  # the step would hardly be shorter: other things bound it
     worst = max(shares, key=lambda rank: shares[rank])
@@ -139,6 +134,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
         Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
+        gain_evidence(gain, run.step_words),
     ]
     if overlap:
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
@@ -150,14 +146,13 @@ def judge_exposed(run: CrossRank) -> Verdict:
     if by_role:
         message += f" Of it {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
         evidence += role_evidence(by_role, run.step_words)
-    ranks = sorted(shares)
     return EXPOSED.verdict(
         EXPOSED.finding(
             severity,
             "high",
-            message,
+            message + gain_text(gain, impact, run.step_words),
             evidence,
-            ranks=ranks,
+            ranks=sorted(shares),
             impact_ms=stored(gain),
             role=main_role(by_role),
         ),
@@ -194,8 +189,11 @@ def judge_small(run: CrossRank) -> Verdict:
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     step = run.step_ms
     cost = min(total_ms, exposed)
+    gain = gain_of(run, cost)
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
+    if severity is not None and gain < _LEAST_GAIN_PCT / 100 * step:
+        severity = "info"
     if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
@@ -207,13 +205,14 @@ def judge_small(run: CrossRank) -> Verdict:
     message = (
         f"{count:.0f} collectives {words.per}, {size_text(float(np.median(sizes)))} in the median, take "
         f"{total_ms:.2f} ms in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} "
-        f"({percent_text(share)}) is exposed."
+        f"({percent_text(share)}) is exposed.{gain_text(gain, cost, words)}"
     )
     evidence = [
         Evidence("small collectives", round(count, 1), words.per, _MANY),
         Evidence("their transfer", stored(total_ms), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
+        gain_evidence(gain, words),
     ]
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -222,7 +221,7 @@ def judge_small(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=sorted(members),
-            impact_ms=stored(cost),
+            impact_ms=stored(gain),
         ),
     )
 
@@ -263,12 +262,11 @@ def judge_late_start(run: CrossRank) -> Verdict:
             f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
             f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)",
         )
-    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
-    gain = cost if saved is None else min(cost, max(saved, 0.0) / 1e6)
-    gain = min(gain, float(np.median([times.mean_ms("compute") for times in run.ranks])))  # what can hide it
+    hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
+    gain = gain_of(run, min(cost, hides))
     if gain < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
-    most = "that" if f"{gain:.2f}" == f"{cost:.2f}" else f"{gain:.2f} ms"
+    most = f"{gain:.2f} ms" if less(gain, cost) else "that"
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
@@ -280,6 +278,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
         Evidence("gradient collectives", float(np.median(counts)), words.per),
         Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
         Evidence(_GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
+        gain_evidence(gain, words),
     ]
     return LATE_START.verdict(
         LATE_START.finding(

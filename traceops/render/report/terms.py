@@ -114,6 +114,6 @@ COLUMNS: dict[str, str] = {
         "Bytes ÷ median transfer × 2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter and all-to-all, "
         "1 otherwise; as nccl-tests counts. GB are 10⁹ bytes."
     ),
-    "Impact": "What a finding costs a step on its worst rank; findings overlap, so impacts do not add up.",
+    "Impact": "What a step would be shorter without the finding, at most; findings overlap, so impacts do not add up.",
     "Confidence": "How sure the finding is, apart from how bad it is.",
 }

@@ -268,10 +268,14 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if finding.impact_ms is None or not finding.ranks or (loses is None and rule is not EXPOSED):
         return finding.message.rstrip("."), 1
     if loses is None:
-        lost = lost_ms(finding)
-        step = _of_step(lost, mean_of_ranks(report), report.summary.step_words)
+        lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
+        step = _of_step(lost, mean_of_ranks(report), words)
+        only = (
+            "" if saved == ms_text(lost) else f"; without that {words.a} would be at most {saved} ms shorter"
+        )
         return (
-            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}",
+            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}"
+            f"{only}",
             1,
         )
     one, several = loses
