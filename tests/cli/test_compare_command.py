@@ -54,6 +54,20 @@ def test_inconclusive_fails_only_when_strict(capsys: pytest.CaptureFixture[str])
     assert main(["compare", *pair, "-q", "--strict"]) == 4
 
 
+def test_a_gate_does_not_fail_by_steps_that_are_not_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    """One run's window came before its steps settled: the exit code was 1, beside a warning."""
+    slow, fast = Path(report("resnet50_workers_0")), report("resnet50_workers_4")
+    early = {"before_ms": 177.0, "later_ms": 120.0, "settled": 17}
+    whole = {"steps": 60, "typical_steps": 50, "typical_ms": 120.0, "early_window": early}
+    slow.write_text(json.dumps(json.loads(slow.read_text()) | {"whole_run": whole}))
+    assert main(["compare", fast, str(slow), "-q"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Inconclusive: head's recorded steps may not be like its later ones")
+    assert "record both sides with the same --skip-first, 17 or more" in said
+    assert main(["compare", fast, str(slow), "-q", "--strict"]) == 4
+    assert main(["compare", fast, str(slow), "-q", "--force"]) == 1
+
+
 def test_folders_and_traces_are_taken_as_well_as_reports(capsys: pytest.CaptureFixture[str]) -> None:
     report("item_sync")
     from_folder = compared(str(DATA / "ddp4"), "reports/item_sync")

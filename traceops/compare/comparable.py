@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from traceops.compare.capture import ComparedCapture, damaged_ranks
+from traceops.compare.unlike_steps import EVERY, unlike_steps, windows_unlike
 from traceops.core.rank_text import runs_text, who
 from traceops.core.shorter_schedule import FIRST_STEPS
-from traceops.core.units import ms_text
-from traceops.report.whole_run import EarlyWindowRow, WholeRunRows
+from traceops.report.whole_run import MachineRow, WholeRunRows
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -31,11 +31,14 @@ _VERSIONS = (
 
 
 def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
-    """Why the two should not be compared: world size, GPU, model, batch or precision differ."""
+    """Why the two should not be compared: world size, GPU, hosts, model, batch or precision differ."""
     everyone = [*base, *head]
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
         *_refuse(base, head, "device", lambda c: c.run.device),
+        *_refuse(
+            base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None
+        ),
     ]
     for label, keys in _WORKLOAD:
         for key in keys:
@@ -117,36 +120,33 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
         for side, run in (("base", before), ("head", now))
         if (missing := run.missing)
     ]
-    options = [{k for k, v in (run.options or {}).items() if v} for run in (before, now)]
-    if options[0] != options[1]:
-        named = [", ".join(sorted(side)) or "nothing more" for side in options]
+    found += _machines(base, head)
+    unlike = unlike_steps(base, head)
+    found += [f"{one.why}. What differs may be that: {one.cure}" for one in unlike]
+    if not any(one.metrics is EVERY for one in unlike) and all(map(windows_unlike, (base, head))):
         found.append(
-            f"the profiler recorded different things (base {named[0]}, head {named[1]}), at different cost"
+            "the recorded steps of both sides may not be like their later ones: nothing here is of those"
         )
-    return [*found, *_one_side_unsettled(base, head)]
+    return found
 
 
-def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
-    """Recorded steps of one side alone are unlike those since: the other's are of a later window, or were even."""
-    unlike = {"base": _windows_unlike(base), "head": _windows_unlike(head)}
-    shares = [len(unlike[name]) / max(len(side), 1) for name, side in (("base", base), ("head", head))]
-    if shares[0] == shares[1]:
-        return []
-    more = "base" if shares[0] > shares[1] else "head"
-    side, window = (base if more == "base" else head), unlike[more][0]
-    of = "" if len(side) == 1 else f" in {len(unlike[more])} of {len(side)} captures"
-    return [
-        f"{more}'s recorded steps may not be like its later ones{of}: just before them a step took "
-        f"{ms_text(window.before_ms)} ms, later ones take {ms_text(window.later_ms)}. What differs may be that: record "
-        "both sides with the same --skip-first, behind such steps"
-    ]
+def _machines(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+    """GPUs of one name that are not set alike."""
+    found = []
+    for what, unit, key in (("power limit", "W", "limit_w"), ("highest clock", "MHz", "most_mhz")):
+        sides = [
+            sorted({round(value) for one in side for row in _machine(one) if (value := getattr(row, key))})
+            for side in (base, head)
+        ]
+        if all(sides) and sides[0] != sides[1]:
+            was, now = (" and ".join(map(str, side)) for side in sides)
+            found.append(f"{what} of the GPUs: base {was} {unit}, head {now} {unit}")
+    return found
 
 
-def _windows_unlike(side: Sequence[ComparedCapture]) -> list[EarlyWindowRow]:
-    rows = (capture.report.whole_run for capture in side)
-    return [
-        own.early_window for own in rows if isinstance(own, WholeRunRows) and own.early_window is not None
-    ]
+def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
+    rows = capture.report.whole_run
+    return rows.machine if isinstance(rows, WholeRunRows) else ()
 
 
 def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
+from types import MappingProxyType
 
 import numpy as np
 from msgspec.structs import replace
@@ -32,8 +33,12 @@ def measure(
     paired: bool,
     in_turn: bool,
     today: date,
+    unlike: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[MetricChange, ...]:
-    """Each metric on both sides with its outcome; p is corrected over the metrics that gate together."""
+    """Each metric on both sides with its outcome; p is corrected over the metrics that gate together.
+
+    unlike: metrics of which the two sides say nothing, and why.
+    """
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
     for metric in metrics:
@@ -56,11 +61,20 @@ def measure(
             threshold = (row.threshold_pct or 0.0) / 100.0 * scale
             found = 100.0 * known.detectable(strict, config.power, threshold) / scale
             row = _judge(replace(row, p=corrected[row.metric], mde_pct=found), config)
-        judged.append(row)
-    return tuple(_waive(row, config, today) for row in _deciding(judged, config))
+        judged.append(_left_open(row, unlike[row.metric]) if row.metric in unlike else row)
+    return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
 
 
-def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[MetricChange]:
+def _left_open(row: MetricChange, why: str) -> MetricChange:
+    """A metric of steps that are not of one kind: its numbers are shown, and nothing is claimed of them."""
+    if row.threshold_pct is None:
+        return replace(row, reason=why)
+    return replace(row, outcome="inconclusive", reason=why, p=None, low_pct=None, high_pct=None, mde_pct=None)
+
+
+def _deciding(
+    rows: Sequence[MetricChange], config: CompareConfig, unlike: Mapping[str, str]
+) -> list[MetricChange]:
     """Counts stand for time that could not be measured: where it could, it decides, and where it looks better too.
 
     Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
@@ -70,7 +84,7 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[Metri
     if step is None:
         return list(rows)
     known = step.outcome in ("regression", "improvement", "unchanged", "waived")
-    better = step.change_pct is not None and step.change_pct < 0
+    better = "step_time" not in unlike and step.change_pct is not None and step.change_pct < 0
     excused = {"kernels", "collectives"} if known or better else set()
     if step.outcome == "improvement":
         excused.add("collective_bytes")

@@ -171,6 +171,14 @@ class StepPoint(msgspec.Struct, frozen=True):
     ms: float
 
 
+class NotJudged(msgspec.Struct, frozen=True):
+    """Why the steps of the two sides say nothing of these metrics, and what would make them comparable."""
+
+    why: str
+    cure: str
+    metrics: tuple[str, ...]
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on head against base, and everything it rests on: what compare.json holds."""
 
@@ -202,6 +210,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Annotated[
         tuple[str, ...],
         Meta(description="Why the two should not be compared; empty unless it was forced."),
+    ] = ()
+    not_judged: Annotated[
+        tuple[NotJudged, ...],
+        Meta(description="Steps that are not of one kind; empty where all are, and where it was forced."),
     ] = ()
     warnings: Annotated[tuple[str, ...], Meta(description="What differs and may matter.")] = ()
     notes: tuple[str, ...] = ()

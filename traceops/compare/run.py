@@ -19,11 +19,12 @@ from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
 from traceops.compare.ledger import ledger_of
 from traceops.compare.memory import memory_explanation
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
-from traceops.compare.model import Comparison, MetricChange, Side, StepPoint, metric_of
+from traceops.compare.model import Comparison, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.outliers import odd_captures, outlier_steps
 from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
+from traceops.compare.unlike_steps import unlike_steps
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who
@@ -44,7 +45,8 @@ def compare(
 ) -> Comparison:
     """Whether `head` is slower than `base`, by how much, how sure that is, and why.
 
-    Raises UsageError with the reasons where the two are not comparable, unless `force`.
+    Raises UsageError with the reasons where the two are not comparable, and leaves open what rests on steps that are
+    not of one kind; neither where `force`.
     """
     config, today = config or CompareConfig(), today or date.today()
     base, head = (_in_order(side) for side in _told_apart(base, head))
@@ -63,16 +65,19 @@ def compare(
     device = "cpu" if base[0].run.device_type == "cpu" else "cuda"
     noise_pct = LAUNCH_NOISE_PCT[device] if config.launch_noise_pct is None else config.launch_noise_pct
     metrics = metrics_for((base, head))
+    unlike = () if force else unlike_steps(base, head)
+    open_ = {name: one.short for one in reversed(unlike) for name in one.metrics}
     rows = measure(
-        metrics, base, head, config, noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today
-    )
+        metrics, base, head, config,
+        noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today, unlike=open_,
+    )  # fmt: skip
     profiled = metric_of(rows, "profiled_step_time")
     changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
     worse = [row for row in rows if row.outcome == "regression"]
     ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
     explanations = (
         explain(ledger, changes, base, head, _wanted_ms(rows), [row.metric for row in worse])
-        if ledger is not None
+        if ledger is not None and "step_time" not in open_
         else ()
     )
     because = explanations[0].text if explanations else ""
@@ -104,6 +109,7 @@ def compare(
         ),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
+        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike),
         warnings=(
             *cut_off,
             *differences(base, head),

@@ -30,6 +30,12 @@ def sentence(comparison: Comparison) -> str:
     if step is None or step.base is None or step.head is None:
         return "Inconclusive: the step time of a side is not known."
     if comparison.verdict == "inconclusive":
+        unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
+        if unlike is not None:
+            return (
+                f"Inconclusive: {unlike.why}. The step time is not judged by that: {values_text(step)}. "
+                f"To have it judged, {unlike.cure}.{_open_text(comparison)}"
+            )
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
         moved = (
             0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
