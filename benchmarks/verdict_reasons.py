@@ -33,13 +33,6 @@ REASONS: dict[Kind, str] = {
         "NCCL's own choice by the path's type (PIX, PXB, PHB, SYS); it takes NCCL's log of a job over several hosts "
         "beside its topology; public logs have one or the other"
     ),
-    Kind("TO-D005"): (
-        "nvidia-smi's manual: EXCLUSIVE_PROCESS allows one context a device, and NVIDIA's MPS wants it; the public "
-        "outputs that show it are of a T4 with MPS, of which nothing is said now, and one of 2013"
-    ),
-    Kind(
-        "TO-D010"
-    ): "the names that nvidia-smi prints; it takes the whole output of a host with two models of GPUs",
     Kind("TO-D102"): (
         "NVIDIA's Fabric Manager user guide: a GPU that is In Progress was not registered, and CUDA ends with error "
         "802; NVIDIA/gpu-operator issue 2511 quotes that state of a real node, not the whole output"

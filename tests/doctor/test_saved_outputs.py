@@ -11,7 +11,8 @@ from saved_help import HEAD, LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
 from traceops.doctor.saved_files import check_files
-from traceops.machine.saved import NOT_WHOLE, read_outputs
+from traceops.machine.saved import read_outputs
+from traceops.machine.saved_programs import NOT_WHOLE
 from traceops.machine.smi import parse_smi
 from traceops.rules.machine_saved import judge_outputs
 

@@ -55,7 +55,7 @@ def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] 
         listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
         raise InputError(
             f"{', '.join(map(str, given))}: no file tells about GPUs and links; give the output of "
-            "`nvidia-smi topo -m` or `nvidia-smi -q`, a log written with NCCL_DEBUG=INFO, an XML of "
+            "`nvidia-smi`, `nvidia-smi -q` or `nvidia-smi topo -m`, a log written with NCCL_DEBUG=INFO, an XML of "
             f"NCCL_TOPO_DUMP_FILE or a doctor.json{listed}"
         )
     return fabric

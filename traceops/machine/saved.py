@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
 from traceops.fabric.model import Machine
-from traceops.machine.bug_report import driver_log, is_bug_report
-from traceops.machine.nvlink import named_gpus, p2p_matrices, parse_nvlink_status
+from traceops.machine.bug_report import is_bug_report
 from traceops.machine.probe import HostFacts
 from traceops.machine.programs import Output
 from traceops.machine.saved_gpus import Difference, difference, gpus_of, told_gpus
+from traceops.machine.saved_programs import PROGRAMS
 from traceops.machine.saved_text import by_host, saved_text
-from traceops.machine.smi import parse_smi
-from traceops.machine.smi_text import listed_gpus
-from traceops.machine.xids import begins_at_boot, parse_failures, parse_xids
-
-_OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
-NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
-SEVERAL_LINKS = (
-    "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
-)
-SEVERAL_P2P = "matrices of direct access that differ; give the one of `nvidia-smi topo -p2p r` alone"
+from traceops.machine.smi_list import ListedGpu, gpus_of_list
+from traceops.machine.smi_table import LostGpu, Table, lost_gpus, parse_table
+from traceops.machine.torch_environment import TorchEnvironment, parse_environment
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,26 @@ class SavedOutputs:
         theirs = gpus_of(machine)
         told = (difference(told_gpus(program, text), theirs) for program, text in self.outputs.items())
         return next((why for why in told if why is not None), None)
+
+    @cached_property
+    def table(self) -> Table | None:
+        """What nvidia-smi alone printed; None without it."""
+        return parse_table(self.outputs.get("table", ""))
+
+    @property
+    def lost(self) -> tuple[LostGpu, ...]:
+        """GPUs that nvidia-smi could not reach."""
+        return lost_gpus(self.outputs.get("table", ""))
+
+    @property
+    def listed(self) -> tuple[ListedGpu, ...]:
+        """The GPUs of nvidia-smi -L."""
+        return gpus_of_list(self.outputs.get("list", ""))
+
+    @property
+    def environment(self) -> TorchEnvironment | None:
+        """What collect_env printed; None without it."""
+        return parse_environment(self.outputs.get("environment", ""))
 
     @property
     def facts(self) -> HostFacts:
@@ -109,29 +122,12 @@ def _read(path: Path, found: _Found) -> None:
 
 def _outputs(path: Path, text: str, problems: list[tuple[str, str]]) -> dict[str, str]:
     outputs: dict[str, str] = {}
-    smi = parse_smi(text)
-    if smi is not None and smi.gpus:
-        outputs["smi"] = text
-        if 0 < len(smi.gpus) < listed_gpus(text):
-            problems.append(
-                (str(path), f"{NOT_WHOLE}: {len(smi.gpus)} of {listed_gpus(text)} GPUs are whole")
-            )
-    elif smi is not None or "<nvidia_smi_log" in text:
-        problems.append((str(path), NOT_WHOLE))
-    named = named_gpus(text) if "(UUID: " in text else ()
-    if named and any(one.up or one.down for one in parse_nvlink_status(text).values()):
-        if len({index for index, _, _ in named}) == len(named):
-            outputs["nvlink"] = text
-        else:
-            problems.append((str(path), SEVERAL_LINKS))
-    matrices = p2p_matrices(text) if "GPU0" in text else []
-    if matrices and not _OTHER_P2P.search(text):
-        if all(matrix == matrices[0] for matrix in matrices):
-            outputs["p2p"] = text
-        else:
-            problems.append((str(path), SEVERAL_P2P))
-    if parse_xids(text) or parse_failures(text) or begins_at_boot(text):
-        outputs["log"] = driver_log(text) if is_bug_report(text) else text
+    for program, look_for in PROGRAMS:
+        output, problem = look_for(text)
+        if output:
+            outputs[program] = output
+        if problem is not None:
+            problems.append((str(path), problem))
     return outputs
 
 

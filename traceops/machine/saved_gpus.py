@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Machine
 from traceops.machine.nvlink import named_gpus, parse_p2p
-from traceops.machine.smi import parse_smi
+from traceops.machine.smi import SmiGpu, parse_smi
+from traceops.machine.smi_list import gpus_of_list
+from traceops.machine.smi_table import parse_table
 from traceops.machine.smi_text import listed_gpus
 
 
@@ -38,12 +40,17 @@ def told_gpus(program: str, text: str) -> ToldGpus:
     """What the output of a program tells; program: the field of HostFacts."""
     if program == "smi" and (smi := parse_smi(text)) is not None:
         listed = listed_gpus(text) or len(smi.gpus)
-        known = {gpu.index: gpu for gpu in smi.gpus} if len(smi.gpus) == listed else {}
+        return _all(listed, smi.gpus if len(smi.gpus) == listed else ())
+    if program == "table" and (table := parse_table(text)) is not None:
+        if table.half or table.cut:  # a name that is cut off differs from the whole one and is the same
+            return ToldGpus(bus_ids=_bus_ids(table.smi.gpus))
+        return _all(len(table.smi.gpus), table.smi.gpus)
+    if program == "list":
+        found = gpus_of_list(text)
         return ToldGpus(
-            listed,
-            {index: _name(gpu.name) for index, gpu in known.items()},
-            {index: gpu.uuid for index, gpu in known.items() if gpu.uuid},
-            frozenset(gpu.bus_id for gpu in known.values() if gpu.bus_id),
+            None,
+            {gpu.index: _name(gpu.name) for gpu in found},
+            {gpu.index: gpu.uuid for gpu in found if gpu.uuid},
         )
     if program == "nvlink":
         named = named_gpus(text)
@@ -53,6 +60,19 @@ def told_gpus(program: str, text: str) -> ToldGpus:
     if program == "p2p":
         return ToldGpus(len({index for pair in parse_p2p(text) for index in pair}))
     return ToldGpus()
+
+
+def _all(count: int, gpus: Sequence[SmiGpu]) -> ToldGpus:
+    return ToldGpus(
+        count,
+        {gpu.index: _name(gpu.name) for gpu in gpus},
+        {gpu.index: gpu.uuid for gpu in gpus if gpu.uuid},
+        _bus_ids(gpus),
+    )
+
+
+def _bus_ids(gpus: Sequence[SmiGpu]) -> frozenset[str]:
+    return frozenset(gpu.bus_id for gpu in gpus if gpu.bus_id)
 
 
 def gpus_of(machine: Machine) -> ToldGpus:

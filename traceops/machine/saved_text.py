@@ -15,6 +15,11 @@ _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 20
 _MARKS = (
     b"NVSMI LOG",
+    b"NVIDIA-SMI ",
+    b"Volatile Uncorr. ECC",
+    b"CUDA used to build PyTorch",
+    b"GPU models and configuration",
+    b"the device handle for",
     b"<nvidia_smi_log",
     b"NVRM: ",
     b"fallen off the bus",

@@ -85,9 +85,7 @@ def judge_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
 
 def _all(smi: Smi, host: str) -> Look:
     names = Counter(gpu.name for gpu in smi.gpus)
-    memory = min((gpu.memory for gpu in smi.gpus if gpu.memory), default=None)
     found = ", ".join(f"{count} × {name}" for name, count in names.items())
-    found += f", {memory / _GIB:.0f} GiB" if memory else ""
     facts = {
         "gpus": [
             {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "bus_id": gpu.bus_id, "memory_mib": gpu.memory,
@@ -96,14 +94,27 @@ def _all(smi: Smi, host: str) -> Look:
             for gpu in smi.gpus
         ]
     }  # fmt: skip
+    memories = [gpu.memory for gpu in smi.gpus if gpu.memory]
     if len(names) > 1:
+        found += f"; {_gib(min(memories))} to {_gib(max(memories))} GiB" if memories else ""
+        why = "different GPUs in one job: the slowest sets the pace, the one with least memory what fits"
         return Look(
-            host, "GPU", "GPUs", found, "note", "different GPUs in one job: the slowest sets the pace",
-            "use equal ones: export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES="
-            + ",".join(str(gpu.index) for gpu in smi.gpus if gpu.name == names.most_common(1)[0][0]), facts,
-            rule=UNLIKE_GPUS.id,
-        )  # fmt: skip
+            host, "GPU", "GPUs", found, "note", why, _equal_ones(smi.gpus, names), facts, rule=UNLIKE_GPUS.id
+        )
+    found += f", {_gib(min(memories))} GiB" if memories else ""
     return Look(host, "GPU", "GPUs", found, facts=facts, rule=UNLIKE_GPUS.id)
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / _GIB:.0f}"
+
+
+def _equal_ones(gpus: Sequence[SmiGpu], names: Counter[str]) -> str:
+    [(name, most)] = names.most_common(1)
+    if most == 1:
+        return "no two are equal: train on one of them, or give each the work that fits it"
+    equal = ",".join(str(gpu.index) for gpu in gpus if gpu.name == name)
+    return f"use equal ones: export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={equal}"
 
 
 def _driver(smi: Smi) -> str:
@@ -126,7 +137,8 @@ def _modes(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
                rule=COMPUTE_MODE),
         *some_gpus(gpus, lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive")
                and not any(_MPS in one.name for one in gpu.processes) else "", host, "compute mode", "note",
-               "one process at a time: a rank for each GPU works, a second process on it ends with an error",
+               "one process at a time: a rank works on a GPU of its own; a second process there, or a rank that opens "
+               "another's GPU, ends with 'busy or unavailable'",
                "sudo nvidia-smi -i {index} -c DEFAULT", rule=COMPUTE_MODE),
         *some_gpus(gpus, lambda gpu: "off" if gpu.ecc is False else "", host, "ECC", "note",
                "errors in memory go unnoticed; cards without it show the same", "sudo nvidia-smi -i {index} -e 1",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts
+from traceops.machine.smi_table import LostGpu
 from traceops.rules.machine_nvlink import NVSWITCH
 
 IOMMU_ACS = Rule(
@@ -40,8 +41,8 @@ DRIVER = Rule(
     id="TO-D501",
     title="The NVIDIA driver does not answer",
     fires=(
-        "Error where files or the PCI bus show GPUs and nvidia-smi shows none; warning where nvidia-smi "
-        "hangs and nothing shows a GPU."
+        "Error where files or the PCI bus show GPUs and nvidia-smi shows none, or where nvidia-smi says that it cannot "
+        "reach one; warning where nvidia-smi hangs and nothing shows a GPU."
     ),
     advice="Look for the driver in sudo dmesg | grep -i -e nvrm -e xid; load it, or reboot the host.",
     judged_by=JudgedBy.DOCTOR,
@@ -106,6 +107,19 @@ def _driver_trouble(
     return [
         Look(host, "driver", "NVIDIA driver", "does not answer", "error",
              f"GPUs are there and nvidia-smi does not show them: {said}", advice, rule=DRIVER.id)
+    ]  # fmt: skip
+
+
+def judge_lost(lost: Sequence[LostGpu], host: str) -> list[Look]:
+    """GPUs that nvidia-smi could not reach."""
+    if not lost:
+        return []
+    shown = ", ".join(f"{gpu.label} ({gpu.said})" for gpu in lost)
+    return [
+        Look(host, "driver", "lost GPU", shown, "error",
+             "the driver gets no answer from it, so no program can use it",
+             "see why: sudo dmesg | grep -iE 'xid|nvrm'; power the host off and on, and if it comes again have the "
+             "card and its power supply looked at", {"gpus": [gpu.label for gpu in lost]}, rule=DRIVER.id)
     ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -11,12 +12,14 @@ from traceops.fabric.model import Path
 from traceops.machine.look import Look
 from traceops.machine.nvlink import named_gpus, parse_nvlink_status, parse_p2p
 from traceops.machine.saved import Apart, SavedOutputs
-from traceops.machine.smi import SmiGpu
+from traceops.machine.smi import Smi, SmiGpu
 from traceops.rules.machine_gpu_health import RULES as HEALTH
 from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
 from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink
 from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
-from traceops.rules.machine_platform import IOMMU_ACS
+from traceops.rules.machine_platform import IOMMU_ACS, judge_lost
+from traceops.rules.machine_saved_table import judge_list, judge_table
+from traceops.rules.machine_saved_torch import judge_environment
 from traceops.rules.machine_xids import XID, judge_xids
 
 # What tells of a rule: the field of HostFacts, and how to print it. Of a rule with "" nothing saved tells.
@@ -38,9 +41,8 @@ def judge_outputs(
     facts, host, ways = saved.facts, saved.name, paths or {}
     smi = facts.driver
     gpus: Sequence[SmiGpu] = smi.gpus if smi else ()
-    looks: list[Look] = []
+    looks, told = _of_gpus(saved, smi)
     if smi is not None:
-        looks += [look for look in judge_gpus(smi, host) if look.rule != OTHERS.id]
         looks += judge_lanes(gpus, host)
     if "nvlink" in saved.outputs:
         links = parse_nvlink_status(
@@ -55,7 +57,24 @@ def judge_outputs(
         looks += judge_p2p(parse_p2p(facts.p2p.text), ways, not bare, host)
     if "log" in saved.outputs:
         looks += _xids(saved, {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id})
-    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved))
+    if (torch := saved.environment) is not None:
+        shown = gpus or (saved.table.smi.gpus if saved.table else saved.listed)
+        looks += judge_environment(torch, len(shown), host)
+    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved, told))
+
+
+def _of_gpus(saved: SavedOutputs, smi: Smi | None) -> tuple[list[Look], set[str]]:
+    """What the fullest of the outputs says of the GPUs, and the rules that it decides."""
+    host = saved.name
+    looks = judge_lost(saved.lost, host)
+    told = {look.rule for look in looks}
+    if smi is not None:
+        return [*looks, *(look for look in judge_gpus(smi, host) if look.rule != OTHERS.id)], told
+    if (table := saved.table) is not None:
+        found, decided = judge_table(table, saved.listed, host)
+    else:
+        found, decided = judge_list(saved.listed, host) if saved.listed else ([], set())
+    return [*looks, *found], told | decided
 
 
 def _told_apart(apart: Apart, host: str) -> Look:
@@ -87,8 +106,8 @@ def _xids(saved: SavedOutputs, labels: Mapping[str, str]) -> list[Look]:
     return [replace(look, found="none in this log") if look.level == "ok" else look for look in found]
 
 
-def _open(saved: SavedOutputs) -> list[Look]:
-    """A look for each rule that the files leave open."""
+def _open(saved: SavedOutputs, told: AbstractSet[str]) -> list[Look]:
+    """A look for each rule that the files leave open. told: rules that something else decides."""
     looks = [
         Look(
             saved.name,
@@ -102,6 +121,7 @@ def _open(saved: SavedOutputs) -> list[Look]:
         for output, area, program, rules in _TOLD_BY
         if output not in saved.outputs
         for rule in rules
+        if rule.id not in told
     ]
     why = "a saved file does not tell which programs were the job's own"
     looks.append(Look(saved.name, "GPU", OTHERS.title, "not known", "not_evaluated", why, rule=OTHERS.id))

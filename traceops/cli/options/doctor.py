@@ -9,8 +9,8 @@ from traceops.core.file_formats import FORMATS
 
 HELP = "Check this machine, test how its GPUs communicate, and find the settings that work."
 _FROM = (
-    "judge saved files only: nvidia-smi topo -m, nvidia-smi -q, dmesg, nvidia-bug-report.log, NCCL_DEBUG=INFO logs, "
-    "NCCL's XML, a doctor.json"
+    "judge saved files only: nvidia-smi, its -q, -L and topo -m, torch's collect_env, dmesg, nvidia-bug-report.log, "
+    "NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
 )
 
 

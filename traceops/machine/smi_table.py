@@ -1,0 +1,170 @@
+"""Reads the table that ``nvidia-smi`` alone prints, of drivers from 340 on, and its words on GPUs that it lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from traceops.fabric.bus_ids import normal_bus_id
+from traceops.machine.smi import GpuProcess, Smi, SmiGpu
+
+_HEADER = re.compile(
+    r"NVIDIA-SMI +\d[\d.]{0,20} +Driver Version: *([\d.]{1,20})(?: +CUDA Version: *([\d.]{1,8}))?"
+)
+_NAME = re.compile(r"(\d{1,3}) +(\S.{0,80}?) +(On|Off|N/A|WDDM|TCC|MCDM|ERR!)")
+_PLACE = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]) +(?:On|Off|N/A|ERR!)")
+_MEMORY = re.compile(r"(\d{1,9})MiB */ *(\d{1,9})MiB")
+_POWER = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)W */ *(\d{1,5}(?:\.\d{1,3})?)W")
+_USE = re.compile(r"(?:(\d{1,3})%|N/A|ERR!) +(Default|E\. Process|E\. Thread|Prohibited)")
+_STATE = re.compile(r"\bP(\d{1,2})\b")
+_HEAT = re.compile(r"\b(\d{1,3})C\b")
+_PROCESS = re.compile(
+    r"(\d{1,3}) +(?:(?:N/A|\d{1,3}) +(?:N/A|\d{1,3}) +)?(\d{1,10}) +(C|G|C\+G|M|M\+C) +(\S.{0,300}?) +"
+    r"(\d{1,9})?(?:MiB|N/A)"
+)
+_MODES = {"E. Process": "Exclusive_Process", "E. Thread": "Exclusive_Thread"}
+_MIG = {"Enabled": True, "Enabled*": True, "Disabled": False, "Disabled*": False}
+_LOST = re.compile(
+    r"Unable to determine the device handle for GPU ?(\d{1,3})?:? ?"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])?: {0,4}(\S.{0,60})",
+    re.IGNORECASE,
+)
+CUT = "..."
+_GIB = 1024
+_MOST_CELL = 400
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
+
+    The memory of a GPU whose name is cut off is a part of its name: RTX 3090 and 3060 look alike without it.
+    """
+
+    smi: Smi
+    cut: bool
+    half: int
+
+
+@dataclass(frozen=True)
+class LostGpu:
+    """A GPU that nvidia-smi could not reach, by its number or its PCIe address, and what it said of it."""
+
+    index: int | None
+    bus_id: str | None
+    said: str
+
+    @property
+    def label(self) -> str:
+        if self.index is None:
+            return f"the GPU at {self.bus_id}" if self.bus_id else "a GPU"
+        return f"GPU{self.index}" + (f" at {self.bus_id}" if self.bus_id else "")
+
+
+def tables(text: str) -> list[Table]:
+    """The tables of a text in their order. One without its head counts, as people paste it."""
+    found: list[Table] = []
+    reading = _Reading()
+    for line in text.splitlines():
+        if head := _HEADER.search(line):
+            found += reading.end()
+            reading = _Reading(head[1], head[2])
+        elif "|" in line:
+            reading.read(line)
+    return [*found, *reading.end()]
+
+
+def parse_table(text: str) -> Table | None:
+    """The last table of a text; None where there is none, or the tables are of different GPUs."""
+    found = tables(text)
+    machines = {tuple((gpu.index, gpu.name, gpu.bus_id) for gpu in table.smi.gpus) for table in found}
+    return found[-1] if len(machines) == 1 else None
+
+
+def lost_gpus(text: str) -> tuple[LostGpu, ...]:
+    """GPUs that nvidia-smi says it cannot reach, each once."""
+    return tuple(
+        dict.fromkeys(
+            LostGpu(int(one[1]) if one[1] else None, normal_bus_id(one[2]), one[3].strip().rstrip("."))
+            for one in _LOST.finditer(text)
+        )
+    )
+
+
+class _Reading:
+    """A table while it is read."""
+
+    def __init__(self, driver: str | None = None, cuda: str | None = None) -> None:
+        self._driver, self._cuda = driver, cuda
+        self._gpus: dict[int, SmiGpu] = {}
+        self._open: SmiGpu | None = None
+        self._last: int | None = None
+        self._half = 0
+        self._cut = False
+
+    def read(self, line: str) -> None:
+        cells = [cell.strip() for cell in line[line.index("|") :].strip().strip("|").split("|")]
+        if len(cells) == 1:
+            self._process(cells[0][:_MOST_CELL])
+        elif len(cells) == 3:
+            self._row(*(cell[:_MOST_CELL] for cell in cells))
+
+    def end(self) -> Iterator[Table]:
+        self._half += self._open is not None
+        if self._gpus:
+            yield Table(Smi(self._driver, self._cuda, tuple(self._gpus.values())), self._cut, self._half)
+
+    def _row(self, left: str, middle: str, right: str) -> None:
+        """The rows of a GPU: its name, what it uses, and from driver 450 on its MIG."""
+        name, place, use = _NAME.fullmatch(left), _PLACE.fullmatch(middle), _USE.fullmatch(right)
+        if name is not None and place is not None:
+            self._half += self._open is not None
+            self._open, self._last = _named(name, place, right), None
+        elif self._open is not None and use is not None:
+            gpu, self._open = _using(self._open, left, middle, use), None
+            self._cut |= CUT in gpu.name
+            self._gpus[gpu.index] = gpu
+            self._last = gpu.index
+        elif self._last is not None and not left and not middle and right in _MIG:
+            self._gpus[self._last] = replace(
+                self._gpus[self._last], mig=_MIG[right], mig_pending=right.endswith("*")
+            )
+            self._last = None
+
+    def _process(self, cell: str) -> None:
+        one = _PROCESS.fullmatch(cell)
+        gpu = self._gpus.get(int(one[1])) if one else None
+        if one and gpu is not None:
+            process = GpuProcess(int(one[2]), one[3], one[4], int(one[5]) if one[5] else None)
+            self._gpus[gpu.index] = replace(gpu, processes=(*gpu.processes, process))
+
+
+def _named(name: re.Match[str], place: re.Match[str], errors: str) -> SmiGpu:
+    return SmiGpu(
+        int(name[1]), name[2], bus_id=normal_bus_id(place[1]),
+        persistence={"On": True, "Off": False}.get(name[3]),
+        ecc=True if errors.isdigit() else {"Off": False}.get(errors),
+        uncorrectable=int(errors[:15]) if errors.isdigit() else 0,
+    )  # fmt: skip
+
+
+def _using(gpu: SmiGpu, left: str, middle: str, use: re.Match[str]) -> SmiGpu:
+    memory, power, state, heat = (
+        pattern.search(cell) for pattern, cell in
+        ((_MEMORY, middle), (_POWER, left), (_STATE, left), (_HEAT, left))
+    )  # fmt: skip
+    cut = CUT in gpu.name
+    name = f"{gpu.name} ({int(memory[2]) / _GIB:.0f} GiB)" if cut and memory else gpu.name
+    return replace(
+        gpu,
+        name=name,
+        used=int(memory[1]) if memory else None,
+        memory=int(memory[2]) if memory else None,
+        power_draw=float(power[1]) if power else None,
+        power_limit=float(power[2]) if power and not cut else None,  # no telling who is its equal
+        temperature=int(heat[1]) if heat else None,
+        idle=state is None or int(state[1]) > 2,
+        utilization=int(use[1]) if use[1] else None,
+        compute_mode=_MODES.get(use[2], use[2]),
+    )
