@@ -228,12 +228,15 @@ WORDINGS: tuple[Wording, ...] = (
 )
 
 
+_RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # the link goes on
+
+
 def _xids(kind: CrashKind, *codes: int) -> tuple[Wording, ...]:
     """Errors that the NVIDIA driver wrote into the kernel's log, by their number."""
     told = [("Xid (", f"): {code},") for code in codes] + [
         ("caused by previous Xid", f" {code}") for code in codes
     ]
-    return tuple(Wording(kind, words) for words in told)
+    return tuple(Wording(kind, words, _RECOVERED) for words in told)
 
 
 WORDINGS += (

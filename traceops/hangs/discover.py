@@ -21,6 +21,7 @@ from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.log_outlived import without_outlived
+from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_progress import read_progress
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.ras import is_ras, read_ras
@@ -49,6 +50,9 @@ _SKIPPED = (
     ".zip",
 )
 _TEXTS = (".log", ".txt", ".out", ".err")
+_OURS = re.compile(
+    rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name": ?"traceops"'
+)  # hang.json and others
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -236,7 +240,9 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind == "log":
-        events = without_outlived(str(path), read_log(str(path), rank))
+        if _OURS.match(head) is not None:  # it quotes what it was told of
+            return
+        events = without_passed(str(path), without_outlived(str(path), read_log(str(path), rank)))
         if events:
             found.log += events
             found.files.append(str(path))

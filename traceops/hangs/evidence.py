@@ -25,6 +25,7 @@ LogKind = Literal[
     "monitor",
     "trouble",
     "outlived",
+    "passed",
     "ras",
     "inspector",
 ]
@@ -158,11 +159,11 @@ class LogEvent:
     'mismatch' different calls were detected; 'missing' ranks that did not come (`accused`); 'error' an exception
     ended the rank; 'cuda' a GPU error; 'nccl' an NCCL warning; 'memory' out of memory; 'exit' a process ended
     (`accused` with `exit_code`, negative for a signal; `root_cause` as torchrun says); 'connection' a peer is
-    gone; 'monitor' the heartbeat monitor gave up; 'trouble' a
-    line that calls itself an error, where a log tells of nothing else; 'outlived' any of these after which the log
-    shows steps: the program, or its next start, went on; 'ras' ranks that NCCL's RAS report
-    tells apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector' ranks on
-    which NCCL Inspector wrote nothing more after that operation.
+    gone; 'monitor' the heartbeat monitor gave up; 'trouble' a line that calls itself an error or says that it tries
+    again, where a log tells of nothing else; 'outlived' any of these after which the log shows steps: the program, or
+    its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's RAS report tells
+    apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector' ranks on which
+    NCCL Inspector wrote nothing more after that operation.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception.
     """

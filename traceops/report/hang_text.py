@@ -191,6 +191,9 @@ def _nobody(diagnosis: Diagnosis) -> str:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         went_on = "of trouble, after which the log goes on with steps: they ended an earlier start at most"
         return f"{lines} {went_on}. See them below. Read: {read_text(diagnosis)}."
+    if seen and all(event.kind in ("outlived", "passed") for event in seen):
+        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
+        return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."
     if seen:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble, but no cause is told: see them below. Read: {read_text(diagnosis)}."

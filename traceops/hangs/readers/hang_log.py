@@ -10,6 +10,7 @@ from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
+from traceops.hangs.readers.log_passing import tries_again
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
@@ -54,6 +55,7 @@ _NOT_THE_CAUSE = (
     "torch.multiprocessing.spawn.",
 )
 _MOST_BARE = 16
+_FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
@@ -70,6 +72,13 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
 
 
 _SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
+
+
+def _ends_nothing(text: str) -> bool:
+    """Whether it is Ray's word on a process that ended, or the driver's on what a program survives."""
+    return any(words in text for words in OF_RAY) or (
+        "Xid (" in text and crash_kind(text, raised=False) is None
+    )
 
 
 class _LogReader:
@@ -92,6 +101,9 @@ class _LogReader:
         self._reported = 0  # the line in which a launcher last reported a rank's end
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
+        self._retried: list[
+            tuple[int, int | None, str]
+        ] = []  # what failed and is tried again, as the line says
         self._suspects = Suspects()
         self._last = 0  # line
         self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
@@ -148,6 +160,10 @@ class _LogReader:
         told = told_by(body)
         if (late := timed_out_rank(body)) is not None:
             self._timed_out(late, number, body)
+        if told is not None and not frames and told.kind in _FAILURES and tries_again(body):
+            if len(self._retried) < _MOST_BARE:
+                self._retried.append((number, rank, body))
+            return None
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
         if told is None and is_bare_exception(body) and not body.startswith(_NOT_THE_CAUSE):
@@ -339,7 +355,7 @@ class _LogReader:
                 open_event.amend(accused=(self._pids[pid],))
         self._place_fatal()
         events = self._events.in_order()
-        if all(event.kind == "status" or any(words in event.text for words in OF_RAY) for event in events):
+        if all(event.kind == "status" or _ends_nothing(event.text) for event in events):
             # a paste of the last line only, or with Ray's word on it
             for rank, (number, text) in self._bare.items():
                 kind: LogKind = "error" if self._last - number <= _WENT_ON else "trouble"
@@ -347,7 +363,7 @@ class _LogReader:
                 self._events.add(kind, speaker, number, text)
             events = self._events.in_order()
         if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
-            for number, rank, text in self._suspects.found():
+            for number, rank, text in (*self._retried, *self._suspects.found()):
                 self._events.add("trouble", rank, number, text)
             for rank in self._open if self._events.is_empty else ():
                 if (cut := self._tracebacks[rank].cut_off()) is not None:

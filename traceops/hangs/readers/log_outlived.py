@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.traces.text_lines import blocks
@@ -14,6 +14,13 @@ _STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b[^\d\n\r]{0
 _BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")
 _BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
 _COUNT = re.compile(rb"(?<!\d)\d{1,9}\Z")
+# Steps of an epoch: 'Epoch: [0]  [  10/5005]', 'Epoch [1][50/7330]', 'Epoch: 1 [640/60000 (1%)]', 'Train: 0 [50/1251'.
+_OF_EPOCH = re.compile(
+    rb"(?:[eE]poch|EPOCH|Train:)[^\n\r\[]{0,20}(?:\[\d{1,6}\])?[^\n\r\[]{0,4}\[ {0,8}(\d{1,9})/ {0,8}\d{1,9}[\] ]"
+)
+# Epochs: "{'loss': 2.3, 'epoch': 0.12}", 'epoch 3: loss 1.2'. They are counted apart from steps.
+_EPOCH = re.compile(rb"(?:[eE]poch|EPOCH)['\"]?[ :=#]{1,4}(\d{1,7})(?:\.(\d{1,6}))?(?![\d.])")
+_EPOCH_WORDS = (b"poch", b"POCH", b"Train:")
 _IN_WORD = re.compile(rb"[A-Za-z_]\Z")
 _MAY_PRECEDE = re.compile(rb"(?:\bglobal_|\x1b\[[\d;]{0,20}m)\Z")
 _IN_MESSAGE = (b"rror", b"xception", b"raise ")  # 'ValueError: step 0 failed'
@@ -75,11 +82,12 @@ def _read(path: str, lines: Sequence[int]) -> tuple[set[int], int]:
                     windows.append(_Window(lines[wanted], begin + place))
                     wanted += 1
         if windows:
-            steps = [(begin + place, step) for place, step in _steps(block)]
-            furthest = [(begin, step) for step in sorted({step for _, step in steps})[-2:]]
-            for window in windows:
-                for place, step in furthest if window.offset + _BUFFERED < begin else steps:
-                    window.take(place, step)
+            for scale, found in (("steps", _steps(block)), ("epochs", _epochs(block))):
+                counts = [(begin + place, count) for place, count in found]
+                furthest = [(begin, count) for count in sorted({count for _, count in counts})[-2:]]
+                for window in windows:
+                    for place, count in furthest if window.offset + _BUFFERED < begin else counts:
+                        window.take(scale, place, count)
             outlived |= {window.line for window in windows if window.is_outlived}
             windows = [window for window in windows if not window.is_outlived]
         begin += len(block)
@@ -88,22 +96,22 @@ def _read(path: str, lines: Sequence[int]) -> tuple[set[int], int]:
 
 @dataclass
 class _Window:
-    """A failure in a line: the furthest step shortly after it, and the steps beyond that later on."""
+    """A failure in a line: the furthest count shortly after it, and those beyond that later on, of each scale."""
 
     line: int
     offset: int
-    between: int = -1
-    beyond: int | None = None
+    between: dict[str, int] = field(default_factory=dict)
+    beyond: dict[str, int] = field(default_factory=dict)
     is_outlived: bool = False
 
-    def take(self, offset: int, step: int) -> None:
+    def take(self, scale: str, offset: int, count: int) -> None:
         if offset < self.offset:
             return
         if offset <= self.offset + _BUFFERED:
-            self.between = max(self.between, step)
-        elif step > self.between:
-            self.is_outlived |= self.beyond not in (None, step)
-            self.beyond = step
+            self.between[scale] = max(self.between.get(scale, -1), count)
+        elif count > self.between.get(scale, -1):
+            self.is_outlived |= self.beyond.get(scale, count) != count
+            self.beyond[scale] = count
 
 
 def _line_places(block: bytes, number: int) -> Iterator[tuple[int, int]]:
@@ -125,6 +133,19 @@ def _steps(block: bytes) -> Iterator[tuple[int, int]]:
         for match in _BAR.finditer(block):
             if (count := _COUNT.search(block[max(match.start() - 10, 0) : match.start()])) is not None:
                 yield match.start(), int(count[0])
+
+    if any(word in block for word in _EPOCH_WORDS):
+        for match in _OF_EPOCH.finditer(block):
+            yield match.start(), int(match[1])
+
+
+def _epochs(block: bytes) -> Iterator[tuple[int, int]]:
+    """Place and number of each epoch, in millionths."""
+    if not any(word in block for word in _EPOCH_WORDS):
+        return
+    for match in _EPOCH.finditer(block):
+        if not any(word in _line_before(block, match.start()) for word in _IN_MESSAGE):
+            yield match.start(), 1_000_000 * int(match[1]) + int((match[2] or b"").ljust(6, b"0"))
 
 
 def _line_before(block: bytes, place: int) -> bytes:

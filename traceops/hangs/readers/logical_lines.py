@@ -74,7 +74,8 @@ class LogicalLines:
         if _TO_COME.search(first) is not None:
             return "Traceback" not in body
         if _MEMORY in first:
-            return any(word in body for word in _MEMORY_WORDS) and "Traceback" not in body
+            more = any(word in body for word in _MEMORY_WORDS) and _MEMORY not in body
+            return more and "Traceback" not in body
         return not any(words in body for words in _TIMEOUT[:1]) and "Traceback" not in body
 
     def _most(self) -> int:
