@@ -8,7 +8,7 @@ from looks_help import HEALTHY, one, smi, wrong
 from traceops.fabric.model import Path as Way
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.smi import Smi, parse_smi
-from traceops.machine.xids import parse_xids
+from traceops.machine.xids import DriverLog, parse_driver_log, parse_xids
 from traceops.rules.machine_gpus import judge_gpus
 from traceops.rules.machine_nvlink import judge_nvlink
 from traceops.rules.machine_pcie import judge_lanes, judge_p2p
@@ -262,7 +262,7 @@ NVRM: Xid (PCI:0000:cb:00): 154, GPU recovery action changed from 0x0 (None) to 
 
 
 def test_xids_tell_broken_hardware_from_a_program_s_mistake() -> None:
-    looks = judge_xids(LOG, None, {"0000:44:00.0": "GPU5"}, "h")
+    looks = judge_xids(parse_driver_log(LOG), None, {"0000:44:00.0": "GPU5"}, "h")
     assert wrong(looks) == {
         "Xid 13": "note", "Xid 63": "warning", "Xid 79": "error", "Xid 145": "warning", "Xid 149": "error",
         "Xid 94": "warning", "Xid 154": "error",
@@ -277,10 +277,10 @@ def test_a_gpu_that_is_lost_without_an_xid() -> None:
                NVRM: fallen off the bus and is not responding to commands.
 """
     assert [xid.code for xid in parse_xids(lost)] == [79]
-    assert wrong(judge_xids(lost, None, {}, "h")) == {"Xid 79": "error"}
+    assert wrong(judge_xids(parse_driver_log(lost), None, {}, "h")) == {"Xid 79": "error"}
 
 
 def test_a_log_that_may_not_be_read_is_no_clean_log() -> None:
     refused = "dmesg: read kernel buffer failed: Operation not permitted"
-    (look,) = judge_xids("", refused, {}, "h")
+    (look,) = judge_xids(DriverLog(), refused, {}, "h")
     assert look.level == "not_evaluated" and "Operation not permitted" in look.why

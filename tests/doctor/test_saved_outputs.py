@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from looks_help import HEALTHY, one, wrong
@@ -11,9 +15,14 @@ from saved_help import HEAD, LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
 from traceops.doctor.saved_files import check_files
+from traceops.machine.nvlink import p2p_matrices, parse_nvlink_status
 from traceops.machine.saved import read_outputs
 from traceops.machine.saved_programs import NOT_WHOLE
 from traceops.machine.smi import parse_smi
+from traceops.machine.smi_list import lists_of_gpus
+from traceops.machine.smi_table import tables
+from traceops.machine.torch_environment import parse_environment
+from traceops.machine.xids import parse_xids
 from traceops.rules.machine_saved import judge_outputs
 
 
@@ -160,3 +169,35 @@ def test_lines_without_end_are_read_in_time_that_grows_with_them(tmp_path: Path)
         + "".join(f"{' ' * at}a\n" for at in range(4, 4000, 4))
     )
     assert not read_outputs(saved(tmp_path, deep=deep))[0]
+
+
+def test_each_output_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were parsed when they were found, when files were held to each other, and when they were judged."""
+    check_files(saved(tmp_path, smi=smi_text({}, {}), dmesg=XID))  # what is imported late is imported
+    parsers = (
+        parse_smi,
+        parse_nvlink_status,
+        p2p_matrices,
+        tables,
+        lists_of_gpus,
+        parse_environment,
+        parse_xids,
+    )
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def counted(parser: Callable[[str], Any]) -> Callable[[str], Any]:
+        def parse(text: str) -> Any:
+            calls[parser.__name__, text] += 1
+            return parser(text)
+
+        return parse
+
+    for parser in parsers:
+        for module in list(sys.modules.values()):
+            if getattr(module, parser.__name__, None) is parser and module is not sys.modules[__name__]:
+                monkeypatch.setattr(module, parser.__name__, counted(parser))
+    topology = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV18\t0-47\nGPU1\tNV18\tX\t0-47\n"
+    files = saved(tmp_path, smi=smi_text({}, {}), dmesg=XID, nvlink=LINKS, p2p=P2P, topo=topology)
+    assert check_files(files).looks
+    assert {name for name, _ in calls} >= {"parse_smi", "parse_nvlink_status", "p2p_matrices", "parse_xids"}
+    assert max(calls.values()) == 1

@@ -12,8 +12,8 @@ from traceops.core.errors import InputError
 from traceops.doctor.model import Checkup
 from traceops.doctor.saved_files import check_files
 from traceops.machine.saved_programs import SEVERAL_LISTS, SEVERAL_TABLES
-from traceops.machine.smi_list import gpus_of_list
-from traceops.machine.smi_table import lost_gpus, parse_table, tables
+from traceops.machine.smi_list import lists_of_gpus, the_same_gpus
+from traceops.machine.smi_table import lost_gpus, of_one_machine, tables
 from traceops.machine.torch_environment import parse_environment
 
 HEAD = """\
@@ -68,7 +68,9 @@ def states(checkup: Checkup) -> dict[str, str]:
 
 
 def test_all_that_a_table_tells_is_read() -> None:
-    found = parse_table(f"node1: job starts\n{table({}, {'mig': 'Enabled*', 'ecc': 'Off'})}\n{PROCESSES}")
+    found = of_one_machine(
+        tables(f"node1: job starts\n{table({}, {'mig': 'Enabled*', 'ecc': 'Off'})}\n{PROCESSES}")
+    )
     assert found is not None and (found.smi.driver, found.smi.cuda) == ("470.82.01", "11.4")
     assert (found.cut, found.half) == (True, 0)
     first, second = found.smi.gpus
@@ -151,7 +153,7 @@ def test_the_list_beside_a_table_has_the_whole_names(tmp_path: Path) -> None:
 
 def test_a_list_tells_of_models_and_slices_alone(tmp_path: Path) -> None:
     text = LIST.format(second="Tesla V100-SXM2-16GB") + "  MIG 1g.5gb      Device  0: (UUID: MIG-1)\n"
-    assert [gpu.mig for gpu in gpus_of_list(text)] == [False, True]
+    assert [gpu.mig for gpu in the_same_gpus(lists_of_gpus(text))] == [False, True]
     checkup = check_files(saved(tmp_path, names=text))
     assert wrong(checkup.looks) == {"MIG": "warning"}
     assert states(checkup)["TO-D010"] == "clear" and states(checkup)["TO-D005"] == "not_evaluated"

@@ -22,6 +22,7 @@ from traceops.machine.programs import NO_ANSWER, Output, output
 from traceops.machine.rdma import Rdma, can_open, read_rdma
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.software import Software, read_software
+from traceops.machine.xids import DriverLog, parse_driver_log
 
 Run = Callable[[Sequence[str], float], Output]
 
@@ -68,6 +69,11 @@ class HostFacts:
     def driver(self) -> Smi | None:
         """What nvidia-smi says of the driver and the GPUs; None without an answer."""
         return parse_smi(self.smi.text)
+
+    @property
+    def driver_log(self) -> DriverLog:
+        """What the kernel's log holds of the driver; nothing where it could not be read."""
+        return parse_driver_log(self.log.text)
 
 
 def probe(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -> HostFacts:

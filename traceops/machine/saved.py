@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import reduce
 from itertools import combinations
 from pathlib import Path
 
 from traceops.fabric.model import Machine
 from traceops.machine.bug_report import is_bug_report
-from traceops.machine.probe import HostFacts
-from traceops.machine.programs import Output
 from traceops.machine.saved_gpus import Difference, difference, gpus_of, told_gpus
-from traceops.machine.saved_programs import PROGRAMS
+from traceops.machine.saved_programs import Outputs, read_programs
 from traceops.machine.saved_text import by_host, saved_text
-from traceops.machine.smi_list import ListedGpu, gpus_of_list
-from traceops.machine.smi_table import LostGpu, Table, lost_gpus, parse_table
-from traceops.machine.torch_environment import TorchEnvironment, parse_environment
 
 
 @dataclass(frozen=True)
@@ -31,14 +26,14 @@ class Apart:
 
 @dataclass(frozen=True)
 class SavedOutputs:
-    """What files hold of one host's programs. name: the host's, or the file's. outputs: by field of HostFacts.
+    """What files hold of one host's programs. name: the host's, or the file's.
 
     host: as the files name it, None where they do not. files: where the outputs were found. apart: why another file
     is not taken for one of this host.
     """
 
     name: str
-    outputs: Mapping[str, str]
+    outputs: Outputs
     host: str | None = None
     files: tuple[str, ...] = ()
     apart: Apart | None = None
@@ -46,35 +41,8 @@ class SavedOutputs:
     def difference(self, machine: Machine) -> Difference | None:
         """Why the host cannot be this machine, at one time; None where nothing speaks against it."""
         theirs = gpus_of(machine)
-        told = (difference(told_gpus(program, text), theirs) for program, text in self.outputs.items())
+        told = (difference(one, theirs) for one in told_gpus(self.outputs))
         return next((why for why in told if why is not None), None)
-
-    @cached_property
-    def table(self) -> Table | None:
-        """What nvidia-smi alone printed; None without it."""
-        return parse_table(self.outputs.get("table", ""))
-
-    @property
-    def lost(self) -> tuple[LostGpu, ...]:
-        """GPUs that nvidia-smi could not reach."""
-        return lost_gpus(self.outputs.get("table", ""))
-
-    @property
-    def listed(self) -> tuple[ListedGpu, ...]:
-        """The GPUs of nvidia-smi -L."""
-        return gpus_of_list(self.outputs.get("list", ""))
-
-    @property
-    def environment(self) -> TorchEnvironment | None:
-        """What collect_env printed; None without it."""
-        return parse_environment(self.outputs.get("environment", ""))
-
-    @property
-    def facts(self) -> HostFacts:
-        smi, p2p, nvlink, log = (
-            Output(self.outputs.get(name, "")) for name in ("smi", "p2p", "nvlink", "log")
-        )
-        return HostFacts(self.name, smi=smi, p2p=p2p, nvlink=nvlink, log=log)
 
 
 @dataclass(frozen=True)
@@ -83,7 +51,7 @@ class _Part:
 
     path: Path
     name: str | None
-    outputs: dict[str, str]
+    outputs: Outputs
 
 
 @dataclass
@@ -116,19 +84,10 @@ def _read(path: Path, found: _Found) -> None:
         found.problems.append((str(path), problem))
     whole = is_bug_report(text)  # of one host, with rules and prefixes of its own
     for host, said in [(None, text)] if whole else by_host(text):
-        if outputs := _outputs(path, said, found.problems):
+        outputs, unusable = read_programs(said)
+        found.problems += [(str(path), what) for what in unusable]
+        if outputs.programs:
             found.parts.append(_Part(path, host, outputs))
-
-
-def _outputs(path: Path, text: str, problems: list[tuple[str, str]]) -> dict[str, str]:
-    outputs: dict[str, str] = {}
-    for program, look_for in PROGRAMS:
-        output, problem = look_for(text)
-        if output:
-            outputs[program] = output
-        if problem is not None:
-            problems.append((str(path), problem))
-    return outputs
 
 
 def _hosts(found: _Found) -> Iterable[SavedOutputs]:
@@ -181,7 +140,7 @@ def _name_of(part: _Part, beside: Sequence[_Part]) -> str:
 
 
 def _saved(name: str, parts: Sequence[_Part]) -> SavedOutputs:
-    outputs = {program: text for part in parts for program, text in part.outputs.items()}
+    outputs = reduce(Outputs.with_those_of, (part.outputs for part in parts))
     hosts = {part.name for part in parts if part.name is not None}
     files = tuple(dict.fromkeys(str(part.path) for part in parts))
     return SavedOutputs(name, outputs, hosts.pop() if len(hosts) == 1 else None, files)
@@ -189,15 +148,13 @@ def _saved(name: str, parts: Sequence[_Part]) -> SavedOutputs:
 
 def _fit(parts: Sequence[_Part]) -> bool:
     """Whether no program's output is there twice."""
-    programs = [program for part in parts for program in part.outputs]
+    programs = [program for part in parts for program in part.outputs.programs]
     return len(programs) == len(set(programs))
 
 
 def _apart(parts: Sequence[_Part]) -> Apart | None:
     """The first two files whose GPUs cannot be of one machine."""
-    told = [
-        (str(part.path), told_gpus(program, text)) for part in parts for program, text in part.outputs.items()
-    ]
+    told = [(str(part.path), gpus) for part in parts for gpus in told_gpus(part.outputs)]
     for (path, gpus), (other, others) in combinations(told, 2):
         if path != other and (why := difference(others, gpus)) is not None:
             return Apart(other, path, why)

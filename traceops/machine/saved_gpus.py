@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Machine
-from traceops.machine.nvlink import named_gpus, parse_p2p
-from traceops.machine.smi import SmiGpu, parse_smi
-from traceops.machine.smi_list import gpus_of_list
-from traceops.machine.smi_table import parse_table
-from traceops.machine.smi_text import listed_gpus
+from traceops.machine.saved_programs import Outputs
+from traceops.machine.smi import SmiGpu
 
 
 @dataclass(frozen=True)
@@ -36,30 +33,33 @@ class Difference:
     gpu: int | None = None
 
 
-def told_gpus(program: str, text: str) -> ToldGpus:
-    """What the output of a program tells; program: the field of HostFacts."""
-    if program == "smi" and (smi := parse_smi(text)) is not None:
-        listed = listed_gpus(text) or len(smi.gpus)
-        return _all(listed, smi.gpus if len(smi.gpus) == listed else ())
-    if program == "table" and (table := parse_table(text)) is not None:
-        if table.half or table.cut:  # a name that is cut off differs from the whole one and is the same
-            return ToldGpus(bus_ids=_bus_ids(table.smi.gpus))
-        return _all(len(table.smi.gpus), table.smi.gpus)
-    if program == "list":
-        found = gpus_of_list(text)
-        return ToldGpus(
-            None,
-            {gpu.index: _name(gpu.name) for gpu in found},
-            {gpu.index: gpu.uuid for gpu in found if gpu.uuid},
-        )
-    if program == "nvlink":
-        named = named_gpus(text)
-        return ToldGpus(
-            None, {index: _name(name) for index, name, _ in named}, {index: uuid for index, _, uuid in named}
-        )
-    if program == "p2p":
-        return ToldGpus(len({index for pair in parse_p2p(text) for index in pair}))
-    return ToldGpus()
+def told_gpus(outputs: Outputs) -> tuple[ToldGpus, ...]:
+    """What each program's output tells."""
+    told: list[ToldGpus] = []
+    if outputs.smi is not None:
+        gpus = outputs.smi.smi.gpus
+        count = outputs.smi.listed or len(gpus)
+        told.append(_all(count, gpus if len(gpus) == count else ()))
+    if outputs.table is not None and (table := outputs.table.table) is not None:
+        cut = table.half or table.cut  # a name that is cut off differs from the whole one and is the same
+        gpus = table.smi.gpus
+        told.append(ToldGpus(bus_ids=_bus_ids(gpus)) if cut else _all(len(gpus), gpus))
+    if outputs.listed is not None:
+        told.append(_some((gpu.index, gpu.name, gpu.uuid) for gpu in outputs.listed))
+    if outputs.nvlink is not None:
+        told.append(_some(outputs.nvlink.named))
+    if outputs.p2p is not None:
+        told.append(ToldGpus(len({index for pair in outputs.p2p for index in pair})))
+    return tuple(told)
+
+
+def _some(gpus: Iterable[tuple[int, str, str | None]]) -> ToldGpus:
+    named = tuple(gpus)
+    return ToldGpus(
+        None,
+        {index: _name(name) for index, name, _ in named},
+        {index: uuid for index, _, uuid in named if uuid},
+    )
 
 
 def _all(count: int, gpus: Sequence[SmiGpu]) -> ToldGpus:

@@ -1,20 +1,19 @@
-"""Which programs' outputs a text holds, and what of them cannot be used."""
+"""Reads what a text holds of the programs that tell of a host's GPUs, and says what of it cannot be used."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 from traceops.machine.bug_report import driver_log, is_bug_report
-from traceops.machine.nvlink import named_gpus, p2p_matrices, parse_nvlink_status
-from traceops.machine.smi import parse_smi
-from traceops.machine.smi_list import gpus_of_list, lists_of_gpus
-from traceops.machine.smi_table import lost_gpus, parse_table, tables
+from traceops.machine.nvlink import Links, named_gpus, p2p_matrices, parse_nvlink_status
+from traceops.machine.smi import Smi, parse_smi
+from traceops.machine.smi_list import ListedGpu, lists_of_gpus, the_same_gpus
+from traceops.machine.smi_table import LostGpu, Table, lost_gpus, of_one_machine, tables
 from traceops.machine.smi_text import listed_gpus
-from traceops.machine.torch_environment import parse_environment
-from traceops.machine.xids import begins_at_boot, parse_failures, parse_xids
-
-Found = tuple[str, str | None]  # the output, empty where there is none, and what cannot be used
+from traceops.machine.torch_environment import TorchEnvironment, parse_environment
+from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
 
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
@@ -27,61 +26,125 @@ SEVERAL_LISTS = "lists of different GPUs (nvidia-smi -L) in one file, unnamed; g
 SEVERAL_P2P = "matrices of direct access that differ; give the one of `nvidia-smi topo -p2p r` alone"
 
 
-def _smi(text: str) -> Found:
+@dataclass(frozen=True)
+class SmiOutput:
+    """nvidia-smi -q. listed: GPUs that it says there are; 0 where it does not say."""
+
+    smi: Smi
+    listed: int
+
+
+@dataclass(frozen=True)
+class TableOutput:
+    """nvidia-smi alone. table: None where it only names GPUs that it could not reach."""
+
+    table: Table | None
+    lost: tuple[LostGpu, ...]
+
+
+@dataclass(frozen=True)
+class LinkOutput:
+    """nvidia-smi nvlink -s. named: index, name and UUID of each GPU."""
+
+    links: Mapping[int, Links]
+    named: tuple[tuple[int, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What programs printed about one host; None where nothing holds it."""
+
+    smi: SmiOutput | None = None
+    table: TableOutput | None = None
+    listed: tuple[ListedGpu, ...] | None = None
+    environment: TorchEnvironment | None = None
+    nvlink: LinkOutput | None = None
+    p2p: Mapping[tuple[int, int], str] | None = None
+    log: DriverLog | None = None
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Which fields hold something."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name) is not None)
+
+    def with_those_of(self, other: Outputs) -> Outputs:
+        """Both; the other's where both have a program's."""
+        return replace(self, **{name: getattr(other, name) for name in other.programs})
+
+
+def read_programs(text: str) -> tuple[Outputs, tuple[str, ...]]:
+    """What a text holds, each program's output parsed once, and what of it cannot be used."""
+    problems: list[str] = []
+    of_links: list[str] = []
     smi = parse_smi(text)
+    nvlink = _links(text, of_links)
+    read = Outputs(
+        smi=_smi(text, smi, problems),
+        table=_table(text, smi, problems),
+        listed=_list(text, problems, said=bool(of_links)),
+        environment=parse_environment(text),
+        nvlink=nvlink,
+        p2p=_p2p(text, problems),
+        log=_log(text),
+    )
+    return read, (*problems, *of_links)
+
+
+def _smi(text: str, smi: Smi | None, problems: list[str]) -> SmiOutput | None:
     if smi is None or not smi.gpus:
-        return "", NOT_WHOLE if smi is not None or "<nvidia_smi_log" in text else None
+        if smi is not None or "<nvidia_smi_log" in text:
+            problems.append(NOT_WHOLE)
+        return None
     whole, listed = len(smi.gpus), listed_gpus(text)
-    return text, f"{NOT_WHOLE}: {whole} of {listed} GPUs are whole" if whole < listed else None
+    if whole < listed:
+        problems.append(f"{NOT_WHOLE}: {whole} of {listed} GPUs are whole")
+    return SmiOutput(smi, listed)
 
 
-def _table(text: str) -> Found:
-    if not tables(text):
-        return text if lost_gpus(text) else "", None
-    table = parse_table(text)
+def _table(text: str, smi: Smi | None, problems: list[str]) -> TableOutput | None:
+    found, lost = tables(text), lost_gpus(text)
+    if not found:
+        return TableOutput(None, lost) if lost else None
+    table = of_one_machine(found)
     if table is None:
-        return "", SEVERAL_TABLES
-    return text, NOT_WHOLE_TABLE.format(table.half) if table.half and parse_smi(text) is None else None
+        problems.append(SEVERAL_TABLES)
+        return None
+    if table.half and smi is None:
+        problems.append(NOT_WHOLE_TABLE.format(table.half))
+    return TableOutput(table, lost)
 
 
-def _links(text: str) -> Found:
+def _links(text: str, problems: list[str]) -> LinkOutput | None:
     named = named_gpus(text) if "(UUID: " in text else ()
-    if not named or not any(one.up or one.down for one in parse_nvlink_status(text).values()):
-        return "", None
-    once = len({index for index, _, _ in named}) == len(named)
-    return (text, None) if once else ("", SEVERAL_LINKS)
+    links = parse_nvlink_status(text) if named else {}
+    if not any(one.up or one.down for one in links.values()):
+        return None
+    if len({index for index, _, _ in named}) < len(named):
+        problems.append(SEVERAL_LINKS)
+        return None
+    return LinkOutput(links, named)
 
 
-def _list(text: str) -> Found:
-    if gpus_of_list(text):
-        return text, None
-    return "", SEVERAL_LISTS if lists_of_gpus(text) and _links(text)[1] is None else None
+def _list(text: str, problems: list[str], *, said: bool) -> tuple[ListedGpu, ...] | None:
+    """said: that the text is of several machines."""
+    lists = lists_of_gpus(text)
+    if gpus := the_same_gpus(lists):
+        return gpus
+    if lists and not said:
+        problems.append(SEVERAL_LISTS)
+    return None
 
 
-def _environment(text: str) -> Found:
-    return text if parse_environment(text) is not None else "", None
-
-
-def _p2p(text: str) -> Found:
+def _p2p(text: str, problems: list[str]) -> Mapping[tuple[int, int], str] | None:
     matrices = p2p_matrices(text) if "GPU0" in text else []
     if not matrices or _OTHER_P2P.search(text):
-        return "", None
-    return (text, None) if all(one == matrices[0] for one in matrices) else ("", SEVERAL_P2P)
+        return None
+    if any(one != matrices[0] for one in matrices):
+        problems.append(SEVERAL_P2P)
+        return None
+    return matrices[0]
 
 
-def _log(text: str) -> Found:
-    if not (parse_xids(text) or parse_failures(text) or begins_at_boot(text)):
-        return "", None
-    return driver_log(text) if is_bug_report(text) else text, None
-
-
-# By what `SavedOutputs.outputs` calls them.
-PROGRAMS: tuple[tuple[str, Callable[[str], Found]], ...] = (
-    ("smi", _smi),
-    ("table", _table),
-    ("list", _list),
-    ("environment", _environment),
-    ("nvlink", _links),
-    ("p2p", _p2p),
-    ("log", _log),
-)
+def _log(text: str) -> DriverLog | None:
+    log = parse_driver_log(driver_log(text) if is_bug_report(text) else text)
+    return log if log.tells or begins_at_boot(text) else None

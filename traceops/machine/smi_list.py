@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LISTED = re.compile(r"GPU (\d{1,4}): (\S.{0,199}?) \(UUID: ([^)]{1,80})\)\s*$")
@@ -21,12 +22,11 @@ class ListedGpu:
     mig: bool = False
 
 
-def gpus_of_list(text: str) -> tuple[ListedGpu, ...]:
-    """The GPUs of the last list in a text; none where two lists tell of different GPUs."""
-    found = lists_of_gpus(text)
-    if not found or any(_differ(one, found[-1]) for one in found):
+def the_same_gpus(lists: Sequence[list[ListedGpu]]) -> tuple[ListedGpu, ...]:
+    """The GPUs of the last list; none where two lists tell of different GPUs."""
+    if not lists or any(_differ(one, lists[-1]) for one in lists):
         return ()
-    return tuple(found[-1])
+    return tuple(lists[-1])
 
 
 def _differ(one: list[ListedGpu], other: list[ListedGpu]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.fabric.bus_ids import normal_bus_id
@@ -75,9 +75,8 @@ def tables(text: str) -> list[Table]:
     return [*found, *reading.end()]
 
 
-def parse_table(text: str) -> Table | None:
-    """The last table of a text; None where there is none, or the tables are of different GPUs."""
-    found = tables(text)
+def of_one_machine(found: Sequence[Table]) -> Table | None:
+    """The last of the tables; None where there is none, or they are of different GPUs."""
     machines = {tuple((gpu.index, gpu.name, gpu.bus_id) for gpu in table.smi.gpus) for table in found}
     return found[-1] if len(machines) == 1 else None
 

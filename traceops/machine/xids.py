@@ -55,6 +55,37 @@ class DriverFailure:
     text: str
 
 
+@dataclass(frozen=True)
+class DriverWords:
+    """What the driver said between two boots."""
+
+    xids: tuple[Xid, ...] = ()
+    failures: tuple[DriverFailure, ...] = ()
+
+
+@dataclass(frozen=True)
+class DriverLog:
+    """What a kernel's log holds of the driver: of earlier boots, and of the last one."""
+
+    earlier: DriverWords = DriverWords()
+    now: DriverWords = DriverWords()
+
+    @property
+    def tells(self) -> bool:
+        return self != DriverLog()
+
+
+def parse_driver_log(log: str) -> DriverLog:
+    """The driver's errors in a kernel's log."""
+    earlier, now = by_boot(log)
+    return DriverLog(
+        *(
+            DriverWords(parse_xids(part), parse_failures(part)) if part else DriverWords()
+            for part in (earlier, now)
+        )
+    )
+
+
 def parse_failures(log: str) -> tuple[DriverFailure, ...]:
     """What the driver says that it could not do, once for each GPU."""
     found: dict[tuple[str, str | None], DriverFailure] = {}

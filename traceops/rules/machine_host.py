@@ -70,13 +70,13 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
                 )
                 unseen[0] = replace(unseen[0], level="warning", advice=advice, rule=DRIVER.id)
             return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why, rule=XID.id)]
-        return [*unseen, *judge_xids(facts.log.text, facts.log.problem, {}, host)]
+        return [*unseen, *judge_xids(facts.driver_log, facts.log.problem, {}, host)]
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
     links = parse_nvlink_status(facts.nvlink.text) if facts.nvlink.problem is None else None
     if not links and facts.nvlink.text.strip():  # words of another driver: no proof that there are none
         links = None
-    looks = [*judge_gpus(driver, host), *judge_xids(facts.log.text, facts.log.problem, labels, host)]
+    looks = [*judge_gpus(driver, host), *judge_xids(facts.driver_log, facts.log.problem, labels, host)]
     looks += judge_nvlink(gpus, links, machine.paths, host)
     looks += judge_lanes(gpus, host)
     virtual = facts.cpus.virtual if facts.cpus else None

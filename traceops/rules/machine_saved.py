@@ -10,9 +10,10 @@ from pathlib import PurePath
 from traceops.core.rule import Rule
 from traceops.fabric.model import Path
 from traceops.machine.look import Look
-from traceops.machine.nvlink import named_gpus, parse_nvlink_status, parse_p2p
 from traceops.machine.saved import Apart, SavedOutputs
-from traceops.machine.smi import Smi, SmiGpu
+from traceops.machine.saved_programs import Outputs
+from traceops.machine.smi import SmiGpu
+from traceops.machine.xids import DriverLog
 from traceops.rules.machine_gpu_health import RULES as HEALTH
 from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
 from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink
@@ -22,7 +23,7 @@ from traceops.rules.machine_saved_table import judge_list, judge_table
 from traceops.rules.machine_saved_torch import judge_environment
 from traceops.rules.machine_xids import XID, judge_xids
 
-# What tells of a rule: the field of HostFacts, and how to print it. Of a rule with "" nothing saved tells.
+# What tells of a rule: the field of Outputs, and how to print it. Of a rule with "" nothing saved tells.
 _TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (
     ("smi", "GPU", "nvidia-smi -q", tuple(rule for rule in (*HEALTH, *RULES) if rule is not OTHERS)),
     ("log", "GPU", "dmesg", (XID,)),
@@ -38,43 +39,41 @@ def judge_outputs(
     saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | None = None
 ) -> tuple[Look, ...]:
     """What the outputs say of the host, and what of it they leave open. paths: between its GPUs, where known."""
-    facts, host, ways = saved.facts, saved.name, paths or {}
-    smi = facts.driver
-    gpus: Sequence[SmiGpu] = smi.gpus if smi else ()
-    looks, told = _of_gpus(saved, smi)
-    if smi is not None:
+    told, host, ways = saved.outputs, saved.name, paths or {}
+    gpus: Sequence[SmiGpu] = told.smi.smi.gpus if told.smi else ()
+    looks, decided = _of_gpus(told, host)
+    if told.smi is not None:
         looks += judge_lanes(gpus, host)
-    if "nvlink" in saved.outputs:
-        links = parse_nvlink_status(
-            facts.nvlink.text
-        )  # a paste may be cut off: GPUs that it lacks are not judged
-        listed = gpus or [SmiGpu(index, name, uuid) for index, name, uuid in named_gpus(facts.nvlink.text)]
+    if told.nvlink is not None:  # a paste may be cut off: GPUs that it lacks are not judged
+        links = told.nvlink.links
+        listed = gpus or [SmiGpu(index, name, uuid) for index, name, uuid in told.nvlink.named]
         looks += judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
     elif gpus:
         looks += [look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id]
-    if "p2p" in saved.outputs:
+    if told.p2p is not None:
         bare = bool(gpus) and all(gpu.virtual == "None" for gpu in gpus)
-        looks += judge_p2p(parse_p2p(facts.p2p.text), ways, not bare, host)
-    if "log" in saved.outputs:
-        looks += _xids(saved, {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id})
-    if (torch := saved.environment) is not None:
-        shown = gpus or (saved.table.smi.gpus if saved.table else saved.listed)
-        looks += judge_environment(torch, len(shown), host)
-    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved, told))
+        looks += judge_p2p(told.p2p, ways, not bare, host)
+    if told.log is not None:
+        looks += _xids(told.log, {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}, host)
+    if told.environment is not None:
+        table = told.table.table if told.table else None
+        shown = gpus or (table.smi.gpus if table else told.listed or ())
+        looks += judge_environment(told.environment, len(shown), host)
+    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved, decided))
 
 
-def _of_gpus(saved: SavedOutputs, smi: Smi | None) -> tuple[list[Look], set[str]]:
+def _of_gpus(told: Outputs, host: str) -> tuple[list[Look], set[str]]:
     """What the fullest of the outputs says of the GPUs, and the rules that it decides."""
-    host = saved.name
-    looks = judge_lost(saved.lost, host)
-    told = {look.rule for look in looks}
-    if smi is not None:
-        return [*looks, *(look for look in judge_gpus(smi, host) if look.rule != OTHERS.id)], told
-    if (table := saved.table) is not None:
-        found, decided = judge_table(table, saved.listed, host)
+    looks = judge_lost(told.table.lost if told.table else (), host)
+    decided = {look.rule for look in looks}
+    if told.smi is not None:
+        return [*looks, *(look for look in judge_gpus(told.smi.smi, host) if look.rule != OTHERS.id)], decided
+    listed = told.listed or ()
+    if told.table is not None and told.table.table is not None:
+        found, by_it = judge_table(told.table.table, listed, host)
     else:
-        found, decided = judge_list(saved.listed, host) if saved.listed else ([], set())
-    return [*looks, *found], told | decided
+        found, by_it = judge_list(listed, host) if listed else ([], set())
+    return [*looks, *found], decided | by_it
 
 
 def _told_apart(apart: Apart, host: str) -> Look:
@@ -100,9 +99,9 @@ def _told_apart(apart: Apart, host: str) -> Look:
     )  # fmt: skip
 
 
-def _xids(saved: SavedOutputs, labels: Mapping[str, str]) -> list[Look]:
+def _xids(log: DriverLog, labels: Mapping[str, str], host: str) -> list[Look]:
     """Xids of the log; where it holds none, no more is said than that."""
-    found = judge_xids(saved.outputs["log"], None, dict(labels), saved.name)
+    found = judge_xids(log, None, dict(labels), host)
     return [replace(look, found="none in this log") if look.level == "ok" else look for look in found]
 
 
@@ -119,7 +118,7 @@ def _open(saved: SavedOutputs, told: AbstractSet[str]) -> list[Look]:
             rule=rule.id,
         )
         for output, area, program, rules in _TOLD_BY
-        if output not in saved.outputs
+        if output not in saved.outputs.programs
         for rule in rules
         if rule.id not in told
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
-from traceops.machine.xids import DriverFailure, Xid, by_boot, parse_failures, parse_xids
+from traceops.machine.xids import DriverFailure, DriverLog, Xid
 
 XID = Rule(
     id="TO-D002",
@@ -66,24 +66,23 @@ _CODES: dict[int, tuple[Level, str, str]] = {
 _ACTION = 154  # says what the driver wants done: its text decides
 
 
-def judge_xids(log: str | None, problem: str | None, labels: dict[str, str], host: str) -> tuple[Look, ...]:
+def judge_xids(log: DriverLog, problem: str | None, labels: dict[str, str], host: str) -> tuple[Look, ...]:
     """What the kernel's log says of GPUs since boot. labels: ``GPU0`` by bus id. problem: why there is no log."""
-    if log is None or problem:
+    if problem:
         return (
             Look(host, "GPU", "Xid errors", "not known", "not_evaluated", f"the kernel's log cannot be read: {problem}",
                  "sudo dmesg | grep -i xid", rule=XID.id),
         )  # fmt: skip
-    earlier, now = by_boot(log)
-    xids = parse_xids(now)
+    earlier, now = log.earlier, log.now
     looks = [
-        *(_look(xid, labels, host) for xid in xids),
-        *(_failure(one, labels, host) for one in parse_failures(now)),
+        *(_look(xid, labels, host) for xid in now.xids),
+        *(_failure(one, labels, host) for one in now.failures),
     ]
-    if not xids:
+    if not now.xids:
         looks.append(Look(host, "GPU", "Xid errors", "none since boot", rule=XID.id))
-    known = {(xid.bus_id, xid.code) for xid in xids}
-    past = [_look(xid, labels, host) for xid in parse_xids(earlier) if (xid.bus_id, xid.code) not in known]
-    past += [_failure(one, labels, host) for one in parse_failures(earlier)]
+    known = {(xid.bus_id, xid.code) for xid in now.xids}
+    past = [_look(xid, labels, host) for xid in earlier.xids if (xid.bus_id, xid.code) not in known]
+    past += [_failure(one, labels, host) for one in earlier.failures]
     return (*looks, *(replace(one, found=f"{one.found}, before the last boot", level="note") for one in past))
 
 
