@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.measure.host_places import what_for
+from traceops.measure.host_purposes import stack_purposes
 
 TRAINER = "/site-packages/transformers/trainer.py"
 
@@ -27,9 +27,54 @@ TRAINER = "/site-packages/transformers/trainer.py"
         (["evaluate_model"], "evaluation"),
         (["log_eval_loss"], None),
         (["retrieval", "Interval.evaluated"], None),
+        (["main", "test"], "evaluation"),  # was nothing
+        (["Trainer.train", "Trainer._test"], "evaluation"),
+        (["run_val_epoch"], "evaluation"),
+        (["test_training", "unit_test", "val_loader", "latest"], None),
     ],
 )
 def test_a_function_that_also_trains_logs_or_saves_is_no_evaluation(functions, says):
     frames = [SimpleNamespace(function=name, file=TRAINER) for name in functions]
     observed = SimpleNamespace(frames=frames, stacks=[tuple(range(len(frames)))])
-    assert what_for(observed, 0) == says
+    assert stack_purposes(observed)[0].what == says
+
+
+CONTEXT = ("context_decorator.<locals>.decorate_context", "/site-packages/torch/utils/_contextlib.py")
+CALL = ("Module._call_impl", "/site-packages/torch/nn/modules/module.py")
+BACKWARD = ("_engine_run_backward", "/site-packages/torch/autograd/graph.py")
+OWN = "/home/me/train.py"
+
+
+def purposes(*stacks):
+    frames = [SimpleNamespace(function=name, file=file) for stack in stacks for name, file in stack]
+    starts = [sum(map(len, stacks[:at])) for at in range(len(stacks))]
+    numbers = [tuple(range(start, start + len(stack))) for start, stack in zip(starts, stacks, strict=True)]
+    found = stack_purposes(SimpleNamespace(frames=frames, stacks=numbers))
+    return [(one.what, None if one.frame is None else frames[one.frame].function) for one in found]
+
+
+def test_a_model_that_is_called_in_a_function_decorated_with_no_grad():
+    """nanoGPT's evaluation has a name that says nothing: nothing was told of it."""
+    estimate = [("<module>", OWN), CONTEXT, ("estimate_loss", OWN), CALL, ("GPT.forward", OWN)]
+    assert purposes(estimate) == [("inference", "estimate_loss")]
+    assert purposes([("<module>", OWN), CONTEXT, ("update_average", OWN)]) == [
+        (None, None)
+    ]  # calls no module
+    named = [("<module>", OWN), CONTEXT, ("evaluate", OWN), CALL, ("GPT.forward", OWN)]
+    assert purposes(named) == [("evaluation", "evaluate")]
+
+
+def test_a_decorator_that_turns_gradients_on_or_an_optimizers_closure_is_training():
+    closure = [
+        ("fit", OWN),
+        CONTEXT,
+        ("Closure.closure", "/lightning/closure.py"),
+        CALL,
+        ("Net.forward", OWN),
+    ]
+    behind = [*closure[:3], BACKWARD]
+    assert purposes(closure, behind) == [(None, None), (None, None)]
+    lbfgs = [("fit", OWN), CONTEXT, ("LBFGS.step", "/torch/optim/lbfgs.py"), ("closure", OWN), CALL]
+    assert purposes(lbfgs) == [(None, None)]
+    own = [("fit", OWN), CONTEXT, ("SAM.step", OWN), CONTEXT, ("closure", OWN), CALL]
+    assert purposes(own) == [(None, None)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
@@ -11,7 +11,8 @@ from math import gcd
 import numpy as np
 
 from traceops.across.run_steps import Floats, Mask, Occasion, WholeRun
-from traceops.measure.host_places import CodePlace, own_overhead, own_place, waits, what_for
+from traceops.measure.host_places import CodePlace, own_overhead, own_place, place_of, waits
+from traceops.measure.host_purposes import stack_purposes
 from traceops.measure.typical import spells
 from traceops.traces.observed import Observed
 
@@ -50,11 +51,12 @@ class OwnTimes:
         self._garbage = garbage - np.array([float(np.median(row[run.like])) for row in garbage])[:, None]
         self._compiled = compiled
         self._keys = [_keys(one) for one in ranks]
-        self._usual = [
-            {(h.does or "host", h.key): h.ms for h in run.host.get(one.rank, ()) if not h.waits}
-            for one in ranks
-        ]
         self._by_step = [_samples_by_step(one) for one in ranks]
+        like = {int(number) for number in run.numbers[run.like]}
+        self._usual = [
+            _usual(own, keys, like, run.typical_ms)
+            for own, keys in zip(self._by_step, self._keys, strict=True)
+        ]
 
     def of(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
         """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
@@ -128,11 +130,30 @@ class OwnTimes:
 def _keys(one: Observed) -> list[tuple[str, CodePlace] | None]:
     """What each stack is about, and where; None where the host waits, or is in the capture itself."""
     keys: list[tuple[str, CodePlace] | None] = []
-    for stack in range(len(one.stacks)):
-        place, what = own_place(one, stack), what_for(one, stack)
-        idle = what in (None, "input") and waits(one, stack)
-        keys.append(None if place is None or idle or own_overhead(one, stack) else (what or "host", place))
+    for stack, purpose in enumerate(stack_purposes(one)):
+        place = (None if purpose.frame is None else place_of(one, purpose.frame)) or own_place(one, stack)
+        idle = purpose.what in (None, "input") and waits(one, stack)
+        kept = place is not None and not idle and not own_overhead(one, stack)
+        keys.append((purpose.what or "host", place) if kept and place is not None else None)
     return keys
+
+
+def _usual(
+    by_step: Mapping[int, Sequence[tuple[int, int]]],
+    keys: Sequence[tuple[str, CodePlace] | None],
+    like: Set[int],
+    typical_ms: float,
+) -> dict[tuple[str, tuple[str, str]], float]:
+    """What a rank does in a typical step, ms, by cause and function."""
+    chosen = [sample for step, own in by_step.items() if step in like for sample in own]
+    total = sum(us for _, us in chosen)
+    found: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
+    for stack, us in chosen:
+        key = keys[stack]
+        if key is not None:
+            what, place = key
+            found[what, (place.function, place.file)] += us / total * typical_ms
+    return found
 
 
 def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.measure.host_purposes import stack_purposes
 from traceops.traces.observed import Observed, SampledFrame
 
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
@@ -19,29 +20,6 @@ _WAITS_IN_TEXT = re.compile(
     r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|empty_cache\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
 )
 _ANY = re.compile("")
-# What a frame's file and function say that its program does; the outermost that matches counts.
-_DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
-    ("recompilation", re.compile(r"/torch/(_dynamo/(convert_frame|symbolic_convert)|_inductor/compile_fx)"), _ANY),
-    ("checkpoint", re.compile(r"/torch/serialization\.py$"), re.compile(r"(^|[._])(save|load)$")),
-    ("checkpoint", re.compile(r"/torch/distributed/checkpoint/|/safetensors/"), re.compile(r"save|write")),
-    (
-        "checkpoint",
-        _ANY,
-        re.compile(r"(?i)(^|[._])_?(save_?(state|checkpoint|model|pretrained)|(write|dump)_?checkpoint)"),
-    ),
-    (
-        "evaluation",
-        re.compile(r"^(?!.*/torch/)"),
-        # A function that also trains, logs or saves (_maybe_log_save_evaluate) says nothing: those that it calls do.
-        re.compile(
-            r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save|checkpoint)(?:_|\.|$))(?:[^.]*_)?"
-            r"(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"
-        ),
-    ),
-    ("allocator", re.compile(r"/torch/cuda/memory\.py$"), re.compile(r"empty_cache$")),
-    ("logging", re.compile(r"/(wandb|tensorboardX?|mlflow|comet_ml|neptune)/|/logging/__init__"), _ANY),
-    ("input", re.compile(r"/torch/utils/data/"), _ANY),
-)  # fmt: skip
 _WAITING = (
     (re.compile(r"/torch/distributed/"), _ANY),
     (re.compile(r"/torch/autograd/graph\.py$"), re.compile("_engine_run_backward")),
@@ -72,7 +50,7 @@ class FunctionTime:
     """Of one function of the program's own.
 
     ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.
-    waits: it waits for other ranks or the device there. does: see `what_for`. lines: of the function, ms each.
+    waits: it waits for other ranks or the device there. does: see `Purpose`. lines: of the function, ms each.
     """
 
     place: CodePlace
@@ -96,21 +74,14 @@ def is_own(frame: SampledFrame) -> bool:
 
 def own_place(observed: Observed, stack: int) -> CodePlace | None:
     """The innermost line of the program's own on a stack."""
-    for number in reversed(observed.stacks[stack]):
-        frame = observed.frames[number]
-        if is_own(frame):
-            return CodePlace(frame.function, frame.file, frame.line, frame.text)
-    return None
+    places = (place_of(observed, number) for number in reversed(observed.stacks[stack]))
+    return next((place for place in places if place is not None), None)
 
 
-def what_for(observed: Observed, stack: int) -> str | None:
-    """What the host is about, as one of the causes of TO-W001; None where its stack does not say."""
-    for number in observed.stacks[stack]:
-        frame = observed.frames[number]
-        for cause, file, function in _DOES:
-            if file.search(frame.file) and function.search(frame.function):
-                return cause
-    return None
+def place_of(observed: Observed, number: int) -> CodePlace | None:
+    """Where a frame is; None where it is not the program's own."""
+    frame = observed.frames[number]
+    return CodePlace(frame.function, frame.file, frame.line, frame.text) if is_own(frame) else None
 
 
 def waits(observed: Observed, stack: int) -> bool:
@@ -147,6 +118,7 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
     lines: dict[tuple[str, str, bool], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     counted: dict[tuple[str, str, bool], int] = defaultdict(int)
     does: dict[tuple[str, str, bool], dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
+    purposes = stack_purposes(observed)
     for stack in np.flatnonzero(weight).tolist():
         place = own_place(observed, stack)
         if place is None or own_overhead(observed, stack):
@@ -154,7 +126,7 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
         key = (place.function, place.file, waits(observed, stack))
         lines[key][place] += float(weight[stack])
         counted[key] += int(looks[stack])
-        does[key][what_for(observed, stack)] += float(weight[stack])
+        does[key][purposes[stack].what] += float(weight[stack])
     found = [
         FunctionTime(
             max(own, key=lambda place: own[place]), sum(own.values()) / total * step_ms, counted[key], key[2],

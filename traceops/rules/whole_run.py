@@ -32,6 +32,7 @@ UNLIKE_OVER_RUN = Rule(
     advice="Do the work of these steps less often, or make it cheaper.",
     by_cause=(
         ("evaluation", "Evaluate less often or on fewer batches."),
+        ("inference", "If this is an evaluation: evaluate less often or on fewer batches."),
         (
             "checkpoint",
             "Save less often, or save beside the training (torch.distributed.checkpoint.async_save).",
@@ -75,6 +76,7 @@ _LEAST_STEPS = 3
 _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 _IS = {
     "evaluation": "Evaluation takes",
+    "inference": "Calling a model without gradients takes",
     "checkpoint": "Writing checkpoints takes",
     "recompilation": "torch.compile compiling again takes",
     "garbage_collection": "Python's garbage collector takes",

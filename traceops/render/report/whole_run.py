@@ -19,6 +19,7 @@ MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
 CAUSES = {
     "evaluation": "evaluation",
+    "inference": "a model called without gradients",
     "checkpoint": "checkpoint",
     "recompilation": "recompilation",
     "garbage_collection": "garbage collection",
