@@ -16,9 +16,9 @@ from traceops.pipeline import conclude
 DATA = Path(__file__).parents[1] / "data"
 
 
-def timed(tmp_path, unprofiled_ms):
+def timed(tmp_path, unprofiled_ms, folder="fsdp2_4"):
     run = tmp_path / "run"
-    shutil.copytree(DATA / "fsdp2_4", run)
+    shutil.copytree(DATA / folder, run)
     (run / "run.json").write_text(
         json.dumps({"unprofiled_step_ms": unprofiled_ms, "profiled_step_ms": 39.6, "world_size": 4})
     )
@@ -42,6 +42,17 @@ def test_starving_is_bounded_by_the_step_without_the_profiler(tmp_path, unprofil
     assert found.impact_ms <= room + 0.01
     assert (
         f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
+    )
+
+
+def test_a_share_of_the_step_without_the_profiler_says_so(tmp_path):
+    """All of it fits there: its share was of that step, the times beside it of the recorded one."""
+    row = analyze(DATA / "item_sync4").ranks[1]
+    unprofiled_ms = row.typical_step_ms - 0.5
+    found = host_bound(timed(tmp_path, unprofiled_ms, "item_sync4"))
+    assert found.evidence[0].value == pytest.approx(row.idle_host_ms, abs=0.01)
+    assert (
+        f"The share is of a step without the profiler, which takes {unprofiled_ms:.2f} ms." in found.message
     )
 
 

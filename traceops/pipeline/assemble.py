@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.across.plain_step import PlainStep
+from traceops.across.profiler_cost import profiler_cost
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Check
@@ -21,7 +22,6 @@ from traceops.core.units import stored
 from traceops.measure.hta_agreement import agreement_of_ranks
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
-from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
@@ -233,7 +233,7 @@ def _summary(
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
         step_kinds=_step_kinds(found, None if seen is None else seen.whole),
-        profiler_slowdown=_round(profiler_slowdown(found.manifest)),
+        profiler_slowdown=_round(_slowdown(found, run, seen)),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
         matching=Matching(
@@ -246,6 +246,12 @@ def _summary(
         hta_failed=_hta_failures(run),
         notes=(*found.notes, *_empty_steps(run)),
     )
+
+
+def _slowdown(found: Discovery, run: CrossRank, seen: ObservedRun | None) -> float | None:
+    on_gpu = any(times.summary.on_gpu for times in run.ranks)
+    observed, whole = ((), None) if seen is None else (seen.observed, seen.whole)
+    return profiler_cost(found.manifest, observed, whole, on_gpu=on_gpu).slowdown
 
 
 def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:

@@ -148,8 +148,12 @@ def _evidence(
 
 def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], slowdown: float | None) -> str:
     """A sentence on what of it is the profiler's, '' where that needs none."""
-    if worst.light and kind.bucket != "idle_host" and worst.ms >= worst.recorded_ms:
-        return f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
+    whole = worst.ms >= worst.recorded_ms and not (worst.light and kind.bucket == "idle_host")
+    of_plain = ""
+    if whole and worst.step_ms != worst.times.step_ms:
+        of_plain = f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
+    if worst.light and whole:
+        return of_plain
     if worst.light:
         shown = max(idle, key=lambda one: one.recorded_ms)
         return (
@@ -162,12 +166,12 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], slowdow
             f"profiler takes {worst.step_ms:.2f} ms and has no room for more."
         )
     if kind.bucket != "idle_host":
-        return ""
+        return of_plain
     if slowdown is None:
-        return " These traces do not tell how much of it is the profiler's own cost."
+        return f"{of_plain} These traces do not tell how much of it is the profiler's own cost."
     if slowdown > _SLOWED:
-        return f" The profiler made the step {slowdown:.2f} times as long, most of it host time."
-    return ""
+        return f"{of_plain} The profiler made the step {slowdown:.2f} times as long, most of it host time."
+    return of_plain
 
 
 def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:

@@ -10,11 +10,11 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse
 from traceops.across.memory_use import MemoryUse
 from traceops.across.plain_step import PlainStep
+from traceops.across.profiler_cost import ProfilerCost, profiler_cost
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding
 from traceops.core.rule import Rule, Verdict
-from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
 from traceops.traces.observed import Observed
@@ -67,8 +67,14 @@ class Inputs:
 
     @property
     def slowdown(self) -> float | None:
-        """Profiled ÷ unprofiled step, None where one of them is not known."""
-        return profiler_slowdown(self.manifest)
+        """Profiled ÷ unprofiled step, None where that is not known to be the profiler's."""
+        return self.profiler_cost.slowdown
+
+    @property
+    def profiler_cost(self) -> ProfilerCost:
+        """What the profiler itself cost the steps."""
+        on_gpu = any(rank.on_gpu for rank in self.ranks)
+        return profiler_cost(self.manifest, self.observed, self.whole, on_gpu=on_gpu)
 
     @property
     def unprofiled_ms(self) -> float | None:

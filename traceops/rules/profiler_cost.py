@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceops.across.plain_step import PlainStep
+from traceops.across.profiler_cost import ProfilerCost
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -10,10 +11,10 @@ from traceops.core.units import stored
 from traceops.measure.profiler_cost import (
     SLOWED,
     first_steps_profiled,
-    profiler_slowdown,
     some_profiled_as_short,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.recorded_cores import WAITS_PCT
 
 PROFILER_COST = Rule(
     id="TO-V005",
@@ -21,7 +22,9 @@ PROFILER_COST = Rule(
     fires=(
         "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
         "warning from 30 % unless a light window tells of the step without it. Info too where, on GPUs, steps "
-        "behind the profiler's windows take 10 % more than those before them and CUPTI stayed in the process."
+        "behind the profiler's windows take 10 % more than those before them and CUPTI stayed in the process. "
+        "What a rank waits for a core in recorded steps is taken off first. Not evaluated where that leaves less than "
+        "10 %, or where, on CPUs, a fifth of the run's steps without the profiler take as long as the recorded ones."
     ),
     advice=(
         "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
@@ -34,8 +37,9 @@ _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
 def judge_profiler(inputs: Inputs) -> Verdict:
     """TO-V005: the observer's own cost, in its windows and behind them."""
     manifest, undisturbed = inputs.manifest, inputs.undisturbed
-    ratio = profiler_slowdown(manifest)
-    severity = None if ratio is None else severity_of(ratio, *_SLOWDOWN_BOUNDS)
+    cost = inputs.profiler_cost
+    ratio, least = cost.slowdown, cost.least
+    severity = None if ratio is None or least is None else severity_of(least, *_SLOWDOWN_BOUNDS)
     behind, measured = _behind(undisturbed, inputs.plain)
     if severity is None and behind:
         return PROFILER_COST.verdict(
@@ -50,6 +54,16 @@ def judge_profiler(inputs: Inputs) -> Verdict:
             "some profiled steps are as short as those without the profiler and others far longer, so something else "
             "lengthens those",
         )
+    if cost.by_chance:
+        return PROFILER_COST.not_evaluated(
+            f"profiled steps took {cost.ratio:.2f} times as long as unprofiled ones, but of the run's other steps "
+            f"{cost.as_long_pct:.0f} % take as long too",
+        )
+    if cost.by_cores:
+        return PROFILER_COST.not_evaluated(
+            f"profiled steps took {cost.ratio:.2f} times as long as unprofiled ones, but a rank waits "
+            f"{cost.core_pct:.0f} % of them for a core: that may be all of it",
+        )
     if ratio is None:
         return PROFILER_COST.not_evaluated(
             "no unprofiled steps were timed; `traceops run` and traceops.capture time some",
@@ -60,6 +74,7 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     told = (
         f"The median step took {profiled:.2f} ms with the profiler and {before:.2f} ms without, {ratio:.2f} times "
         "as long: host time in this report is overstated.",
+        _of_cores(cost),
         _idle_is_of(undisturbed),
         behind,
     )
@@ -72,11 +87,25 @@ def judge_profiler(inputs: Inputs) -> Verdict:
                 Evidence("profiled ÷ unprofiled step", stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
                 Evidence("unprofiled step", stored(before), "ms"),
                 Evidence("profiled step", stored(profiled), "ms"),
+                *_waits(cost),
                 *measured,
             ],
             impact_ms=None,
         ),
     )
+
+
+def _waits(cost: ProfilerCost) -> tuple[Evidence, ...]:
+    if cost.core_pct < WAITS_PCT:
+        return ()
+    return (Evidence("waits for a core", round(cost.core_pct, 1), "% of recorded steps", WAITS_PCT),)
+
+
+def _of_cores(cost: ProfilerCost) -> str:
+    """That recorded steps are longer for another reason too."""
+    if cost.core_pct < WAITS_PCT:
+        return ""
+    return f"A rank waits {cost.core_pct:.0f} % of these steps for a core: a part of it may be that."
 
 
 def _idle_is_of(undisturbed: Undisturbed | None) -> str:
