@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -82,9 +81,12 @@ def test_records_are_those_of_the_long_way_to_the_byte(monkeypatch):
     assert max(record[0] for record in RECORD.iter_unpack(records)) == (1 << 32) - 1
 
 
-def test_the_heartbeat_is_that_of_the_long_way_to_the_byte(tmp_path, monkeypatch):
-    """But for the number of the last collective, at which nobody looks."""
-    monkeypatch.setattr(heartbeat, "last_collective", lambda: -1)
+def told(memory):
+    """Both records, and what is behind them."""
+    return [heartbeat._MEMORY.unpack_from(memory, at) for at in heartbeat._SLOTS], memory[heartbeat._TAKEN :]
+
+
+def test_the_heartbeat_is_that_of_the_long_way(tmp_path, monkeypatch):
     writer, other = bytearray(heartbeat._LAST + 1), bytearray(heartbeat._LAST + 1)
     plain = ProgressWriter(tmp_path, 0)
     plain._memory, plain._phase, plain._filed_ns = (
@@ -103,8 +105,8 @@ def test_the_heartbeat_is_that_of_the_long_way_to_the_byte(tmp_path, monkeypatch
         monkeypatch.setattr(heartbeat.time, "time_ns", lambda unix=unix: unix)
         assert way.passed_at(ended, resumed, unix)
         assert not plain.write("done", number + 1, samples)
-        assert writer == other
-    assert struct.unpack_from("=5q", writer, 40 * writer[heartbeat._LAST])[0] == 300
+        assert told(writer) == told(other)
+    assert told(writer)[0][writer[heartbeat._LAST]][0] == 300
 
 
 def test_a_record_that_waits_for_its_device_keeps_those_behind_it():

@@ -58,6 +58,7 @@ def test_a_rank_that_does_not_come_to_a_collective(tmp_path, fault, ranks):
     assert run.hang["stalled_s"] >= 2
     assert [rank["state"] for rank in run.hang["ranks"]] == ["S"] * ranks
     assert all(rank["exit_code"] is None and rank["heartbeat_age_s"] >= 1 for rank in run.hang["ranks"])
+    assert all("sequence" not in rank for rank in run.hang["ranks"])  # null behind every short step
     assert rules(run) == [("TO-H001", (1,))]
     for rank in run.manifest["ranks"]:
         assert rank["traces"], "a rank that waits for its peers is freed to save its trace"

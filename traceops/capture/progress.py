@@ -8,7 +8,6 @@ import json
 import mmap
 import os
 import struct
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,9 +17,9 @@ from typing import Any
 _SIZE = 256  # one write of less than a page: a reader never sees half of it
 _EVERY_NS = 200_000_000
 _NAME = "traceops-progress"
-# Step, samples, time_ns, sequence, and last the file's time_ns: Python clears a record before it writes it, in order,
-# so one that was cut short does not end with it. -1 for None.
-_MEMORY = struct.Struct("=5q")
+# Step, samples, time_ns, a word that is free, and last the file's time_ns: Python clears a record before it writes it,
+# in order, so one that was cut short does not end with it. -1 for None.
+_MEMORY = struct.Struct("=3q8xq")
 _SLOTS = (0, _MEMORY.size)  # of two records, written in turn: one of them is whole at any time
 _TAKEN = 2 * _MEMORY.size  # 1 from when a reader has the memory open
 _LAST = _TAKEN + 1  # which of the two was written last; short_way/native/short_way.c writes them too
@@ -32,8 +31,7 @@ class Progress:
 
     step: steps finished. phase: "starting" until the script takes part, a `Phase`, "profiler" while the
     profiler starts or writes its trace, or "ended". samples: what ``step(samples=…)`` counted, or None if
-    nothing was said. sequence: number of the last collective of the default group; None before there is one, and after
-    most short steps, in which nobody looks.
+    nothing was said.
     memory: number of the rank's own file in which its later steps are; None where every step is in the record.
     """
 
@@ -43,7 +41,6 @@ class Progress:
     step: int
     samples: int | None
     time_ns: int
-    sequence: int | None = None
     memory: int | None = None
 
 
@@ -84,33 +81,28 @@ class ProgressWriter:
         """Replace the record; does nothing after `close`. Whether the file was written too."""
         if self._fd is None:
             return False
-        sequence = last_collective()
         now = time.time_ns()
         # A clock that was set back must not keep anything out of the file.
         due = phase != self._phase or not 0 <= now - self._filed_ns < _EVERY_NS
         due = due or self._memory is None or self._memory[_TAKEN] == b"\0"
         if due:
-            self._to_file(phase, step, samples, now, sequence)
+            self._to_file(phase, step, samples, now)
             self._phase, self._filed_ns = phase, now
         if self._memory is not None:
             last = self._memory[_LAST] == b"\0"
             _MEMORY.pack_into(
                 self._memory, _SLOTS[last],
-                step, -1 if samples is None else int(samples), now, -1 if sequence is None else sequence,
-                self._filed_ns,
+                step, -1 if samples is None else int(samples), now, self._filed_ns,
             )  # fmt: skip
             self._memory[_LAST] = bytes([last])
         return due
 
-    def _to_file(
-        self, phase: str, step: int, samples: int | None, time_ns: int, sequence: int | None
-    ) -> None:
+    def _to_file(self, phase: str, step: int, samples: int | None, time_ns: int) -> None:
         assert self._fd is not None
         # By hand: json.dumps of the dataclass takes longer than the rest of a step's bookkeeping.
         text = (
             f'{{"rank": {self._rank}, "pid": {self._pid}, "phase": "{phase}", "step": {step}, '
             f'"samples": {"null" if samples is None else samples}, "time_ns": {time_ns}, '
-            f'"sequence": {"null" if sequence is None else sequence}, '
             f'"memory": {"null" if self._number is None else self._number}}}'
         )
         if not os.path.samestat(os.fstat(self._fd), self._file):
@@ -156,19 +148,6 @@ def _shared_memory(name: str) -> tuple[Any, int | None]:
     return (ctypes.c_char * (_LAST + 1)).from_address(at), number
 
 
-def last_collective() -> int | None:
-    """Sequence number of the default group's last collective; None before the group is there."""
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    member = getattr(c10d, "GroupMember", None)  # absent while torch is being imported
-    group = None if member is None else member.WORLD
-    if group is None:
-        return None
-    try:
-        return int(group._get_sequence_number_for_group())
-    except RuntimeError:  # a backend that counts nothing
-        return None
-
-
 def read_progress(folder: Path) -> list[Progress]:
     """The records of all ranks on this machine, by rank; one that is not written yet is left out."""
     found = []
@@ -203,11 +182,8 @@ def _told_since(record: Progress, number: int) -> Progress | None:
     told = [slot for slot, again in zip(*slots, strict=True) if slot == again and slot[-1] == record.time_ns]
     if not told:
         return None
-    step, samples, time_ns, sequence, _ = max(told)
-    return replace(
-        record, step=step, samples=None if samples < 0 else samples, time_ns=time_ns,
-        sequence=None if sequence < 0 else sequence,
-    )  # fmt: skip
+    step, samples, time_ns, _ = max(told)
+    return replace(record, step=step, samples=None if samples < 0 else samples, time_ns=time_ns)
 
 
 # By process and number there; open here, so that they outlive the rank.

@@ -107,7 +107,6 @@ def _row(out: Path, record: Progress, stall: Stall) -> dict[str, Any]:
         "state": now,
         "step": record.step,
         "phase": record.phase,
-        "sequence": record.sequence,
         "heartbeat_age_s": round((stall.noticed_ns - record.time_ns) / 1e9, 3),
         "exit_code": code,
     }

@@ -24,7 +24,7 @@ struct record { /* traceops/core/step_log.py has the same */
 _Static_assert(sizeof(struct record) == 24, "record");
 
 struct slot { /* traceops/capture/progress.py has the same */
-    int64_t step, samples, time_ns, sequence, filed_ns;
+    int64_t step, samples, time_ns, free, filed_ns;
 };
 enum { SLOTS = 2, LAST = SLOTS * sizeof(struct slot) + 1, HEARTBEAT_BYTES = LAST + 1 };
 
@@ -92,7 +92,7 @@ static void tell(Way *way, long long time_ns) {
     volatile struct slot *slot = (volatile struct slot *)memory + last;
     slot->filed_ns = 0;
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    slot->step = way->step, slot->samples = way->samples, slot->time_ns = time_ns, slot->sequence = -1;
+    slot->step = way->step, slot->samples = way->samples, slot->time_ns = time_ns;
     __atomic_thread_fence(__ATOMIC_RELEASE);
     slot->filed_ns = way->filed_ns;
     memory[LAST] = (char)last;
