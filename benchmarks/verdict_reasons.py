@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from verdict_kinds import Kind
 
+_NCCL = "NVIDIA/nccl@5067397"
 _CLOCK = (
-    "the clocks and NVML's reasons for them (NvmlClocksEventReasons) of ranks that compute longer; it takes "
+    "the clocks and NVML's reasons for them of ranks that compute longer (NVML API Reference, "
+    "NvmlClocksEventReasons: {}); it takes "
 )
 
 REASONS: dict[Kind, str] = {
@@ -22,41 +24,67 @@ REASONS: dict[Kind, str] = {
         "the steps in which the program calls torch.cuda.empty_cache() itself, by its frames; it takes such a program "
         "on a GPU, observed whole"
     ),
-    Kind("TO-W002", "power_cap"): f"{_CLOCK}nvidia-smi -pl on one of two GPUs, as root on bare metal",
-    Kind("TO-W002", "too_hot"): f"{_CLOCK}a GPU that is hot, as in a rack with a fan that failed",
-    Kind("TO-W002", "slow_clock"): f"{_CLOCK}nvidia-smi -lgc on one of two GPUs, as root on bare metal",
+    Kind("TO-W001", "inference"): (
+        "nanoGPT's estimate\\_loss() and the DDP tutorial's test(), whose stacks were seen in runs that were not kept; "
+        "it takes such a program, observed whole"
+    ),
+    Kind("TO-W002", "power_cap"): (
+        f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
+    ),
+    Kind("TO-W002", "too_hot"): (
+        f"{_CLOCK.format('SwThermalSlowdown, HwThermalSlowdown')}a GPU that is hot, as in a rack with a fan that failed"
+    ),
+    Kind("TO-W002", "slow_clock"): (
+        "the clock of a rank that computes longer, below 93 % of its peers', where NVML gives neither power nor "
+        "heat for it "
+        "(NVML API Reference, nvmlDeviceGetClockInfo); it takes nvidia-smi -lgc on one of two GPUs, as root on bare "
+        "metal"
+    ),
     Kind("TO-W002", "stolen"): (
-        "steal in /proc/stat, time in which the hypervisor ran something else (proc(5)); it takes a virtual machine "
-        "with more cores promised than its host has; ours lost 0.2 % of its time at most"
+        "steal in /proc/stat, time in which the hypervisor ran something else (proc\\_stat(5), steal); it takes a "
+        "virtual "
+        "machine with more cores promised than its host has; ours lost 0.2 % of its time at most"
     ),
     Kind("TO-P004"): (
-        "NCCL's own choice by the path's type (PIX, PXB, PHB, SYS); it takes NCCL's log of a job over several hosts "
-        "beside its topology; public logs have one or the other"
-    ),
-    Kind("TO-D102"): (
-        "NVIDIA's Fabric Manager user guide: a GPU that is In Progress was not registered, and CUDA ends with error "
-        "802; NVIDIA/gpu-operator issue 2511 quotes that state of a real node, not the whole output"
+        "NCCL's own choice, more bandwidth on the way first and then the nearer NIC "
+        f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside its "
+        "topology; public logs have one or the other"
     ),
     Kind("TO-D105"): (
-        "NCCL's troubleshooting guide, on IOMMU and ACS; it takes several GPUs on bare metal with the IOMMU on; "
-        "virtual machines are not judged"
+        "NCCL's user guide, GPU troubleshooting, 'PCI Access Control Services (ACS)' "
+        f"({_NCCL}:docs/userguide/source/troubleshooting/gpu\\_troubleshooting.rst), and Linux, "
+        "admin-guide/kernel-parameters, iommu=pt; it takes several GPUs on bare metal with the IOMMU on; "
+        "virtual machines are not judged, for the guide says that they need ACS"
     ),
     Kind("TO-D205"): (
-        "NCCL's source, which prefers RoCE v2 (NCCL_IB_ROCE_VERSION_NUM) and keeps what there is; soft RoCE always "
-        "makes a RoCE v2 address; it takes a card whose port has none but RoCE v1"
+        "NCCL's source, which takes RoCE v2 (NCCL\\_IB\\_ROCE\\_VERSION\\_NUM) and keeps the first address where "
+        "there is "
+        f"none ({_NCCL}:src/transport/net\\_ib/connect.cc, ncclIbGetGidIndex); soft RoCE always makes a RoCE v2 "
+        f"address; "
+        "it takes a card whose port has none but RoCE v1"
     ),
-    Kind(
-        "TO-D206"
-    ): "the guide of aws-ofi-nccl; it takes a machine of Amazon's with EFA and GPUs, without that plugin",
+    Kind("TO-D206"): (
+        "NCCL's user guide, NCCL\\_NET\\_PLUGIN, and source, which opens libnccl-net.so unless told otherwise "
+        f"({_NCCL}:src/plugin/net.cc); aws-ofi-nccl always installs libnccl-net-ofi.so, and the other name not always "
+        "(aws/aws-ofi-nccl@2daf7d3:src/Makefile.am); it takes a machine of Amazon's with EFA and GPUs, without that "
+        "plugin"
+    ),
     Kind("TO-D207"): (
-        "NVIDIA's GPUDirect RDMA guide: nvidia-peermem, or dma-buf with the open kernel modules on Linux 5.12; it "
-        "takes GPUs and RDMA devices in one host with neither"
+        "NCCL's user guide, GPU troubleshooting, 'GPU-to-NIC communication', and the modules that NCCL looks for "
+        f"({_NCCL}:src/transport/net\\_ib/gdr.cc); Linux 5.12 for dma-buf is in NVIDIA's GPU Operator guide, "
+        f"'GPUDirect "
+        "RDMA'; it takes GPUs and RDMA devices in one host with neither"
     ),
     Kind("TO-D306"): (
-        "the GPU's local_cpulist in sysfs; it takes GPUs on two NUMA nodes and a process bound to one of them (taskset)"
+        "the GPU's local\\_cpulist in sysfs (Linux, drivers/pci/pci-sysfs.c), by which NCCL binds its threads too "
+        f"({_NCCL}:src/graph/topo.cc, ncclTopoGetCpuAffinity); it takes GPUs on two NUMA nodes and a process bound "
+        f"to one "
+        "of them (taskset)"
     ),
     Kind("TO-D307"): (
-        "the kernel's cpufreq guide: powersave asks for the lowest frequency, but in intel_pstate's and amd-pstate's "
-        "own modes; it takes GPUs in a host with that governor; virtual machines have none"
+        "Linux, admin-guide/pm/cpufreq: powersave asks for the lowest frequency that is allowed, and "
+        "admin-guide/pm/intel\\_pstate and amd-pstate: not in the active modes of these drivers; it takes GPUs in a "
+        "host "
+        "with that governor; virtual machines have none"
     ),
 }

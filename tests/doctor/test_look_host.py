@@ -314,11 +314,26 @@ def test_efa_needs_its_plugin(tmp_path: Path) -> None:
     efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
     assert wrong(judge_efa([efa], read_plugin({}, tmp_path), 8, "h")) == {"NCCL's EFA plugin": "warning"}
     put(tmp_path, {"opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": ""})
+    path = {"LD_LIBRARY_PATH": "/usr/lib:/opt/amazon/ofi-nccl/lib"}
+    for environ in ({}, path):  # NCCL opens libnccl-net.so unless it is told of another one
+        (look,) = judge_efa([efa], read_plugin(environ, tmp_path), 8, "h")
+        folder = "/opt/amazon/ofi-nccl/lib"
+        assert look.advice == f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH NCCL_NET_PLUGIN=ofi"
+    told = read_plugin({**path, "NCCL_NET_PLUGIN": "ofi"}, tmp_path)
+    assert wrong(judge_efa([efa], told, 8, "h")) == {}
+    put(tmp_path, {"opt/amazon/ofi-nccl/lib/libnccl-net.so": ""})
     (look,) = judge_efa([efa], read_plugin({}, tmp_path), 8, "h")
     assert look.advice == "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
-    loaded = read_plugin({"LD_LIBRARY_PATH": "/usr/lib:/opt/amazon/ofi-nccl/lib"}, tmp_path)
-    assert wrong(judge_efa([efa], loaded, 8, "h")) == {}
+    assert wrong(judge_efa([efa], read_plugin(path, tmp_path), 8, "h")) == {}
+    (off,) = judge_efa([efa], read_plugin({**path, "NCCL_NET_PLUGIN": "none"}, tmp_path), 8, "h")
+    assert off.advice == "unset NCCL_NET_PLUGIN" and off.level == "warning"
     assert judge_efa([hca(0)], read_plugin({}, tmp_path), 8, "h") == ()
+
+
+def test_the_loader_s_cache_has_whole_names(tmp_path: Path) -> None:
+    put(tmp_path, {"etc/ld.so.cache": "glibc-ld.so.cache1.1\0libnccl-net-ofi.so\0/opt/libnccl-net-ofi.so\0"})
+    assert not read_plugin({}, tmp_path).loadable
+    assert read_plugin({"NCCL_NET_PLUGIN": "ofi"}, tmp_path).loadable
 
 
 # Software

@@ -96,6 +96,7 @@ def test_all_that_a_table_tells_is_read() -> None:
         ),
         ("two_models_vllm", "TO-D010", "note", "1 × NVIDIA GeForce RTX 2080 Ti, 1 × NVIDIA GeForce RTX 3090"),
         ("old_driver", "TO-D502", "error", "1.3.1, built for CUDA 10.1.243"),
+        ("fabric_waits", "TO-D102", "error", "In Progress on 1 GPU"),
         ("lost_gpu", "TO-D501", "error", "the GPU at 0000:62:00.0 (Unknown Error)"),
     ],
 )
@@ -175,6 +176,19 @@ def test_the_last_of_several_tables_counts_and_other_machines_are_told(tmp_path:
     with pytest.raises(InputError) as problem:
         check_files(saved(tmp_path, c=lists))
     assert SEVERAL_LISTS in str(problem.value)
+
+
+def test_a_piece_about_the_fabric_tells_of_trouble_alone(tmp_path: Path) -> None:
+    piece = (DATA / "fabric_waits.txt").read_text()
+    assert states(check_files(saved(tmp_path, a=piece)))["TO-D102"] == "fired"
+    both = saved(tmp_path, b=piece * 2 + piece.replace("In Progress", "Not Started"))
+    assert (
+        one(check_files(both).looks, "NVSwitch fabric").found == "In Progress on 2 GPUs, Not Started on 1 GPU"
+    )
+    with pytest.raises(InputError):
+        check_files(saved(tmp_path, c=piece.replace("In Progress", "Completed")))
+    whole = saved(tmp_path, d=smi_text({}) + piece)
+    assert "NVSwitch fabric" not in wrong(check_files(whole).looks)
 
 
 def test_each_host_of_pdsh_has_its_table(tmp_path: Path) -> None:

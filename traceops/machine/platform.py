@@ -15,6 +15,10 @@ _ACS = 0x000D
 _REDIRECTS = 0x4 | 0x8  # requests, completions: both go up to the host bridge
 _FIRST_EXTENDED = 0x100
 _FABRIC_MANAGER = "nv-fabricmanage"  # the kernel keeps 15 letters of a name
+# One of these is enough for NCCL: NVIDIA/nccl@5067397:src/transport/net_ib/gdr.cc; nv_peer_mem makes the last two.
+_PEER_MEMORY = (
+    "module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers/nv_mem", "kernel/mm/memory_peers/nv_mem_nc",
+)  # fmt: skip
 _DMABUF_KERNEL = (5, 12)
 
 
@@ -61,7 +65,7 @@ def read_platform(environ: Mapping[str, str], root: Path) -> PlatformFacts:
         len(entries(root / "proc/driver/nvidia/gpus")),
         tuple(one.name for one in gpus if (text(one / "iommu_group/type") or "").startswith("DMA")),
         _redirecting(gpus),
-        any(exists(root / "sys/module" / name) for name in ("nvidia_peermem", "nv_peer_mem")),
+        any(exists(root / "sys" / path) for path in _PEER_MEMORY),
         _dmabuf(root),
         sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia-nvswitch\d+", entry.name)),
         any(

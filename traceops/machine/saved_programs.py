@@ -11,7 +11,7 @@ from traceops.machine.nvlink import Links, named_gpus, p2p_matrices, parse_nvlin
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.smi_list import ListedGpu, lists_of_gpus, the_same_gpus
 from traceops.machine.smi_table import LostGpu, Table, lost_gpus, of_one_machine, tables
-from traceops.machine.smi_text import listed_gpus
+from traceops.machine.smi_text import fabric_states, listed_gpus, waiting
 from traceops.machine.torch_environment import TorchEnvironment, parse_environment
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
 
@@ -52,7 +52,10 @@ class LinkOutput:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What programs printed about one host; None where nothing holds it."""
+    """What programs printed about one host; None where nothing holds it.
+
+    fabric: states of GPUs that wait for it, from a piece of nvidia-smi -q, which never tells that none does.
+    """
 
     smi: SmiOutput | None = None
     table: TableOutput | None = None
@@ -61,6 +64,7 @@ class Outputs:
     nvlink: LinkOutput | None = None
     p2p: Mapping[tuple[int, int], str] | None = None
     log: DriverLog | None = None
+    fabric: tuple[str, ...] | None = None
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -86,6 +90,7 @@ def read_programs(text: str) -> tuple[Outputs, tuple[str, ...]]:
         nvlink=nvlink,
         p2p=_p2p(text, problems),
         log=_log(text),
+        fabric=None if smi is not None and smi.gpus else tuple(waiting(fabric_states(text))) or None,
     )
     return read, (*problems, *of_links)
 

@@ -20,6 +20,7 @@ _MARKS = (
     b"CUDA used to build PyTorch",
     b"GPU models and configuration",
     b"the device handle for",
+    b"Fabric",
     b"<nvidia_smi_log",
     b"NVRM: ",
     b"fallen off the bus",

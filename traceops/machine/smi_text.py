@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
+_FABRIC = re.compile(
+    r"^[ \t]{0,20}Fabric[ \t]{0,20}\n[ \t]{0,20}State[ \t]{0,60}: (\w[\w ]{0,30}\w)[ \t]{0,20}$", re.M
+)
 _INDENT = 4
 
 # Where the XML has another name than the text: place in the text -> name in the XML.
@@ -85,6 +88,16 @@ def listed_gpus(text: str) -> int:
     """How many GPUs the last ``nvidia-smi -q`` of a text says that there are; 0 where it does not say."""
     counts = re.findall(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", text, re.M)
     return int(counts[-1]) if counts else 0
+
+
+def fabric_states(text: str) -> tuple[str, ...]:
+    """The states of the fabric in what people cut out of ``nvidia-smi -q`` (``| grep -A5 Fabric``), one a GPU."""
+    return tuple(match[1] for match in _FABRIC.finditer(text))
+
+
+def waiting(states: Iterable[str]) -> list[str]:
+    """Those of GPUs that have no place in their fabric yet."""
+    return [state for state in states if state in ("In Progress", "Not Started")]
 
 
 def _add(parent: ET.Element, place: str, label: str, value: str | None) -> tuple[str, ET.Element]:

@@ -48,7 +48,8 @@ FAR_NIC = Rule(
     fires=(
         "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
         "that sends for it (PXN), than another NIC of the same network and speed. Warning across NUMA nodes. Info "
-        "otherwise, and where NCCL does not list the nearer NIC although no NCCL_IB_HCA excludes it."
+        "otherwise, and where NCCL does not list the nearer NIC although no NCCL_IB_HCA excludes it. Confidence is "
+        "high where NCCL_IB_HCA names NICs: left alone, NCCL takes a farther NIC that it reaches with more bandwidth."
     ),
     advice=(
         "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
@@ -204,7 +205,7 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     findings = [
         FAR_NIC.finding(
             "warning" if one.path == "SYS" and one.usable else "info",
-            "high" if one.usable else "medium",
+            "high" if one.usable and is_chosen else "medium",
             _far_message(one, hosts_text((t.machine.host for t, *_ in found if t.machine is not None), "of")),
             [
                 Evidence("path to the NIC in use", one.path),

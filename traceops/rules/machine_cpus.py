@@ -107,7 +107,7 @@ def judge_cpus(
     if slow and gpus:
         looks.append(
             Look(host, "NUMA", "CPU governor", "powersave", "warning",
-                 "cores stay at their lowest clock: launching kernels takes longer",
+                 "cores stay at the lowest clock that is allowed: launching kernels takes longer",
                  "sudo cpupower frequency-set -g performance", rule=GOVERNOR.id)
         )  # fmt: skip
     return tuple(looks)

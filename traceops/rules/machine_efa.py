@@ -12,11 +12,16 @@ from traceops.machine.rdma import Rdma
 EFA = Rule(
     id="TO-D206",
     title="NCCL cannot use EFA: its plugin is not found",
-    fires="Warning where there are EFA devices and GPUs, and the loader does not find libnccl-net.",
+    fires=(
+        "Warning where there are EFA devices and GPUs, and NCCL finds neither libnccl-net.so nor what NCCL_NET_PLUGIN "
+        "names."
+    ),
     advice="Install aws-ofi-nccl (Amazon's EFA installer has it) and put its folder into LD_LIBRARY_PATH.",
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (EFA,)
+_WHAT = "NCCL's EFA plugin"
+_WHY = "without aws-ofi-nccl NCCL cannot use EFA: sockets between hosts"
 
 
 def judge_efa(devices: Sequence[Rdma], plugin: Plugin, gpus: int, host: str) -> tuple[Look, ...]:
@@ -24,23 +29,13 @@ def judge_efa(devices: Sequence[Rdma], plugin: Plugin, gpus: int, host: str) -> 
     if not gpus or not any(one.family == "EFA" for one in devices):
         return ()
     if plugin.loadable:
-        return (Look(host, "network", "NCCL's EFA plugin", "found", rule=EFA.id),)
-    why = "without aws-ofi-nccl NCCL cannot use EFA: sockets between hosts"
-    if plugin.installed:
-        advice = f"export LD_LIBRARY_PATH={plugin.installed}:$LD_LIBRARY_PATH"
-        return (
-            Look(
-                host,
-                "network",
-                "NCCL's EFA plugin",
-                f"in {plugin.installed}, not loaded",
-                "warning",
-                why,
-                advice,
-                rule=EFA.id,
-            ),
-        )
-    return (
-        Look(host, "network", "NCCL's EFA plugin", "not found", "warning", why,
-             "install aws-ofi-nccl (Amazon's EFA installer has it)", rule=EFA.id),
-    )  # fmt: skip
+        why = "whether it is the one for EFA NCCL's log says (NCCL_DEBUG=INFO): NET/OFI"
+        return (Look(host, "network", _WHAT, "found", why=why, rule=EFA.id),)
+    found, advice = "not found", "install aws-ofi-nccl (Amazon's EFA installer has it)"
+    if plugin.turned_off:
+        found, advice = "turned off by NCCL_NET_PLUGIN=none", "unset NCCL_NET_PLUGIN"
+    elif plugin.installed:
+        found = f"in {plugin.installed}, not loaded"
+        settings = (f"LD_LIBRARY_PATH={plugin.installed}:$LD_LIBRARY_PATH", *plugin.settings)
+        advice = f"export {' '.join(settings)}"
+    return (Look(host, "network", _WHAT, found, "warning", _WHY, advice, rule=EFA.id),)

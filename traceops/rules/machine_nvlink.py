@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.fabric.model import Path
@@ -40,7 +42,8 @@ NVSWITCH = Rule(
 )
 RULES = (NVLINK, NVSWITCH)
 _FABRIC_ADVICE = (
-    "sudo systemctl start nvidia-fabricmanager (its version must be the driver's), then: sudo nvidia-smi -r; "
+    "sudo systemctl start nvidia-fabricmanager (its version must be the driver's, and from B200 on it needs nvlsm), "
+    "then: sudo nvidia-smi -r; "
     "in a virtual machine ask who runs the host"
 )
 
@@ -154,19 +157,34 @@ def _all_joined(gpus: Sequence[SmiGpu], paths: Mapping[tuple[str, str], Path]) -
     return len(gpus) > 2 and all(path is not None and path.kind == "NV" for path in pairs)
 
 
+def judge_waiting(states: Sequence[str], host: str) -> Look:
+    """GPUs that wait for the fabric manager, by their states alone."""
+    counts = Counter(states)
+    shown = (f"{state} on {count} GPU{'' if count == 1 else 's'}" for state, count in counts.items())
+    return _waits(", ".join(shown), host, {})
+
+
+def _waits(found: str, host: str, facts: dict[str, Any]) -> Look:
+    return Look(
+        host, "NVLink", "NVSwitch fabric", found, "error",
+        "the fabric manager has not set up NVSwitch; until it has, CUDA programs end with 'system not yet initialized'",
+        _FABRIC_ADVICE, facts, rule=NVSWITCH.id,
+    )  # fmt: skip
+
+
 def _fabric(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     """Whether the fabric manager gave the GPUs their place in NVSwitch: without it CUDA does not start (error 802)."""
     known = [gpu for gpu in gpus if gpu.fabric_state is not None]
     if not known:
         return []
     facts = {gpu.label: f"{gpu.fabric_state}, {gpu.fabric_status}" for gpu in known}
-    waiting = [gpu.label for gpu in known if gpu.fabric_state != "Completed"]
-    if waiting:
-        return [
-            Look(host, "NVLink", "NVSwitch fabric", f"{known[0].fabric_state} on {', '.join(waiting)}", "error",
-                 "the fabric manager has not set up NVSwitch: CUDA programs end with 'system not yet initialized'",
-                 _FABRIC_ADVICE, facts, rule=NVSWITCH.id)
-        ]  # fmt: skip
+    by_state: dict[str, list[str]] = defaultdict(list)
+    for gpu in known:
+        if gpu.fabric_state is not None and gpu.fabric_state != "Completed":
+            by_state[gpu.fabric_state].append(gpu.label)
+    if by_state:
+        found = "; ".join(f"{state} on {', '.join(labels)}" for state, labels in by_state.items())
+        return [_waits(found, host, facts)]
     failed = [gpu.label for gpu in known if gpu.fabric_status not in (None, "Success")]
     if failed:
         status = next(gpu.fabric_status for gpu in known if gpu.label == failed[0])

@@ -16,7 +16,7 @@ from traceops.machine.smi import SmiGpu
 from traceops.machine.xids import DriverLog
 from traceops.rules.machine_gpu_health import RULES as HEALTH
 from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
-from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink
+from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
 from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
 from traceops.rules.machine_platform import IOMMU_ACS, judge_lost
 from traceops.rules.machine_saved_table import judge_list, judge_table
@@ -50,6 +50,9 @@ def judge_outputs(
         looks += judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
     elif gpus:
         looks += [look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id]
+    if told.fabric is not None:
+        looks.append(judge_waiting(told.fabric, host))
+        decided.add(NVSWITCH.id)
     if told.p2p is not None:
         bare = bool(gpus) and all(gpu.virtual == "None" for gpu in gpus)
         looks += judge_p2p(told.p2p, ways, not bare, host)

@@ -53,7 +53,8 @@ MACHINE = Rule(
         ),
         (
             "stolen",
-            "The hypervisor gives this machine's cores to others: take a machine with cores of its own.",
+            "The hypervisor runs something else on this machine's cores, or holds it to its share: take a machine with "
+            "whole cores of its own.",
         ),
     ),
 )
