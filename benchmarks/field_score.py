@@ -123,6 +123,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Third day", [row for row in rows if row.input.day == 3]),
         ("Fourth day", [row for row in rows if row.input.day == 4]),
         ("Fifth day", [row for row in rows if row.input.day == 5]),
+        ("Sixth day", [row for row in rows if row.input.day == 6]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
