@@ -171,6 +171,24 @@ def test_trouble_without_a_cause_is_shown(told, text):
     assert "no cause is told" in hang_sentence(diagnosis) and seen_lines(diagnosis)
 
 
+FRAMES = (
+    'File "a.py", line 611, in <module>\n    main()\n  File "a.py", line 605, in main\n    trainer.fit(mo'
+)
+
+
+@pytest.mark.parametrize("before", ["", "\n", "    return func(*args)\n  "])
+def test_a_traceback_without_its_head_and_its_end_is_trouble(told, before):
+    diagnosis = told(before + FRAMES)
+    assert not diagnosis.roots and hang_level(diagnosis) == "warning"
+    assert any("main (a.py:605)" in event.text for event, _ in seen_lines(diagnosis))
+
+
+@pytest.mark.parametrize("text", [f"epoch 1\n{FRAMES}", f"{FRAMES}\nepoch 1", f"[rank0]: epoch 1\n{FRAMES}"])
+def test_a_stack_that_a_program_prints_on_its_way_is_no_trouble(told, text):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(text)
+
+
 def test_a_traceback_that_the_program_outlived_is_not_cut_off(told):
     with pytest.raises(InputError, match="holds no evidence"):
         told(

@@ -151,6 +151,16 @@ def test_kernels_that_repeat_are_steps_with_and_without_launches():
         assert np.diff(steps.edges).tolist() == [580 * US] * 5
 
 
+@pytest.mark.parametrize("device", [True, False], ids=["kernels", "operators"])
+def test_a_few_kernels_in_a_loop_are_no_steps(device):
+    """Ten rounds of four: three of them together would be long enough for an iteration, and are none."""
+    names = ("aten::rand", "aten::square", "aten::to", "aten::copy_") * 10
+    rows = launched(names, 1_000_000)[0]
+    if not device:
+        rows = [note(name, 1_000_000 + i * 10 * US, 9 * US, cat="cpu_op") for i, name in enumerate(names)]
+    assert found(rows).by == "window"
+
+
 def test_repetitions_begin_alike_on_all_ranks():
     """Where the rests lie differently, the same kernel begins a repetition."""
     one = found(device_only(iterations(6)))

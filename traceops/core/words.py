@@ -93,7 +93,7 @@ STEPS_FOUND: Mapping[StepsBy, str] = {
     "zero_grad": "found by {mark}",
     "loader": "found by {mark}",
     "backward": "found by their backward passes",
-    "repetition": "found by kernels that repeat",
+    "repetition": "found by what repeats",
 }
 
 

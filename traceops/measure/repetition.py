@@ -1,4 +1,4 @@
-"""A sequence of kernels that repeats itself exactly: the iterations of a trace that marks none."""
+"""A sequence of kernels (operators, without a GPU) that repeats itself: the iterations of a trace that marks none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traceops.measure.step_marks import Marks
 from traceops.traces.model import Events
 
 _LEAST_TIMES = 3
-_LEAST_KERNELS = 8  # in one repetition, of several names: a kernel in a loop is no iteration
+_LEAST_KERNELS = 8  # in one repetition, of several names: a few kernels in a loop are no iteration
 _LEAST_NAMES = 3
 _COVERS = 0.8  # of the lane's kernels
 _MOST_NAMES = 4
@@ -71,8 +71,17 @@ def _period(names: Int) -> tuple[int, int, int] | None:
         longest = int(np.argmax(lengths))
         covered = int(lengths[longest]) + period
         if covered >= max(_LEAST_TIMES * period, _COVERS * count):
-            return int(edges[::2][longest]), covered, period
+            first = int(edges[::2][longest])
+            period = _shortest(names[first : first + period])
+            return (first, covered, period) if period >= _LEAST_KERNELS else None
     return None
+
+
+def _shortest(repeated: Int) -> int:
+    """The period of a sequence that is repeated: what repeats within it as often is the repetition."""
+    count = len(repeated)
+    divisors = (period for period in range(1, count // 2 + 1) if count % period == 0)
+    return next((period for period in divisors if (repeated == np.roll(repeated, period)).all()), count)
 
 
 def _distances(names: Int) -> list[int]:

@@ -235,7 +235,10 @@ def _summary(
         step_kinds=_step_kinds(found, None if seen is None else seen.whole),
         profiler_slowdown=_round(_slowdown(found, run, seen)),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
-        unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
+        unjudged=tuple(
+            UnjudgedTime(**vars(one))
+            for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
+        ),
         matching=Matching(
             events=run.matching.events,
             matched_pct=run.matching.matched_pct,

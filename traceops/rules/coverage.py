@@ -11,6 +11,7 @@ from traceops.core.findings import Check
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
+from traceops.measure.summary import RankSummary
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.pipeline import LARGE_BUBBLE
@@ -19,7 +20,8 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE
 LEAST_PCT = 0.5  # of the step: less is not listed
 
 # Which rules judge the time in a bucket; one that was evaluated will do. Waiting in a pipeline is its bubble, elsewhere
-# it is for stragglers. Compute is left out: no rule judges how well a kernel uses the device.
+# it is for stragglers. Compute is left out: no rule judges how well a kernel uses the device. Where a trace names a GPU
+# and holds nothing of it, compute is open: it is the time of operators that may only have launched the work.
 JUDGED_BY: dict[str, tuple[Rule, ...]] = {
     "comm_transfer": (EXPOSED,),
     "comm_wait": (PERSISTENTLY_LATE, LARGE_BUBBLE),
@@ -42,18 +44,27 @@ class UnjudgedBucket:
     bucket: str
     rank: int
     pct: float
-    why: Literal["unmatched", "no_launch", "not_evaluated", "no_rule"]
+    why: Literal["unmatched", "no_launch", "no_device", "not_evaluated", "no_rule"]
     rule: str | None
 
 
-def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBucket, ...]:
-    """The unjudged buckets, most first, of the rank that has most such time; empty without a step."""
+def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> tuple[UnjudgedBucket, ...]:
+    """The unjudged buckets, most first, of the rank that has most such time; empty without a step.
+
+    on_cpu: the run says that it used no GPU.
+    """
     evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
     open_buckets = [
         name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)
     ]
     by_rank = {
-        times.summary.rank: {name: times.share_pct(name) or 0.0 for name in open_buckets}
+        times.summary.rank: {
+            name: times.share_pct(name) or 0.0
+            for name in (
+                *open_buckets,
+                *(() if on_cpu or not _device_unseen(times.summary) else ("compute",)),
+            )
+        }
         for times in run.ranks
     }
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
@@ -63,7 +74,14 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBuck
     return tuple(sorted(found, key=lambda one: -one.pct))
 
 
+def _device_unseen(summary: RankSummary) -> bool:
+    """Whether the trace names a GPU, of which it holds neither kernels nor calls: whether it was used is not known."""
+    return summary.meta.device is not None and not summary.on_gpu and not summary.kernels_lost
+
+
 def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
+    if name == "compute":
+        return UnjudgedBucket(name, rank, stored(pct), "no_device", None)
     rules = JUDGED_BY[name]
     if name == "comm_unmatched":
         return UnjudgedBucket(name, rank, stored(pct), "unmatched", None)

@@ -95,6 +95,8 @@ class _LogReader:
         self._killed: list[tuple[int, OpenEvent]] = []
         self._tracebacks: defaultdict[int | None, Tracebacks] = defaultdict(Tracebacks)
         self._open: set[int | None] = set()  # speakers in the middle of a traceback
+        self._said = False  # a line that is not indented, and not of a traceback, has come
+        self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
         self._failed: tuple[int | None, OpenEvent] | None = None  # whose stack of a failed collective comes
         self._fatal: tuple[int | None, OpenEvent, bool] | None = None
@@ -133,6 +135,7 @@ class _LogReader:
             return
         if self._traceback(number, rank, body):
             return
+        self._said = self._said or bool(body.strip() and not body[0].isspace())
         if any(words in body for words in RESTARTS):
             self._boundaries.append(number)
         if _FATAL in body:
@@ -255,6 +258,8 @@ class _LogReader:
         raised = tracebacks.take(number, body)
         if tracebacks.is_open:
             self._open.add(rank)
+            if not was_open and not self._said:
+                self._at_head = number
         else:
             self._open.discard(rank)
         if raised is not None:
@@ -366,7 +371,7 @@ class _LogReader:
             for number, rank, text in (*self._retried, *self._suspects.found()):
                 self._events.add("trouble", rank, number, text)
             for rank in self._open if self._events.is_empty else ():
-                if (cut := self._tracebacks[rank].cut_off()) is not None:
+                if (cut := self._tracebacks[rank].cut_off(self._at_head)) is not None:
                     self._events.add("trouble", rank, *cut)
             events = self._events.in_order()
         for first in reversed(self._boundaries):  # an attempt before the last explains only itself

@@ -99,10 +99,16 @@ class Tracebacks:
             return None
         return self._continue(self._open, body)
 
-    def cut_off(self) -> tuple[int, str] | None:
-        """The line and the text of a traceback whose end did not come; None without one, or without its first line."""
-        if self._open is None or self._open.headless or not self._open.frames:
+    def cut_off(self, at_head: int | None) -> tuple[int, str] | None:
+        """The line and the text of a traceback whose end did not come; None without one.
+
+        at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
+        line are a stack that the program printed.
+        """
+        if self._open is None or not self._open.frames:
             return None
+        if self._open.headless:
+            return None if self._open.line != at_head else (at_head, f"… {self._open.frames[-1]} …")
         return self._open.line, f"{_START} … {self._open.frames[-1]} …"
 
     def _begin(self, number: int, body: str, found: int) -> None:

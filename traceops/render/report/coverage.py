@@ -35,6 +35,7 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "the trace does not show, as that of another process",
     "idle_unknown": "Record the CUDA calls too (ProfilerActivity.CPU beside CUDA): they say what launched each kernel",
     "idle_gap": "See the gaps in the timeline (traceops view)",
+    "compute": "If the program used the GPU, record again with ProfilerActivity.CUDA",
     "idle_host": "Record the run on GPUs",
     "idle_sync": "Record the run on GPUs",
     "idle_input": "Record steps with traceops run or torch.profiler's schedule",
@@ -76,5 +77,7 @@ def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:
         return f"it could not be matched across ranks{f' ({unmatched})' if unmatched else ''}"
     if most.why == "no_launch":
         return "the traces do not hold the calls that launched the kernels behind it"
+    if most.why == "no_device":
+        return "the trace names a GPU and holds only the host's operators"
     check = check_of(report, most.rule) if most.rule else None
     return check.reason if check is not None else "no rule judges it"
