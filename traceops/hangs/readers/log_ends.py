@@ -1,59 +1,161 @@
-"""Processes whose end a line tells without a rank: shells, DeepSpeed's launcher and Kubernetes."""
+"""Processes whose end a line tells without a rank: shells, launchers, containers, editors and Python's subprocess."""
 
 from __future__ import annotations
 
 import re
 import signal
+from dataclasses import dataclass
 
-_DEEPSPEED = re.compile(r"exits with return code = (-?\d{1,5})\s{0,8}$")
-_WANDB = re.compile(r"\bsend_exit\(\):\d{1,5}\] handling exit code: (\d{1,3})\s{0,8}$")  # its own log
-_KUBERNETES = re.compile(r"^\s{0,20}Exit Code:\s{1,20}(\d{1,3})\s{0,8}$")
-# bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'.
-_SHELL = re.compile(
-    r"^(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?(Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
-    r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!\( ?(?:while|until|for|sleep)\b)\S)"  # not its own loop
-)
-_TORCH = re.compile(
-    r"^(SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "
-)  # TORCH_SHOW_CPP_STACKTRACES of a dying process
-# The kernel's log: 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'.
-_KERNEL = re.compile(r"\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?:general protection fault|segfault at) ")
-_SIGNALS = {
-    "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS, "Illegal instruction": signal.SIGILL,
+_WORDS = {
+    "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "aborted": signal.SIGABRT, "abort": signal.SIGABRT,
+    "bus error": signal.SIGBUS, "illegal instruction": signal.SIGILL, "illegal hardware instruction": signal.SIGILL,
 }  # fmt: skip
-_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-NEEDLES: tuple[bytes, ...] = (
-    b"exits with return code = ", b"Exit Code:", b"handling exit code: ",
-    b"), PID: ", b"general protection fault", b"segfault at",
-    *(words.encode() for words in _SIGNALS),
+# A job of an interactive shell is anything; of these something trains or serves.
+_PROGRAMS = (
+    r"(?=.{0,400}\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|vllm|make|bash|sh)\b)"
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How one program words it: needle is in each such line. Groups: code, signal (its number) or name."""
+
+    needle: str
+    pattern: re.Pattern[str]
+    who: str
+
+
+# '^' and a bound on each repetition: a hostile line costs what a plain one of its length costs.
+_WAYS = (
+    _Way(
+        "exits with return code = ", re.compile(r".*exits with return code = (?P<code>-?\d{1,5})\s{0,8}$"),
+        "DeepSpeed's launcher",
+    ),
+    _Way(
+        "handling exit code: ",
+        re.compile(r".*\bsend_exit\(\):\d{1,5}\] handling exit code: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
+    ),  # its own log
+    _Way("Exit Code:", re.compile(r"\s{0,20}Exit Code:\s{1,20}(?P<code>\d{1,3})\s{0,8}$"), "Kubernetes"),
+    _Way(
+        "command terminated with exit code ",
+        re.compile(r"command terminated with exit code (?P<code>\d{1,3})\s{0,8}$"), "kubectl",
+    ),
+    _Way(
+        " exited with code ", re.compile(r"[\w.-]{1,200} exited with code (?P<code>\d{1,3})\s{0,8}$"),
+        "docker compose",
+    ),
+    # 'SIGSEGV(11), PID: 14, Thread 14': TORCH_SHOW_CPP_STACKTRACES of a dying process
+    _Way("), PID: ", re.compile(r"(?P<name>SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "), "torch"),
+    # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'
+    _Way(
+        "general protection fault",
+        re.compile(r".*\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?P<segv>general protection fault) "), "the kernel",
+    ),
+    _Way(
+        "segfault at", re.compile(r".*\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?P<segv>segfault at) "),
+        "the kernel",
+    ),
+    # PyCharm and its siblings; some people's keyboards have wide brackets
+    _Way("Process finished with exit code ", re.compile(r"Process finished with exit code (?P<code>-?\d{1,10})\b"),
+         "the editor"),
+    _Way(
+        "Process completed with exit code ",
+        re.compile(r"(?:##\[error\]|Error: )?Process completed with exit code (?P<code>\d{1,3})\."),
+        "GitHub's runner",
+    ),
+    # MPICH's launcher (Hydra), Intel's and MVAPICH's
+    _Way("EXIT CODE:", re.compile(r"[=|]\s{1,20}EXIT CODE: (?P<code>\d{1,3})\b"), "mpiexec"),
+    _Way(
+        "TERMINATED WITH THE EXIT STRING: ",
+        re.compile(r".{0,20}APPLICATION TERMINATED WITH THE EXIT STRING: [\w ]{1,60} \(signal (?P<signal>\d{1,2})\)"),
+        "mpiexec",
+    ),
+    _Way(
+        "Command terminated by signal ",
+        re.compile(r"Command terminated by signal (?P<signal>\d{1,2})\s{0,8}$"), "GNU time",
+    ),
+    _Way(
+        "Command exited with non-zero status ",
+        re.compile(r"Command exited with non-zero status (?P<code>\d{1,3})\s{0,8}$"), "GNU time",
+    ),
+    _Way(
+        ": *** [",
+        re.compile(
+            r"make(?:\[\d{1,3}\])?: \*\*\* \[[^\]]{1,400}\] (?:Error (?P<code>\d{1,3})|(?P<name>[A-Z][a-z ]{3,20}))"
+            r"(?: \(core dumped\))?\s{0,8}$"
+        ),
+        "make",
+    ),
+    _Way(
+        " died with <Signals.",
+        re.compile(r"(?:[\w.]{1,100}: )?Command '.{1,4000}' died with <Signals\.(?P<name>SIG[A-Z]{3,6}): "),
+        "Python's subprocess",
+    ),
+    # Its exception is told as what it is, but for what a shell makes of a signal.
+    _Way(
+        " returned non-zero exit status ",
+        re.compile(
+            r"(?:(?:[\w.]{1,100}: )Command '.{1,4000}' returned non-zero exit status (?=1[2-6]\d)"
+            r"|Command '.{1,4000}' returned non-zero exit status )(?P<code>\d{1,3})\.?\s{0,8}$"
+        ),
+        "Python's subprocess",
+    ),
 )  # fmt: skip
+# bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'; of a job
+# '[1]+  Killed                  python train.py'; zsh: 'zsh: killed     python train.py'.
+_SHELLS = (
+    re.compile(
+        r"(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?"
+        r"(?P<name>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
+        r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!\( ?(?:while|until|for|sleep)\b)\S)"  # not its own loop
+    ),
+    re.compile(
+        r"(?:\[\d{1,4}\]\s{0,2}[+-]?\s{1,8}(?:\d{1,10} )?|zsh: )"
+        r"(?P<name>[Kk]illed|[Ss]egmentation fault|[Aa]bort(?:ed)?|[Bb]us error|[Ii]llegal (?:hardware )?instruction)"
+        r"(?: {1,4}\(core dumped\))? {1,40}" + _PROGRAMS
+    ),
+)
+_SHELL_WORDS = (
+    "Killed", "killed", "egmentation fault", "Aborted", "abort", "us error", "llegal instruction",
+    "llegal hardware instruction",
+)  # fmt: skip
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+NEEDLES: tuple[bytes, ...] = tuple(
+    words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != "abort"
+)
 
 
 def ended(body: str) -> str | None:
     """How a process ended, in words that `hangs/crash_kinds.py` knows; '' for a plain exit code, None of no end."""
-    if "exits with return code" in body and (match := _DEEPSPEED.search(body)) is not None:
-        return _told("DeepSpeed's launcher", int(match[1]))
-    if "handling exit code: " in body and (match := _WANDB.search(body)) is not None:
-        return _told("W&B", int(match[1]))
-    if "Exit Code:" in body and (match := _KUBERNETES.match(body)) is not None:
-        code = int(match[1])
-        return _told("Kubernetes", 128 - code if code > 128 else code)
-    if "), PID: " in body and (match := _TORCH.match(body)) is not None:
-        number = getattr(signal, match[1], None)
-        return None if number is None else _told("torch", -number)
-    if ("general protection" in body or "segfault at" in body) and _KERNEL.search(body) is not None:
-        return _told("the kernel", -signal.SIGSEGV)
-    if (match := _SHELL.match(body)) is not None:
-        return _told("the shell", -_SIGNALS[match[1]])
+    for way in _WAYS:
+        if way.needle in body and (match := way.pattern.match(body)) is not None:
+            return _told(way.who, _code(match))
+    if any(words in body for words in _SHELL_WORDS):
+        for pattern in _SHELLS:
+            if (match := pattern.match(body)) is not None:
+                return _told("the shell", _code(match))
     return None
 
 
+def _code(match: re.Match[str]) -> int:
+    """The exit code as Python has it: negative for a signal, which a shell adds to 128."""
+    groups = match.groupdict()
+    if groups.get("segv"):
+        return -signal.SIGSEGV
+    if groups.get("signal"):
+        return -int(groups["signal"])
+    if name := groups.get("name"):
+        found = _WORDS.get(name.lower()) or getattr(signal, name, None)
+        return -found if isinstance(found, signal.Signals) else 1
+    code = int(groups["code"])
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
+
+
 def _told(who: str, code: int) -> str | None:
-    if code >= 0:
-        return "" if code else None
-    if -code == signal.SIGKILL:
+    if code == 0 or code == -signal.SIGINT:  # somebody stopped it
+        return None
+    if code == -signal.SIGKILL:
         return f"{who} says that a process was killed: SIGKILL"
     if -code in _CRASHES:
         return f"{who} says that a process crashed: {signal.Signals(-code).name}"
-    return f"{who} says that a process was ended: SIGTERM" if -code == signal.SIGTERM else ""
+    return f"{who} says that a process was ended: SIGTERM" if code == -signal.SIGTERM else ""
