@@ -82,8 +82,8 @@ def window(
             step()
             profiler.step()
     sync()
-    assert profiler._record is not None and profiler._recorder is not None
-    record, detaching = profiler._record.manifest, profiler._recorder.detaching
+    assert profiler._record is not None and profiler._windows.recorder is not None
+    record, detaching = profiler._record.manifest, profiler._windows.recorder.detaching
     lit: Any = record.light or {}
     calls = lit.get("calls") or []
     return {

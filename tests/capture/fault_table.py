@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import traceops.capture.script as script
-from traceops.capture import guard, session, steps
+from traceops.capture import guard, session, stepping, steps
 from traceops.capture.last_words import LastWords
 from traceops.capture.short_way.ways import LongWay
 
@@ -109,8 +109,8 @@ class Table:
         os.environ["TRACEOPS_CAPTURE"] = json.dumps(settings)
         boundaries, original = [], steps._Boundary.when_imported
         steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
-        compiled = session.short_way
-        session.short_way = LongWay  # or how many calls there are would be by chance
+        compiled = stepping.short_way
+        stepping.short_way = LongWay  # or how many calls there are would be by chance
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
         main, builtins.during = sys.modules["__main__"], during
@@ -121,7 +121,7 @@ class Table:
         finally:
             steps._Boundary.when_imported, sys.modules["__main__"] = original, main
             del builtins.during
-            session.short_way = compiled
+            stepping.short_way = compiled
             sys.argv, sys.path[:] = argv, path
             for boundary in boundaries:
                 boundary.remove()

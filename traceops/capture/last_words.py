@@ -6,7 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from traceops.core.capture_failure import CaptureFailure, read_failure
+from traceops.capture.guard import contained, say
+from traceops.core.capture_failure import CaptureFailure, advice_text, cause_text, read_failure
 
 
 def _pipe(folder: Path) -> Path:
@@ -20,6 +21,16 @@ def tell(folder: Path, failure: CaptureFailure) -> bool:
         return os.write(pipe, (json.dumps(failure.as_dict()) + "\n").encode()) > 0
     finally:
         os.close(pipe)
+
+
+def report(failure: CaptureFailure, progress: str | None, *, saved: bool, aloud: bool) -> None:
+    """In a rank: to the launcher whose heartbeats are in `progress`; on stderr where nobody else will say it.
+
+    saved: the rank's manifest has it. aloud: whether stderr may be written to.
+    """
+    told = progress is not None and contained(tell, Path(progress), failure) is True
+    if aloud and (progress is None or not (told or saved)):
+        say(f"rank {failure.rank}: the capture ended early: {cause_text(failure)}; {advice_text(failure)}")
 
 
 class LastWords:

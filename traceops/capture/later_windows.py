@@ -34,6 +34,10 @@ class LaterWindow:
         """The first step behind it."""
         return self.start + self.warmup + self.active
 
+    def missed(self, step: int) -> str:
+        """What to note where it came too late."""
+        return f"window {self.number} was asked for from step {self.start} on, when step {step} had begun"
+
 
 @dataclass(frozen=True)
 class LongerSchedule(Schedule):

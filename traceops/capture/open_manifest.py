@@ -85,6 +85,17 @@ class OpenManifest:
             profiled_steps=self.manifest.profiled_steps + kept.steps,
         )
 
+    def add_adopted(self, trace: Path, steps: list[int]) -> None:
+        """The trace of the script's own profiler, which is this rank's."""
+        path = str(trace.relative_to(self.out))
+        self.add_window(len(self.manifest.windows), path, steps, complete=True)
+        self.note(f"the trace of steps {steps[0]} to {steps[-1]} is that of the script's own torch.profiler")
+        self.manifest = replace(self.manifest, status="running")
+
+    def note(self, text: str) -> None:
+        """What else to know of the capture, in place of what was noted before."""
+        self.manifest = replace(self.manifest, note=text)
+
     def remove(self) -> None:
         """Take the manifest out of the folder."""
         (self.folder / "manifest.json").unlink(missing_ok=True)
