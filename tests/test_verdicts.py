@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -74,12 +75,38 @@ def test_examples_are_what_is_said_today(run: str) -> None:
         r"(?<![\d.,–])\b1 (?:ranks|links|findings|steps|things|hosts|pairs|channels|micro-batches)\b",
         r"\.\.(?![./])",
         r" [,;](?:\s|$)",
+        r"\b[Aa] (?:8|11|18|8\d)(?![\d.,])",
         r"\bNone\b|(?<!Loss is )\bnan\b|…\.",
         r"\b[Rr]ank \d+ \w+ .{0,60}for up to",
     ],
 )
 def test_no_example_has_this_fault(wrong: str) -> None:
     assert not [quote for quote in QUOTES if re.search(wrong, quote)]
+
+
+# What is longer, and what each part of it is needed for.
+_LONG = {
+    "Nothing serious found in what could be judged": "what was found, what was not judged and why, what to do",
+    "It looks slower, though that is not certain": "the change, its reason, why it is not certain, what makes it so",
+}
+_MOST = 360  # characters of a sentence and its place
+
+
+def test_what_is_said_first_is_short() -> None:
+    """A cause, what it costs and what cures it: numbers beside those are evidence."""
+    said = [re.sub(r"\\(.)", r"\1", quote.split(" ", 1)[1].rpartition(" (`")[0]) for quote in QUOTES]
+    assert not [one for one in said if len(one) > _MOST and not one.startswith(tuple(_LONG))]
+    assert not [one for one in said if len(one) > 500]
+
+
+@pytest.mark.parametrize("unit", ["ms", "GiB", "GB/s"])
+def test_no_sentence_rounds_one_thing_in_two_ways(unit: str) -> None:
+    """'256.86 ms … 256.9 ms', '4.33 GB/s … 4.3 GB/s': one number with fewer digits of another."""
+    for quote in QUOTES:
+        numbers = set(re.findall(rf"(?<![\d.])(\d+(?:\.\d+)?) {unit}", quote))
+        for one, other in itertools.permutations(numbers, 2):
+            places = len(one.partition(".")[2])
+            assert f"{float(other):.{places}f}" != one, quote
 
 
 def test_a_page_of_nothing_says_so_everywhere() -> None:

@@ -135,9 +135,7 @@ def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str
         return f" {_upper('; '.join(told))}{f'; {more} more variables differ' if more else ''}."
     found = next(iter(comparison.gone_findings if faster else comparison.new_findings), None)
     where = "Only in base" if faster else "New in head"
-    return (
-        "" if found is None else f" {where}: {found.message.partition('. ')[0].rstrip('.')} ({found.rule})."
-    )
+    return "" if found is None else f" {where}: {found.title} ({found.rule})."
 
 
 def _open_text(comparison: Comparison) -> str:
@@ -156,12 +154,9 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     """How many captures would settle it, from how wide the interval of these is."""
     captures = min(len(comparison.base.captures), len(comparison.head.captures))
     if captures < 3:
-        several = "Several captures a side settle it: traceops run --repeat 5 --against REF."
-        return (
-            f" {several}"
-            if max(step.samples.base, step.samples.head) >= MIN_STEPS
-            else f" Capture more steps. {several}"
-        )
+        enough = max(step.samples.base, step.samples.head) >= MIN_STEPS
+        several = "everal captures a side settle it: traceops run --repeat 5 --against REF."
+        return f" S{several}" if enough else f" Capture more steps; s{several}"
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)

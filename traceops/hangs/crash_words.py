@@ -97,7 +97,7 @@ _QUOTED: tuple[CrashKind, ...] = (
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
 _NCCL_HINT = " (run with NCCL_DEBUG=INFO for details)"
-_MOST = 240
+_LEAST, _MOST = 80, 240
 
 
 def crash_statement(crash: Crash) -> str:
@@ -163,7 +163,10 @@ def memory_told(memory: MemoryMessage) -> str:
 def _quoted(text: str) -> str:
     said = _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip())).replace(_NCCL_HINT, "")
     said = " ".join(said.split()).rstrip(". ")
-    return said if len(said) <= _MOST else f"{said[:_MOST]} …"
+    if len(said) <= _MOST:
+        return said
+    whole = said[:_MOST].rpartition(". ")[0]  # sentences that fit
+    return f"{whole if len(whole) >= _LEAST else said[:_MOST]} …"
 
 
 def _plural(did: str) -> str:

@@ -63,8 +63,9 @@ def judge_clocks(run: CrossRank) -> Verdict:
         f"{who_first(ranks)} {'shares' if len(ranks) == 1 else 'share'} too few collectives with the others to align "
         f"{'its clock' if len(ranks) == 1 else 'their clocks'}."
         if ranks
-        else f"After alignment the {told}, {spread_pct:.0f} % of {run.step_words.a}. Either {why}, or collectives "
-        "are paired wrongly. Do not trust what compares these ranks."
+        else f"After alignment the ends of {clocks.anchors} collectives lie within {us_text(p50 / 1e3)} (median), "
+        f"{spread_pct:.0f} % of {run.step_words.a}. Either {why}, or collectives are paired wrongly. Do not trust what "
+        "compares these ranks."
     )
     evidence = [
         Evidence(

@@ -23,7 +23,8 @@ ACROSS_NUMA_NODES = Rule(
     advice=(
         "Use GPUs of one node where the job needs fewer than there are (CUDA_VISIBLE_DEVICES), bind each rank "
         "to its GPU's cores (numactl, torchrun's --numa-binding), and measure P2P (NCCL_P2P_LEVEL=SYS) "
-        "against host memory (NCCL_P2P_DISABLE=1) with `traceops doctor`."
+        "against host memory (NCCL_P2P_DISABLE=1) with `traceops doctor`. Left to itself NCCL takes host memory, "
+        "and P2P between two GPUs at AMD processors."
     ),
 )
 
@@ -58,16 +59,17 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
         if given is not None and nearer is not None and 2 * given < nearer:
             severity = at_least(severity, "warning")
-        ways = _ways(between, by_others=_are_joined(pairs, across))
+        ways = _ways(between, by_others=_are_joined(pairs, across), hung=known.hung)
         message = (
-            f" reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
-            f"slowest path inside a host{why}. {ways}{_nics(machine, used)}"
+            f"reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
+            f"slowest path inside a host{why}. {ways}"
         )
         evidence = [
             Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
             *quoted((path.quote for *_, path in across if path.quote is not None), "topology"),
             *quoted((talk.connection.quote for talk in between), "NCCL"),
         ]
+        evidence += _nics(machine, used)
         if given is not None:
             evidence.append(Evidence("slowest pair across nodes", round(given, 2), "GB/s"))
         if nearer is not None:
@@ -79,7 +81,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
                 )
             )
         measured = None if given is None else machine.host
-        alike[severity, _listed(across), message.strip(), measured].append((machine, evidence, between))
+        alike[severity, _listed(across), message, measured].append((machine, evidence, between))
     findings = [
         ACROSS_NUMA_NODES.finding(
             severity,
@@ -102,7 +104,8 @@ def _weight(known: Circumstances, between: Sequence[Talk]) -> tuple[Severity, st
     if known.hung and (not between or any(talk.connection.transport == "P2P" for talk in between)):
         return (
             "warning",
-            "; ranks hang in a collective, and P2P that is promised but broken does that: try NCCL_P2P_DISABLE=1",
+            "; ranks hang in a collective, as they do where the driver promises P2P that is broken: try "
+            "NCCL_P2P_DISABLE=1",
         )
     if known.slow or (known.exposed_pct or 0.0) >= _EXPOSED_PCT:
         return "warning", "; and communication holds this run up"
@@ -139,39 +142,37 @@ def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[G
     return all(other in group[one] for one, other, _ in across)
 
 
-def _ways(between: Sequence[Talk], *, by_others: bool) -> str:
-    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these."""
+def _ways(between: Sequence[Talk], *, by_others: bool, hung: bool) -> str:
+    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these.
+
+    hung: ranks hang, and the other way is advised for that.
+    """
     if not between and by_others:
-        return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one. "
+        return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one."
     if not between:
-        return (
-            "NCCL's log (NCCL_DEBUG=INFO) would say which way it takes; left to itself it goes through host memory "
-            "(SHM), with two GPUs at AMD processors by P2P. "
-        )
+        return "NCCL's log (NCCL_DEBUG=INFO) would say which way it takes."
     took = sorted({talk.way for talk in between})
     could = {
-        "P2P": "it could go through host memory (NCCL_P2P_DISABLE=1) where P2P over this path is slow or broken",
-        "SHM": "it could try P2P through both processors (NCCL_P2P_LEVEL=SYS), if the driver allows it: measure both "
-        "with traceops doctor",
+        "P2P": "through host memory (NCCL_P2P_DISABLE=1) may be faster",
+        "SHM": "P2P through both processors (NCCL_P2P_LEVEL=SYS) may be faster, if the driver allows it",
         "NET": "it could go through host memory (SHM), which needs room in /dev/shm and ranks that share IPC",
     }
     transport = between[0].connection.transport
-    return f"NCCL took {', '.join(took)}; {could.get(transport, 'nothing faster is known')}. "
+    if hung and transport == "P2P":
+        return f"NCCL took {', '.join(took)}."
+    return f"NCCL took {', '.join(took)}; {could.get(transport, 'nothing faster is known')}."
 
 
-def _nics(machine: Machine, used: Sequence[Gpu]) -> str:
+def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     """Which NICs are near which GPU: what a way over the network would take."""
-    near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used]
-    if not any(nics for _, nics, _ in near):
-        return ""
-    parts = [
-        f"{gpu.label} to {', '.join(map(nic_name, nics))} ({path.kind})"
-        for gpu, nics, path in near[:_MOST_PAIRS]
+    near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used[:_MOST_PAIRS]]
+    told = [
+        Evidence(f"nearest NICs of {gpu.label}", f"{', '.join(map(nic_name, nics))} ({path.kind})")
+        for gpu, nics, path in near
         if path is not None
     ]
-    bonded = any(nic.bonded for nic in machine.nics)
-    note = " NCCL treats a bonded NIC as one device, near one node only." if bonded else ""
-    return f"Nearest NICs, for traffic to other hosts: {'; '.join(parts)}.{note}"
+    bonded = [nic for _, nics, _ in near for nic in nics if nic.bonded]
+    return [*told, *([Evidence("a bonded NIC", "one device for NCCL, near one node")] if bonded else [])]
 
 
 def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:

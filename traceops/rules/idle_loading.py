@@ -38,10 +38,12 @@ def workers_needed(
         return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
     now = f"now {need.now}" if need.now else "now none"
     workers = f"{need.workers} DataLoader worker{'s' if need.workers > 1 else ''} a rank"
-    said = (
-        f" One process needs {need.load_ms:.1f} ms to load what {words.a} takes, the rest of {words.the} "
-        f"{need.rest_ms:.1f} ms: {workers} would keep up ({now})."
+    times_ = (
+        f"One process needs {need.load_ms:.2f} ms to load what {words.a} takes, the rest of {words.the}"
+        if need.now
+        else f"The rest of {words.the} takes"  # the rank loads itself, and what it waits for that is said
     )
+    said = f" {times_} {need.rest_ms:.2f} ms: {workers} would keep up ({now})."
     if not need.fits:
         said += (
             f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "

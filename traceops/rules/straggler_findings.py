@@ -73,13 +73,12 @@ def finding_of(
     pace = _PACE.get(longer, "At its peers' pace")
     said = run.step_words
     more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
+    pct = f"{100 * saved / step:.0f}"
     if shared is not None:
-        message += (
-            f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)}{more} instead of "
-            f"{step / 1e6:.2f} ms ({up_to}{_shared_pct(run, step, shared)} % less). "
-        )
-        pace = "With as little to do as its peers"
-    if beside:
+        pct = _shared_pct(run, step, shared)
+        then = f"{_shared_text(run, step - shared)}{more} instead of {step / 1e6:.2f} ms"
+        message += f"With the work shared evenly {said.the} would take {then}"
+    elif beside:
         told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
         message += f"With {ranks_named(beside)} cured too, its cure saves {up_to}{told}"
     else:
@@ -95,7 +94,7 @@ def finding_of(
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
         note += f" This is approximate: {doubt}."
-    message += f" ({up_to}{100 * saved / step:.0f} % less).{note}"
+    message += f" ({up_to}{pct} % less).{note}"
     return rule.finding(
         severity,
         confidence,
@@ -214,11 +213,11 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
 
 
 def _shared_text(run: CrossRank, ns: float) -> str:
-    """'18.95', or '18.70 to 19.21, by how efficiently kernels of that size run,'."""
+    """'18.95', or '18.70 to 19.21': by how efficiently kernels of that size run."""
     ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
     if ends is None:
         return f"{ns / 1e6:.2f}"
-    return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f} (by how efficiently kernels of that size run)"
+    return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f}"
 
 
 def _shared_pct(run: CrossRank, step: float, shared: float) -> str:

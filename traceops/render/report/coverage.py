@@ -25,7 +25,8 @@ _TO_MATCH = {  # why communication was not matched -> what would let it be
     NO_METADATA: _WITH_METADATA,
 }
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
-_FIT = f"Record again so that the ends fit: {UNALIGNED_CLOCKS.id} says how"
+_FIT = f"Record again so that the ends fit ({UNALIGNED_CLOCKS.id} says how)"
+_SEE = f", see {UNALIGNED_CLOCKS.id}"
 _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_unmatched": _ALL_RANKS,
     "comm_transfer": _ALL_RANKS,
@@ -63,7 +64,8 @@ def unjudged_sentence(report: Report) -> str:
         cure = _FIT
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
         cure = _WHOM
-    return f"Not judged: {total:.0f} % of {who}{rest}, because {_why(report, most, reason)}. {cure}."
+    why = _why(report, most, reason).removesuffix(_SEE) if cure == _FIT else _why(report, most, reason)
+    return f"Not judged: {total:.0f} % of {who}{rest}, because {why}. {cure}."
 
 
 def _unmatched_reason(report: Report) -> str:

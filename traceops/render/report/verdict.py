@@ -43,6 +43,7 @@ WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler i
 WAIT_WARNING_PCT = 20.0
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MOST_IDS = 2  # of a family's rules that a sentence names
+_MOST_UNJUDGED = 7  # families or rules that a sentence names
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
@@ -342,7 +343,9 @@ def _nothing_else(report: Report) -> str:
 
 def _unjudged_text(report: Report) -> str:
     named = not_evaluated(report.checks)
-    return f" Not evaluated: {', '.join(named)}." if named else ""
+    left = len(named) - _MOST_UNJUDGED
+    shown = named if left <= 1 else [*named[:_MOST_UNJUDGED], f"{left} more below"]
+    return f" Not evaluated: {', '.join(shown)}." if named else ""
 
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
