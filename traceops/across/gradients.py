@@ -29,6 +29,13 @@ def of_gradients(comm: CommEvents, roles: Sequence[Role] = ()) -> NDArray[np.boo
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 
 
+def averages_parameters(comm: CommEvents) -> bool:
+    """Whether more than flags and losses is reduced behind the optimizer's step: local SGD averages models there."""
+    return any(
+        comm.phase[position] == UPDATED and _sums(comm, position) for position in range(len(comm.start))
+    )
+
+
 def _sums(comm: CommEvents, position: int) -> bool:
     args = comm.args[position]
     size = None if args is None else message_bytes(args.elements_out or args.elements_in, args.dtype)

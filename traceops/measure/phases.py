@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
+_WRAPPED = re.compile(r"^(DistributedDataParallel|FullyShardedDataParallel)\.forward")
 AFTER = 2  # the last backward function of its step had begun: the optimizer's part
 UPDATED = 3  # the optimizer's last step behind backward had ended: what goes round is no gradient
 
@@ -52,9 +55,30 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     phases[known & (now >= stop)] = AFTER
     behind = begun[np.clip(stop - 1, 0, len(begun) - 1)]
     phases[(phases == AFTER) & _updated(events, launched, behind, steps.host_end[at])] = UPDATED
+    begins = (phases == FORWARD) & _before_forward(events, launched, steps.host_start[at], begun)
+    phases[begins] = UPDATED
     phases[known & inside] = BACKWARD
     phases[known & (first >= stop)] = NOTHING
     return phases
+
+
+def _before_forward(events: Events, launched: Int, start: Int, backward: Int) -> NDArray[np.bool_]:
+    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward.
+
+    A step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
+    autograd's functions began.
+    """
+    forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
+    rows = rows_named(events, OPTIMIZER_NAME)
+    ended = np.sort(events.ts[rows] + events.dur[rows])
+    if not len(forward) or not len(ended):
+        return np.zeros(len(launched), dtype=bool)
+    updated = np.searchsorted(ended, launched, side="right") - 1
+    passed = np.searchsorted(backward, launched) - 1
+    none_begun = np.searchsorted(forward, start) == np.searchsorted(forward, launched)
+    later = (passed < 0) | (ended[np.maximum(updated, 0)] > backward[np.maximum(passed, 0)])
+    found: NDArray[np.bool_] = none_begun & (updated >= 0) & later
+    return found
 
 
 def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traceops.across.gradients import averages_parameters
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text, who
@@ -55,7 +56,8 @@ NO_SYNC_IN_BACKWARD = Rule(
     title="No gradient synchronisation inside backward",
     fires=(
         "Fires where the strategy, or DDP or FSDP seen in the trace, synchronises inside backward, and no "
-        "collective was launched between backward's first and last function in any step."
+        "collective was launched between backward's first and last function in any step, nor parameters averaged "
+        "behind an optimizer's step (local SGD)."
     ),
     advice=(
         "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step. Where "
@@ -199,14 +201,19 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     told = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
     if told or any(summary.through_host for summary in ranks):
         return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
+    if any(averages_parameters(summary.comm) for summary in ranks):
+        return NO_SYNC_IN_BACKWARD.clear(
+            "no collective was launched inside backward; parameters are averaged behind the optimizer's step instead, "
+            "as local SGD does"
+        )
     who = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
     return NO_SYNC_IN_BACKWARD.verdict(
         NO_SYNC_IN_BACKWARD.finding(
             "warning",
             "high",
-            f"{who} synchronises gradients inside backward, but none of the {steps} steps with a backward pass "
-            "launched a collective there.",
+            f"Outside of no_sync() {who} synchronises gradients inside backward, but none of the {steps} steps with a "
+            "backward pass launched a collective there.",
             [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
             ranks=sorted(with_backward),
         ),
