@@ -30,6 +30,11 @@ class Known:
         self._by_address[id(what)] = self._reference(what, number), number
         return number
 
+    def knows(self, what: Any) -> bool:
+        """Whether it has a number."""
+        known = self._by_address.get(id(what))
+        return known is not None and known[0]() is what
+
     def reference(self, what: Any) -> Callable[[], Any]:
         """What returns the object, None once it is gone. It has a number already."""
         return self._by_address[id(what)][0]

@@ -124,6 +124,7 @@ class RankManifest:
     memory: at the end of the last step of a window; null without a GPU.
     script_profiler: null where the script's own profiler was never at work while ours was not.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
+    steps_beside: what other threads did, each with optimizers of its own: that is no step.
     cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
     """
@@ -162,6 +163,7 @@ class RankManifest:
     script_profiler: ScriptProfilerRecord | None = None
     step_ends: dict[str, int] = field(default_factory=dict)
     steps_within: dict[str, int] = field(default_factory=dict)
+    steps_beside: dict[str, int] = field(default_factory=dict)
     cores: int | None = None
     training: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class OpenManifest:
         allocated, reserved = peak_memory()
         self.manifest = replace(
             self.manifest, steps=steps, samples=samples, failure=failure,
-            step_ends=ends.ends, steps_within=ends.within, light=light,
+            step_ends=ends.ends, steps_within=ends.within, steps_beside=ends.beside, light=light,
             device=device_of_this_process(), facts={**self.manifest.facts, **known},
             peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip

@@ -16,6 +16,7 @@ from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
 from traceops.capture.known import Known
 from traceops.capture.step_ends import StepEnds
+from traceops.capture.training_thread import Nesting, Trainer
 from traceops.core.capture_failure import CaptureOperation
 
 _OPTIMIZERS = "torch.optim.optimizer"
@@ -33,7 +34,8 @@ class StepDetector:
     Until some optimizer steps a second time, the first one seen stands for the step. Then the last one of
     that first round does (the generator's, after the discriminator's). If another one steps twice without
     it (a gradient scaler that skips it), that one takes over. One that is new, where a step has just ended, begins a
-    first round again: a new training phase, or a program that makes its optimizers anew.
+    first round again: a new training phase, or a program that makes its optimizers anew. The earlier one may live on,
+    in a cycle of references: then both have the same parameters.
 
     alone: returns the optimizer whose step is sure to end a training step next, and changes nothing here; else None.
     """
@@ -44,18 +46,24 @@ class StepDetector:
         self._learned = True
         self._marker: int | None = None
         self._newest = -1
+        self._parameters: tuple[int, ...] = ()  # of the first one of a first round
         self.alone: Callable[[], Any] = _none
+
+    def knows(self, optimizer: Any) -> bool:
+        """Whether it has stepped before."""
+        return self._known.knows(optimizer)
 
     def stepped(self, optimizer: Any) -> bool:
         """Whether the step of this optimizer ends a training step."""
-        ends = self._ends(self._known.number(optimizer))
+        ends = self._ends(self._known.number(optimizer), optimizer)
         self.alone = self._known.reference(optimizer) if ends and self._learned else _none
         return ends
 
-    def _ends(self, optimizer: int) -> bool:
+    def _ends(self, optimizer: int, what: Any) -> bool:
         new, self._newest = optimizer > self._newest, max(optimizer, self._newest)
-        if new and self._begins_anew():
+        if new and self._begins_anew(what):
             self._learned = False
+            self._parameters = _parameters(what)
             self._round = {optimizer: None}
             return True
         if not self._learned:
@@ -72,10 +80,22 @@ class StepDetector:
         self._round[optimizer] = None
         return False
 
-    def _begins_anew(self) -> bool:
+    def _begins_anew(self, what: Any) -> bool:
         """Whether an optimizer that was never seen begins a first round, and is none of the round that goes on."""
         first = next(iter(self._round), None)
-        return first is None or (not self._learned and not self._known.lives(first))
+        if first is None or self._learned:
+            return first is None
+        return not self._known.lives(first) or (
+            bool(self._parameters) and _parameters(what) == self._parameters
+        )
+
+
+def _parameters(what: Any) -> tuple[int, ...]:
+    """The addresses of an optimizer's parameters, which that keeps alive; none of what is no optimizer."""
+    groups = getattr(what, "__dict__", {}).get("param_groups")
+    if not isinstance(groups, list):
+        return ()
+    return tuple(id(one) for group in groups for one in group["params"])
 
 
 class _Boundary:
@@ -95,12 +115,12 @@ class _Boundary:
         self._detector = StepDetector()
         self._undo: list[Callable[[], Any]] = []
         self.off = False
-        self._depth = 0
-        self._engines = 0  # methods of training engines that are running
-        self._due = False
+        self._in = Nesting()
+        self._trainer = Trainer()
         self._any = False  # optimizer has stepped since the gradient scaler's last update
         self._ends: Counter[str] = Counter()
         self._within: Counter[str] = Counter()
+        self._beside: Counter[str] = Counter()
         self._alone = self._detector.alone  # how often that has stepped since, and its label
         self._again = 0
         self._label = ""
@@ -111,7 +131,7 @@ class _Boundary:
     def ends(self) -> StepEnds:
         """What was taken for the end of a step so far."""
         again = Counter({self._label: self._again} if self._again else {})
-        return StepEnds(dict(self._ends + again), dict(self._within))
+        return StepEnds(dict(self._ends + again), dict(self._within), dict(self._beside))
 
     def _is_end(self, what: object, label: str) -> bool:
         if self._again:
@@ -129,17 +149,20 @@ class _Boundary:
 
     def _stepped(self, optimizer: Any) -> None:
         """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) or an engine's it does not count."""
-        self._any = True
-        if (
-            self._engines
-            or self._depth > 1
-            or not self._is_end(optimizer, f"{type(optimizer).__name__}.step")
-        ):
+        label, nested = f"{type(optimizer).__name__}.step", self._in
+        if nested.engines or nested.depth > 1:
+            self._any = True
             return
-        if self._depth == 0:  # compiled: nothing of ours is around the call
+        if self._trainer.is_other(self._detector.knows(optimizer), self._again + self._ends.total()):
+            self._beside[label] += 1
+            return
+        self._any = True
+        if not self._is_end(optimizer, label):
+            return
+        if nested.depth == 0:  # compiled: nothing of ours is around the call
             self._end()
         else:
-            self._due = True
+            nested.due = True
 
     def _updated(self) -> None:
         """A gradient scaler ends the iteration: one whose optimizers it skipped is a step all the same."""
@@ -179,14 +202,15 @@ class _Boundary:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.off or torch.compiler.is_compiling():
                 return step(*args, **kwargs)
-            self._depth += 1
+            nested = self._in
+            nested.depth += 1
             try:
                 result = step(*args, **kwargs)
             finally:
-                self._depth -= 1
-                if self._due and self._depth == 0:
+                nested.depth -= 1
+                if nested.due and nested.depth == 0:
                     # Also where a hook of the program's behind ours has raised.
-                    self._due = False
+                    nested.due = False
                     # The short way may pass within backward too, until a step that takes the long one is seen there.
                     if self._after_backward.watching or not self._passed():
                         self._end()
@@ -201,12 +225,13 @@ class _Boundary:
         def watched(engine: Any, *args: Any, **kwargs: Any) -> Any:
             if self.off:
                 return method(engine, *args, **kwargs)
-            self._engines += 1
+            nested = self._in
+            nested.engines += 1
             try:
                 result = method(engine, *args, **kwargs)
             finally:
-                self._engines -= 1
-            if not self._engines and not self.off:
+                nested.engines -= 1
+            if not nested.engines and not self.off:
                 self._guard.run(CaptureOperation.HOOK, self._called, engine, label)
             return result
 
@@ -222,12 +247,13 @@ class _Boundary:
             # In backward it is activation checkpointing that calls them again.
             if self.off or compiling or threading.get_ident() != self._thread or in_backward():
                 return call(module, *args, **kwargs)
-            self._depth += 1
+            nested = self._in
+            nested.depth += 1
             try:
                 result = call(module, *args, **kwargs)
             finally:
-                self._depth -= 1
-            if not self._depth and not self.off:
+                nested.depth -= 1
+            if not nested.depth and not self.off:
                 self._guard.run(
                     CaptureOperation.HOOK, self._called, module, f"{type(module).__name__}.forward"
                 )
@@ -247,10 +273,10 @@ class _Boundary:
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
                 uncompiled(optimizer)
-            elif optimizer is self._alone() and self._depth == 1 and not self._engines:
+            elif optimizer is self._alone() and self._in.depth == 1 and not self._in.engines:
                 # What `stepped` would do. Nothing here can fail.
                 self._again += 1
-                self._any = self._due = True
+                self._any = self._in.due = True
             else:
                 self.stepped(optimizer)
 

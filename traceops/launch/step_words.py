@@ -31,5 +31,7 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
             line += (
                 f"; {another}{name} is within {one.steps_within[name]} of {steps}, so steps are of two kinds"
             )
+        beside = sum(one.steps_beside.values())
+        line += f"; {beside} steps of optimizers in other threads are not counted" if beside else ""
         lines.append(line)
     return lines

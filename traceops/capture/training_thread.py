@@ -1,0 +1,42 @@
+"""Which thread's steps are a training's, where several threads train."""
+
+from __future__ import annotations
+
+import threading
+
+from traceops.capture.after_backward import in_backward
+
+_SILENT = 20  # steps of other threads without one of the captured training: that has ended
+
+
+class Nesting(threading.local):
+    """What a thread is in: optimizers and modules, methods of engines, a step that ends where the outermost returns."""
+
+    depth = 0
+    engines = 0
+    due = False
+
+
+class Trainer:
+    """The thread whose training is captured where several train at once, each with optimizers of its own (Hogwild).
+
+    It is the first one. Another takes over once that has ended, or no longer steps. An optimizer that has stepped in it
+    counts wherever it steps: the threads of a parameter server take turns.
+    """
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._steps = 0  # of it, when another last stepped
+        self._others = 0  # steps of others since then
+
+    def is_other(self, known: bool, steps: int) -> bool:
+        """Whether the optimizer that steps now is another training's. steps: that were counted so far."""
+        thread = threading.get_ident()
+        if known or thread == self._thread or in_backward():
+            return False
+        self._others = self._others + 1 if steps == self._steps else 1
+        self._steps = steps
+        if self._others <= _SILENT and any(one.ident == self._thread for one in threading.enumerate()):
+            return True
+        self._thread, self._others = thread, 0
+        return False
