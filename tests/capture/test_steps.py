@@ -1,5 +1,6 @@
 import sys
 import threading
+import time
 
 import pytest
 
@@ -321,6 +322,34 @@ def test_a_thread_that_trains_behind_the_first_one_is_counted(watched):
     assert len(ends) == 30
     train()
     assert len(ends) == 60, "the first thread has ended"
+
+
+@pytest.mark.torch
+def test_a_thread_that_goes_on_where_the_first_one_only_waits_is_counted(watched):
+    """And where that comes again, its optimizer is another training's: they made steps of two kinds."""
+    torch = pytest.importorskip("torch")
+    boundary, ends = watched()
+
+    def train(steps):
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        for _ in range(steps):
+            optimizer.step()
+        return optimizer
+
+    optimizer = train(5)
+    second = threading.Thread(target=lambda: (train(150), wait.wait(60)))
+    wait = threading.Event()
+    second.start()
+    deadline = time.monotonic() + 60
+    while sum(map(sum, (boundary.ends().ends.values(), boundary.ends().beside.values()))) < 155:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    optimizer.step()
+    wait.set()
+    second.join(60)
+    told = boundary.ends()
+    assert told.beside == {"SGD.step": 101} and told.ends == {"SGD.step": 55} and not told.within
+    assert len(ends) == 55
 
 
 @pytest.mark.torch

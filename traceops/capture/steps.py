@@ -116,7 +116,7 @@ class _Boundary:
         self._undo: list[Callable[[], Any]] = []
         self.off = False
         self._in = Nesting()
-        self._trainer = Trainer()
+        self._trainer = Trainer(self._learn_anew)
         self._any = False  # optimizer has stepped since the gradient scaler's last update
         self._ends: Counter[str] = Counter()
         self._within: Counter[str] = Counter()
@@ -127,6 +127,9 @@ class _Boundary:
         self._thread = threading.get_ident()
         self._after_backward = AfterBackward()
         self._undo.append(self._after_backward.remove)
+
+    def _learn_anew(self) -> None:
+        self._detector = StepDetector()
 
     def ends(self) -> StepEnds:
         """What was taken for the end of a step so far."""

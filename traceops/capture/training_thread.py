@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from traceops.capture.after_backward import in_backward
 
-_SILENT = 20  # steps of other threads without one of the captured training: that has ended
+_SILENT = 100  # steps of other threads without one of the captured training: that has ended
 
 
 class Nesting(threading.local):
@@ -22,9 +23,12 @@ class Trainer:
 
     It is the first one. Another takes over once that has ended, or no longer steps. An optimizer that has stepped in it
     counts wherever it steps: the threads of a parameter server take turns.
+
+    taken: called where another takes over, whose optimizers make steps by themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Callable[[], None]) -> None:
+        self._taken = taken
         self._thread: int | None = None
         self._steps = 0  # of it, when another last stepped
         self._others = 0  # steps of others since then
@@ -38,5 +42,7 @@ class Trainer:
         self._steps = steps
         if self._others <= _SILENT and any(one.ident == self._thread for one in threading.enumerate()):
             return True
+        if self._thread is not None:
+            self._taken()
         self._thread, self._others = thread, 0
         return False
