@@ -17,6 +17,7 @@ from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import RunLock
+from traceops.launch import run_document
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import LauncherGuard, TorchrunResult
@@ -28,7 +29,7 @@ ERRORS = [
     RuntimeError("no"),
     MemoryError(),
 ]
-_ARITHMETIC = ("_exit_code", "shell_code")
+_ARITHMETIC = ("exit_code", "shell_code")
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,8 @@ def own_signals():
 def launched(tmp_path, monkeypatch):
     """Runs the launcher around a training that has just ended, into a new folder each time."""
     numbers = count()
-    monkeypatch.setattr(session, "git_state", lambda folder: None)
-    monkeypatch.setattr(session, "software_versions", dict)
+    monkeypatch.setattr(run_document, "git_state", lambda folder: None)
+    monkeypatch.setattr(run_document, "software_versions", dict)
     monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
 
     def run(returncode, damage=lambda out: None):

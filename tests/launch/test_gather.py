@@ -17,6 +17,7 @@ import traceops.launch.session as session
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.core.errors import UsageError
+from traceops.launch import run_document
 from traceops.launch.display import Screen
 from traceops.launch.gather import gathering
 from traceops.launch.gather.collector import Collector, Refused, digest_of
@@ -190,8 +191,8 @@ def said(monkeypatch):
 def launched(monkeypatch):
     """The launcher around a training that a function plays."""
     handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
-    monkeypatch.setattr(session, "git_state", lambda folder: None)
-    monkeypatch.setattr(session, "software_versions", dict)
+    monkeypatch.setattr(run_document, "git_state", lambda folder: None)
+    monkeypatch.setattr(run_document, "software_versions", dict)
     monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
 
     def launch(plan, training):
