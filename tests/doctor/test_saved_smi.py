@@ -213,6 +213,38 @@ def test_a_server_of_mps_wants_the_exclusive_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+         "NVIDIA driver is installed and running.", "install the NVIDIA driver"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "the driver was updated under it"),
+        ("Failed to initialize NVML: Unknown Error", "a container that lost its devices"),
+    ],
+)  # fmt: skip
+def test_nvidia_smi_that_failed(line: str, advice: str, tmp_path: Path) -> None:
+    look = one(check_files(saved(tmp_path, a=f"$ nvidia-smi\n{line}\n")).looks, "NVIDIA driver")
+    assert look.level == "error" and look.advice.startswith(advice) and line[:60] in look.why
+    later = f"{line}\n{table({})}"  # it works since
+    assert not wrong(check_files(saved(tmp_path, b=later)).looks)
+    with pytest.raises(InputError):
+        check_files(saved(tmp_path, c=f"We saw '{line}' last week.\n"))
+
+
+def test_a_gpu_whose_numbers_cannot_be_read_is_no_other_model(tmp_path: Path) -> None:
+    """As Lambda's page on a GSP that does not answer shows it; a number that is missing alone says nothing."""
+    row = "ERR!  ERR! ERR!    ERR! / ERR! |      0MiB / 16160MiB |    ERR!      Default |"
+    sick = table({"name": "Tesla T4"}, {"name": "ERR!", "ecc": "ERR!", "mig": "ERR!"})
+    start = sick.rindex("| N/A   41C") + 1
+    sick = sick[:start] + row + sick[sick.index("\n", start) :]
+    looks = check_files(saved(tmp_path, a=sick)).looks
+    assert wrong(looks) == {"lost GPU": "error"}
+    assert one(looks, "lost GPU").found == "GPU1 at 0000:1a:00.0 (ERR! in place of its numbers)"
+    assert one(looks, "GPUs").found == "1 × Tesla T4, 16 GiB"
+    power = table({"name": "Tesla T4"}, {"name": "Tesla T4", "draw": "ERR!"}).replace("ERR!W", "ERR!")
+    assert not wrong(check_files(saved(tmp_path, b=power)).looks)
+
+
+@pytest.mark.parametrize(
     ("line", "label"),
     [
         ("GPU3: 0000:5F:00.0: Unknown Error", "GPU3 at 0000:5f:00.0"),

@@ -41,7 +41,8 @@ def told_gpus(outputs: Outputs) -> tuple[ToldGpus, ...]:
         count = outputs.smi.listed or len(gpus)
         told.append(_all(count, gpus if len(gpus) == count else ()))
     if outputs.table is not None and (table := outputs.table.table) is not None:
-        cut = table.half or table.cut  # a name that is cut off differs from the whole one and is the same
+        # a name that is cut off differs from the whole one of the same GPU
+        cut = table.half or table.unread or table.cut
         gpus = table.smi.gpus
         told.append(ToldGpus(bus_ids=_bus_ids(gpus)) if cut else _all(len(gpus), gpus))
     if outputs.listed is not None:

@@ -10,7 +10,7 @@ from traceops.machine.bug_report import driver_log, is_bug_report
 from traceops.machine.nvlink import Links, named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.smi_list import ListedGpu, lists_of_gpus, the_same_gpus
-from traceops.machine.smi_table import LostGpu, Table, lost_gpus, of_one_machine, tables
+from traceops.machine.smi_table import LostGpu, Table, failure, lost_gpus, of_one_machine, tables
 from traceops.machine.smi_text import fabric_states, listed_gpus, waiting
 from traceops.machine.torch_environment import TorchEnvironment, parse_environment
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
@@ -36,10 +36,11 @@ class SmiOutput:
 
 @dataclass(frozen=True)
 class TableOutput:
-    """nvidia-smi alone. table: None where it only names GPUs that it could not reach."""
+    """nvidia-smi alone. table: None where it only names GPUs that it could not reach, or failed, and why."""
 
     table: Table | None
-    lost: tuple[LostGpu, ...]
+    lost: tuple[LostGpu, ...] = ()
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,15 @@ def _smi(text: str, smi: Smi | None, problems: list[str]) -> SmiOutput | None:
 def _table(text: str, smi: Smi | None, problems: list[str]) -> TableOutput | None:
     found, lost = tables(text), lost_gpus(text)
     if not found:
-        return TableOutput(None, lost) if lost else None
+        failed = failure(text) if smi is None else None
+        return TableOutput(None, lost, failed) if lost or failed else None
     table = of_one_machine(found)
     if table is None:
         problems.append(SEVERAL_TABLES)
         return None
     if table.half and smi is None:
         problems.append(NOT_WHOLE_TABLE.format(table.half))
-    return TableOutput(table, lost)
+    return TableOutput(table if table.smi.gpus else None, (*lost, *table.unread))
 
 
 def _links(text: str, problems: list[str]) -> LinkOutput | None:

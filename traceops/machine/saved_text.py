@@ -20,6 +20,8 @@ _MARKS = (
     b"CUDA used to build PyTorch",
     b"GPU models and configuration",
     b"the device handle for",
+    b"NVIDIA-SMI has failed",
+    b"Failed to initialize NVML",
     b"Fabric",
     b"<nvidia_smi_log",
     b"NVRM: ",

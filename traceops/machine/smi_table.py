@@ -30,21 +30,15 @@ _LOST = re.compile(
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])?: {0,4}(\S.{0,60})",
     re.IGNORECASE,
 )
+_FAILED = re.compile(
+    r"^[ \t]{0,20}(NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    r"|Failed to initialize NVML: \S[^\n]{0,80}?)\.?(?: Make sure[^\n]{0,100})?[ \t]{0,20}$",
+    re.M,
+)
 CUT = "..."
+_ERROR = "ERR!"
 _GIB = 1024
 _MOST_CELL = 400
-
-
-@dataclass(frozen=True)
-class Table:
-    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
-
-    The memory of a GPU whose name is cut off is a part of its name: RTX 3090 and 3060 look alike without it.
-    """
-
-    smi: Smi
-    cut: bool
-    half: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +54,21 @@ class LostGpu:
         if self.index is None:
             return f"the GPU at {self.bus_id}" if self.bus_id else "a GPU"
         return f"GPU{self.index}" + (f" at {self.bus_id}" if self.bus_id else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
+
+    unread: GPUs of which nvidia-smi read errors in place of numbers; they are not among the others.
+
+    The memory of a GPU whose name is cut off is a part of its name: RTX 3090 and 3060 look alike without it.
+    """
+
+    smi: Smi
+    cut: bool
+    half: int
+    unread: tuple[LostGpu, ...] = ()
 
 
 def tables(text: str) -> list[Table]:
@@ -91,6 +100,12 @@ def lost_gpus(text: str) -> tuple[LostGpu, ...]:
     )
 
 
+def failure(text: str) -> str | None:
+    """Why nvidia-smi printed nothing else, in its words; None where it does not say so."""
+    found = _FAILED.findall(text)
+    return found[-1] if found else None
+
+
 class _Reading:
     """A table while it is read."""
 
@@ -101,6 +116,8 @@ class _Reading:
         self._last: int | None = None
         self._half = 0
         self._cut = False
+        self._fails = False  # the open one's name or errors could not be read
+        self._unread: list[LostGpu] = []
 
     def read(self, line: str) -> None:
         cells = [cell.strip() for cell in line[line.index("|") :].strip().strip("|").split("|")]
@@ -111,8 +128,9 @@ class _Reading:
 
     def end(self) -> Iterator[Table]:
         self._half += self._open is not None
-        if self._gpus:
-            yield Table(Smi(self._driver, self._cuda, tuple(self._gpus.values())), self._cut, self._half)
+        if self._gpus or self._unread:
+            smi = Smi(self._driver, self._cuda, tuple(self._gpus.values()))
+            yield Table(smi, self._cut, self._half, tuple(self._unread))
 
     def _row(self, left: str, middle: str, right: str) -> None:
         """The rows of a GPU: its name, what it uses, and from driver 450 on its MIG."""
@@ -120,6 +138,12 @@ class _Reading:
         if name is not None and place is not None:
             self._half += self._open is not None
             self._open, self._last = _named(name, place, right), None
+            self._fails = _ERROR in (name[2], right)
+        elif self._open is not None and right.startswith(_ERROR) and (self._fails or right.endswith(_ERROR)):
+            self._unread.append(
+                LostGpu(self._open.index, self._open.bus_id, f"{_ERROR} in place of its numbers")
+            )
+            self._open = None
         elif self._open is not None and use is not None:
             gpu, self._open = _using(self._open, left, middle, use), None
             self._cut |= CUT in gpu.name

@@ -41,12 +41,17 @@ DRIVER = Rule(
     id="TO-D501",
     title="The NVIDIA driver does not answer",
     fires=(
-        "Error where files or the PCI bus show GPUs and nvidia-smi shows none, or where nvidia-smi says that it cannot "
-        "reach one; warning where nvidia-smi hangs and nothing shows a GPU."
+        "Error where files or the PCI bus show GPUs and nvidia-smi shows none, where a saved nvidia-smi failed, or "
+        "where it cannot reach a GPU; warning where nvidia-smi hangs and nothing shows a GPU."
     ),
     advice="Look for the driver in sudo dmesg | grep -i -e nvrm -e xid; load it, or reboot the host.",
     judged_by=JudgedBy.DOCTOR,
 )
+
+
+_MISMATCH = "Driver/library version mismatch"
+_RELOAD = "the driver was updated under it: reboot, or unload and load the nvidia modules"
+_LOAD = "install the NVIDIA driver, or load it: sudo modprobe nvidia; see dmesg | grep NVRM"
 
 
 def judge_container(
@@ -92,8 +97,8 @@ def _driver_trouble(
     if gpus or not platform.has_gpus:
         return []
     said = problem or "it shows none"
-    if "Driver/library version mismatch" in said:
-        advice = "the driver was updated under it: reboot, or unload and load the nvidia modules"
+    if _MISMATCH in said:
+        advice = _RELOAD
     elif "device handle" in said or "is lost" in said:
         advice = "a GPU fell off the bus: sudo dmesg | grep -iE 'xid|nvrm'; power the host off and on"
     elif timed_out:
@@ -103,11 +108,22 @@ def _driver_trouble(
     elif platform.kind:
         advice = "start the container with its GPUs: docker run --gpus all, with nvidia-container-toolkit on the host"
     else:
-        advice = "install the NVIDIA driver, or load it: sudo modprobe nvidia; see dmesg | grep NVRM"
+        advice = _LOAD
     return [
         Look(host, "driver", "NVIDIA driver", "does not answer", "error",
              f"GPUs are there and nvidia-smi does not show them: {said}", advice, rule=DRIVER.id)
     ]  # fmt: skip
+
+
+def judge_failed(said: str, host: str) -> Look:
+    """nvidia-smi that failed, by its words alone: whether it ran in a container they do not tell."""
+    advice = _RELOAD if _MISMATCH in said else _LOAD
+    if "Unknown Error" in said:
+        advice = (
+            f"a container that lost its devices (after systemctl daemon-reload): start it again; else {_LOAD}"
+        )
+    why = f"nvidia-smi says: {said}"
+    return Look(host, "driver", "NVIDIA driver", "does not answer", "error", why, advice, rule=DRIVER.id)
 
 
 def judge_lost(lost: Sequence[LostGpu], host: str) -> list[Look]:

@@ -18,7 +18,7 @@ from traceops.rules.machine_gpu_health import RULES as HEALTH
 from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
 from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
 from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
-from traceops.rules.machine_platform import IOMMU_ACS, judge_lost
+from traceops.rules.machine_platform import IOMMU_ACS, judge_failed, judge_lost
 from traceops.rules.machine_saved_table import judge_list, judge_table
 from traceops.rules.machine_saved_torch import judge_environment
 from traceops.rules.machine_xids import XID, judge_xids
@@ -68,6 +68,8 @@ def judge_outputs(
 def _of_gpus(told: Outputs, host: str) -> tuple[list[Look], set[str]]:
     """What the fullest of the outputs says of the GPUs, and the rules that it decides."""
     looks = judge_lost(told.table.lost if told.table else (), host)
+    if told.table is not None and told.table.failed is not None and told.smi is None:
+        looks.append(judge_failed(told.table.failed, host))
     decided = {look.rule for look in looks}
     if told.smi is not None:
         return [*looks, *(look for look in judge_gpus(told.smi.smi, host) if look.rule != OTHERS.id)], decided
