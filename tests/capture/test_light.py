@@ -19,6 +19,7 @@ from traceops.capture.light import window as window_module
 from traceops.capture.light.cupti import Cupti, loaded_library
 from traceops.capture.light.torch_device import activities_of
 from traceops.capture.light.window import STEPS, LightWindow
+from traceops.capture.schedule import NEVER
 from traceops.core.light_log import KERNEL, LIGHT_FILE, MAGIC, MEMCPY, MEMSET, ROW
 
 native = pytest.importorskip("traceops.capture.light._cupti")
@@ -287,13 +288,17 @@ def alone(own, give_way):
     yield
 
 
+def train_one(window, gpu, step, at=lambda step: None):
+    window.step_begins(step)
+    at(step)
+    now = time.time_ns()
+    gpu.device.ran(10, now, now + 5, "gemm")
+    window.step_ended(step)
+
+
 def train(window, gpu, steps, at=lambda step: None):
     for step in range(steps):
-        window.step_begins(step)
-        at(step)
-        now = time.time_ns()
-        gpu.device.ran(10, now, now + 5, "gemm")
-        window.step_ended(step)
+        train_one(window, gpu, step, at)
 
 
 def read(folder):
@@ -325,6 +330,43 @@ def test_a_script_that_ends_before_has_none(gpu, tmp_path):
     window.give_way("the capture ended")
     assert list(tmp_path.iterdir()) == [] and window.record["why"] == {"window": "the capture ended"}
     assert gpu.device.value("fake_enabled").value == 0
+
+
+def test_another_one_behind_a_later_window_takes_its_place(gpu, tmp_path):
+    window = LightWindow(tmp_path, 3, 5, alone)
+    train(window, gpu, 30)
+    assert window.idle_until(30) == NEVER
+    window.again(40)
+    assert window.idle_until(30) == 40, "it looks out for other profilers from there on"
+    for step in range(30, 60):
+        train_one(window, gpu, step)
+    header, rows = read(tmp_path)
+    assert header["steps"] == window.record["steps"] == list(range(43, 43 + STEPS))
+    assert sum(row[6] == KERNEL for row in rows) == STEPS + 1 and window.idle_until(60) == NEVER
+    assert window.record["source"] == "cupti" and gpu.device.value("fake_enabled").value == 0
+
+
+def test_what_was_recorded_stays_where_another_one_does_not_come_to_its_end(gpu, tmp_path):
+    window = LightWindow(tmp_path, 3, 5, alone)
+    train(window, gpu, 30)
+    before, written = dict(window.record), (tmp_path / LIGHT_FILE).read_bytes()
+    window.again(40)
+    for step in range(30, 45):
+        train_one(window, gpu, step)
+    assert window.is_open and window.record == before
+    window.give_way("the capture ended")
+    assert window.record == before and (tmp_path / LIGHT_FILE).read_bytes() == written
+    assert gpu.device.value("fake_enabled").value == 0
+
+
+def test_one_that_is_due_and_never_came_does_not_keep_the_next_one_out(gpu, tmp_path):
+    """A window was asked for that takes the steps of the first one."""
+    window = LightWindow(tmp_path, 3, 5, alone)
+    window.again(12)
+    assert window.idle_until(0) == 5 - window_module.AFTER
+    for step in range(12, 40):
+        train_one(window, gpu, step)
+    assert read(tmp_path)[0]["steps"] == list(range(15, 15 + STEPS))
 
 
 def test_a_profiler_that_is_at_work_is_left_alone(gpu, tmp_path):

@@ -132,10 +132,16 @@ def test_the_launcher_asks_once_and_says_why(tmp_path, look):
     assert len(look.said) == 1
 
 
+def test_on_gpus_it_asks_where_cupti_has_left_all_ranks(tmp_path, look):
+    write(tmp_path / "run", device={"type": "cuda"}, detached={"done": True, "why_not": None})
+    assert look(53) is None and look(73) == LaterWindow(1, 103, 2, 4, why="slower")
+
+
 @pytest.mark.parametrize(
     "more",
     [
         {"device": {"type": "cuda"}},
+        {"device": {"type": "cuda"}, "detached": {"done": False, "why_not": "CUDA 12.4 is too old"}},
         {"schedule": asdict(Schedule(skip_first=1))},
         {"windows": []},
         {"status": "given_way"},
@@ -143,7 +149,8 @@ def test_the_launcher_asks_once_and_says_why(tmp_path, look):
         {"world_size": 4},
     ],
     ids=[
-        "a GPU",
+        "a GPU, and no word of CUPTI",
+        "a GPU where CUPTI stays",
         "a schedule of the user's",
         "no window yet",
         "gave way",

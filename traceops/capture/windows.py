@@ -114,6 +114,8 @@ class Windows:
         memory = None if self._watchers is None else self._watchers.memory
         if window.with_memory and memory is not None:
             memory.begin_history()
+        if self.light is not None:
+            self.light.again(longer.later[-1].end)
         return True
 
     def step_ended(self, step: int) -> None:

@@ -164,14 +164,14 @@ class SecondWindow:
 
 
 def _may_have_another(ranks: Sequence[RankManifest]) -> bool:
-    """All ranks have the default schedule's window and nothing else, and none has a GPU: there it would cost more."""
+    """All ranks have the default schedule's window and nothing else, and CUPTI is in none of them any more."""
     return (
         bool(ranks)
         and len(ranks) == ranks[0].world_size
         and all(
             rank.status == "running"
             and rank.failure is None
-            and rank.device.get("type") == "cpu"
+            and (rank.device.get("type") == "cpu" or (rank.detached is not None and rank.detached["done"]))
             and rank.script_profiler is None
             and rank.schedule == asdict(Schedule())
             and [(one.index, one.complete) for one in rank.windows] == [(0, True)]

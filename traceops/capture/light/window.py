@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ class LightWindow:
     """Told where steps begin and end. Its errors end it alone, and `record` says what became of it.
 
     first: step in which it begins. before_others: calls back just before any profiler but the given one starts.
-    detaching: ends CUPTI behind it.
+    detaching: ends CUPTI behind it. Another one may come behind a later window (`again`); `record` is of the latest one
+    that recorded something.
     """
 
     def __init__(
@@ -48,14 +49,20 @@ class LightWindow:
         self._path = folder / LIGHT_FILE
         self._rank, self._first = rank, first
         self._before_others = before_others
-        self._sources: list[Source] = [Cupti(detaching=detaching), TorchDevice(detaching)]
+        self._detaching = detaching
+        self._again: int | None = None
+        self._scope = ExitStack()
+        self.record: LightRecord | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._sources: list[Source] = [Cupti(detaching=self._detaching), TorchDevice(self._detaching)]
         self._source: Source | None = None
         self._timer: StepTimer | None = None
-        self._scope = ExitStack()
         self._mark: Any = None
         self._marks = 0
+        self._why: dict[str, str] = {}
         self._done = False
-        self.record: LightRecord | None = None
 
     @property
     def is_open(self) -> bool:
@@ -65,12 +72,20 @@ class LightWindow:
         """The first step from `step` on whose begin or end it has to hear of."""
         if self.is_open:
             return step
-        if self._done or step > self._first:
-            return NEVER
-        return max(step, self._first - AFTER)
+        ahead = [first for first in (None if self._done else self._first, self._again) if first is not None]
+        due = [first for first in ahead if first >= step]
+        return max(step, min(due) - AFTER) if due else NEVER
+
+    def again(self, window_end: int) -> None:
+        """Have another one behind the window that ends before this step."""
+        self._again = window_end + AFTER
 
     def step_begins(self, step: int) -> None:
         """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it."""
+        if self._again is not None and not self.is_open and step >= self._again - AFTER:
+            contained(self._scope.close)
+            self._first, self._again = self._again, None
+            self._prepare()
         if self._done or step not in (self._first - AFTER, self._first) or not uses_gpu():
             return
         self._guarded(self._open if step == self._first else self._watch)
@@ -115,7 +130,6 @@ class LightWindow:
         if torch.cuda.is_current_stream_capturing():
             self._ended(None, _CAPTURING)
             return
-        reasons: dict[str, str] = {}
         for source in _possible(self._sources, torch):
             try:
                 why = source.start()
@@ -127,8 +141,7 @@ class LightWindow:
             if why is None:
                 self._source = source
                 break
-            reasons[source.name] = why
-        self.record = _nothing(reasons)
+            self._why[source.name] = why
         if self._source is None:
             self._ended(None)
             return
@@ -177,12 +190,7 @@ class LightWindow:
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
         write_whole(self._path, _packed(header, found))
-        self._ended(source)
-        assert self.record is not None
-        self.record |= {
-            "source": source.name, "file": f"{self._path.parent.name}/{LIGHT_FILE}",
-            "steps": steps, "step_ms": durations,
-        }  # fmt: skip
+        self._ended(source, steps=steps, step_ms=durations)
 
     def _other_profiler(self) -> None:
         if self._source is None:
@@ -190,23 +198,30 @@ class LightWindow:
         else:
             self.give_way(_OTHER)
 
-    def _ended(self, source: Source | None, why: str | None = None) -> None:
-        """Let go of everything; `why` nothing was recorded by a source that had begun."""
+    def _ended(
+        self,
+        source: Source | None,
+        why: str | None = None,
+        *,
+        steps: Sequence[int] = (),
+        step_ms: Sequence[float] = (),
+    ) -> None:
+        """Let go of everything. steps, step_ms: what was recorded; `why` nothing was, by a source that had begun."""
         self._done = True
         self._mark = self._timer = None
         contained(self._scope.close)
-        record = self.record or _nothing({})
-        calls = [list(call) for one in self._sources for call in getattr(one, "calls", [])]
-        reasons = dict(record["why"])
         if why is not None:
-            reasons["window" if source is None else source.name] = why
-        self.record = {**record, "why": reasons, "calls": calls}
+            self._why["window" if source is None else source.name] = why
+        calls = [list(call) for one in self._sources for call in getattr(one, "calls", [])]
         self._sources = []
-
-
-def _nothing(why: dict[str, str]) -> LightRecord:
-    """The record of a window in which nothing was recorded; why: by source."""
-    return {"source": None, "why": why, "file": None, "steps": [], "step_ms": [], "calls": []}
+        whole = bool(steps) and source is not None
+        if not whole and self.record is not None and self.record["file"] is not None:
+            return  # that of an earlier one is there still
+        self.record = LightRecord(
+            source=source.name if whole and source is not None else None, why=self._why,
+            file=f"{self._path.parent.name}/{LIGHT_FILE}" if whole else None,
+            steps=list(steps), step_ms=list(step_ms), calls=calls,
+        )  # fmt: skip
 
 
 @contextmanager
