@@ -13,6 +13,7 @@ import pytest
 
 from traceops.capture.observing import signs, step_clock
 from traceops.capture.observing.observer import Observer
+from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.core.step_log import EVENT, RECORD, RECORDED, SKIPPED, SPAN
@@ -358,8 +359,30 @@ def test_looks_at_slow_steps_have_a_budget(tmp_path):
     way = observer._way
     way.usual_ns, now = 1e6, way.begun_ns + int(1e9)
     assert observer._slow(now)
-    observer._slow_looks = 100
-    assert observer._slow(now), "the first ones are free"
-    observer._slow_looks = 100 + int(0.003 * 1e9 / observer._cost_ns) + 1
+    while observer._pace.has_left(now):
+        observer._pace.looked(30_000, early=True)
     assert not observer._slow(now)
     assert observer._slow(now + int(1e9)), "time brings more"
+
+
+def test_looks_become_rare_when_the_free_ones_are_over():
+    pace, cost = Pace(0), 150_000
+    assert pace.cost_ns == cost, "what the thread that trains pays, not the 30 µs that a look takes"
+    assert pace.pause_ns() == pytest.approx(cost / 0.005)
+    free = 0
+    while pace.pause_ns() < cost / 0.001:
+        pace.looked(30_000, early=False)
+        free += 1
+    assert free == pytest.approx(50e6 / cost, abs=1) and pace.pause_ns() == pytest.approx(cost / 0.0005)
+
+
+def test_waking_up_to_find_slow_steps_leaves_half_for_looking_at_them():
+    pace = Pace(0)
+    while pace.has_left(0, to_find=True):
+        pace.woken()
+    looks = 0
+    while pace.has_left(0):
+        pace.looked(30_000, early=True)
+        looks += 1
+    assert looks == pytest.approx(7.5e6 / 150_000, abs=2)
+    assert pace.has_left(int(60e9)) and pace.has_left(int(60e9), to_find=True), "time brings more"

@@ -11,6 +11,7 @@ from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
+from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.signs import (
     COMPILED,
     Compilations,
@@ -25,9 +26,6 @@ from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
 
-COST = 0.001  # of the time: what looking at stacks may take, as far as it is seen from the thread that looks
-_LEAST_S, _MOST_S = 0.01, 0.2  # between two looks
-_SLOWER_AFTER = 30_000  # samples: then half as often, so that a run of days does not fill the disk
 _FLUSH_S = 2.0
 _COUNTERS_S = 1.0
 _BYTES_NS = 250_000_000  # between two looks at what tensors hold, at the end of steps
@@ -35,8 +33,6 @@ _RARER_AFTER = 2_000  # of them: then half as often
 _JOIN_S = 2.0
 _SLOW = 1.3  # times the usual step: from then on a step is looked at more closely
 _SLOW_STEP_NS, _SLOW_LOOKS = 5e6, 50.0  # between two looks in it: so long, or so many looks in all
-# Of the time, beyond so many: a busy machine makes every second step a slow one.
-_SLOW_COST, _SLOW_FREE = 0.003, 100
 _LONG_NS = 50e6
 _MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand for
 
@@ -63,10 +59,8 @@ class Observer:
         self._way = short_way() if way is None else way
         self._device: int | None = None
         self._looking = False  # until the first step is over: what comes before it is the program's start
-        self._cost_ns = 30_000.0  # of a look; the first ones are slower
-        self._slow_looks = 0
         self._clock = StepClock(self._way)
-        self._begun_ns = self._way.begun_ns
+        self._pace = Pace(self._way.begun_ns)
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
         self._under_profiler = self._after_window = False
@@ -165,7 +159,7 @@ class Observer:
         due = 0.0
         while True:
             now = time.perf_counter_ns()
-            wait_ns = self._pause_ns()
+            wait_ns = self._pace.pause_ns()
             if due <= now:
                 # Looks at even intervals would see an even program always at the same places.
                 drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
@@ -178,10 +172,11 @@ class Observer:
                 since = max(last, self._way.begun_ns) if slow else last
                 weight = min(begin - since, int(_MOST_WEIGHT * wait_ns))
                 self._stacks.sample(self._step, max(weight, 0) // 1000)
-                self._slow_looks += slow and begin < due
-                self._cost_ns += 0.05 * (time.perf_counter_ns() - begin - self._cost_ns)
+                self._pace.looked(time.perf_counter_ns() - begin, early=begin < due)
                 last = begin
-            elif not self._looking:
+            elif self._looking:
+                self._pace.woken()
+            else:
                 last = begin
             if begin - counted > _COUNTERS_S * 1e9:
                 counted = begin
@@ -190,25 +185,19 @@ class Observer:
                 flushed = begin
                 self._write()
 
-    def _pause_ns(self) -> float:
-        """Between two looks, on average."""
-        seconds = min(max(self._cost_ns / COST / 1e9, _LEAST_S), _MOST_S)
-        return 1e9 * seconds * (1 << min(self._stacks.count // _SLOWER_AFTER, 6))
-
     def _slow(self, now: int) -> bool:
         """Whether the step that goes on takes longer than it should, and there is time left to look at such steps."""
         usual = self._way.usual_ns
         if usual <= 0 or now - self._way.begun_ns <= _SLOW * usual:
             return False
-        spare = _SLOW_COST * (now - self._begun_ns)
-        return (self._slow_looks - _SLOW_FREE) * self._cost_ns < spare
+        return self._pace.has_left(now)
 
     def _wake_ns(self, now: int, due: float) -> float:
         """When to look next: in a step that takes longer than usual soon, for there are few of them."""
         usual, begun = self._way.usual_ns, self._way.begun_ns
         if self._looking and self._slow(now):
             return min(due, now + max(_SLOW_STEP_NS, (now - begun) / _SLOW_LOOKS))
-        if self._looking and usual >= _LONG_NS:  # of short steps there are so many that waking up would cost
+        if self._looking and usual >= _LONG_NS and self._pace.has_left(now, to_find=True):
             return min(due, begun + _SLOW * usual + 1e6)
         return due
 

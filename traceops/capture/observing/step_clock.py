@@ -15,8 +15,8 @@ from traceops.core.step_log import CORE_WAIT_NS, EVENT, MOST_CORE_WAIT, MOST_US,
 _MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
 _TAKE_NS = 200_000_000  # between looks at the events: one at a time, each would find the caches cold
-_EVENTS_COST = 0.001  # of the time: what the events may take
-_MOST_EVENT_NS = 200_000  # an event that took longer was interrupted
+_EVENTS_COST = 0.0005  # of the time: what the events may take
+_MOST_EVENT_NS = 1_000_000  # an event that took longer was interrupted
 # What the first events may take beyond that, so that each step of a short training has one. Of shorter steps an event
 # is too great a part.
 _FREE_NS, _LONG_NS = 20_000_000, 8e6
