@@ -1,14 +1,16 @@
-"""The cost of a step's end outside windows, in a step bound by its host: short stretches with the capture and without.
+"""The cost of a step's end outside windows, in a step bound by its host: single steps with the capture and without.
 
 python step_end.py KIND:SECONDS…    KIND: resnet, llama, or the ms of a step of many small operators
 
-A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. In every second
-stretch of steps it is told of each step's end, in the others it hears nothing and takes no samples. So what else the
-machine does meets both alike, which it does not in blocks of a second. Beside that, each call is timed by itself.
+A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. By turns it is
+told of the ends of two steps, and samples the host in them, and hears nothing of the next two. So what else the machine
+does meets both alike, which it does not in longer stretches. Each call is timed by itself too. RAW names a folder for
+the times of all steps, in ns.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
@@ -18,17 +20,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from behind_models import KINDS, training
-from cupti_common import CUDA, beside, say, sync
-from observe_cost import hooked, interval, whole_capture
+from cupti_common import CUDA, say, sync
+from numpy.typing import NDArray
+from observe_cost import hooked, whole_capture
 from observe_pairs import host, until_takes
 
+from traceops.capture import stepping
+from traceops.capture.observing import pace, step_clock
 from traceops.capture.progress import read_progress
+
+# The clock goes on in the steps without: what is due by it is to come as often as if it did not.
+step_clock._EVENTS_COST /= 2
+stepping._LONG_WAY_NS *= 2
+# And what is free at its start is no part of a long training.
+step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
 
 
 def micro(folder: Path) -> dict[str, float]:
     """What the parts of a step's end take here by themselves, in µs."""
-    import os
-
     number = os.open(folder / "one", os.O_CREAT | os.O_WRONLY)
     text = b" " * 256
     schedstat = Path("/proc/thread-self/schedstat")
@@ -57,47 +66,56 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     observer = capture._watchers.observer
     step_ends = hooked(capture)
     seen = read_progress(folder)  # as the launcher does: from then on the heartbeat goes to memory
-    count = max(8, round(60 / ms))
     calls: list[float] = []
-    stretches: list[float] = []
+    wall: list[float] = []
     cpu: list[float] = []
     until = time.monotonic() + seconds
-    while time.monotonic() < until or len(stretches) % 2 == 0:
-        on = len(stretches) % 2 == 1
-        if on:
-            capture._way.rest()
-            observer.step_ended(recorded=True)
-            observer.step_begins(recorded=False)
-            step()
-            step_ends()
-        else:
-            step()
-        sync()
-        began, cpu_began = time.perf_counter(), time.process_time()
-        for _ in range(count):
+    sync()
+    while time.monotonic() < until:
+        capture._way.begun_ns = time.perf_counter_ns()
+        for on in (True, True, False, False):
+            observer._looking = on
+            began, cpu_began = time.perf_counter_ns(), time.process_time_ns()
             step()
             if on:
                 called = time.perf_counter_ns()
                 step_ends()
                 calls.append((time.perf_counter_ns() - called) / 1e3)
-        sync()
-        stretches.append((time.perf_counter() - began) / count)
-        cpu.append((time.process_time() - cpu_began) / count)
-        if on:
-            capture._way.rest()
-            observer.step_ended(recorded=False)
-            observer.step_begins(recorded=True)
-    told = {}
-    for name, values in (("wall", stretches), ("cpu", cpu)):
-        told[name] = [round(value, 5) for value in interval(beside(values))]
+            wall.append(time.perf_counter_ns() - began)
+            cpu.append(time.process_time_ns() - cpu_began)
+    told = {
+        name: [round(value, 5) for value in _on_by_off(values)]
+        for name, values in (("wall", wall), ("cpu", cpu))
+    }
+    if "RAW" in os.environ:
+        np.save(Path(os.environ["RAW"]) / f"{kind}.npy", np.array([wall, cpu]))
     say(
-        part="step_end", kind=kind, step_ms=round(1e3 * float(np.median(stretches[::2])), 4),
-        pairs=len(stretches) // 2, steps=count, **told,
+        part="step_end", kind=kind, step_ms=round(float(np.median(wall)) / 1e6, 4), fours=len(wall) // 4, **told,
         call_us=[round(float(one), 2) for one in np.quantile(calls, (0.05, 0.5, 0.95, 0.99))],
         call_mean_us=round(float(np.mean(calls)), 2), samples=observer.samples, trouble=observer.trouble,
         taken=[one.memory for one in seen], failure=str(capture.failure), short=type(capture._way).__name__,
     )  # fmt: skip
     capture.__exit__(None, None, None)
+
+
+def _on_by_off(took: list[float]) -> tuple[float, float, float]:
+    """Of two steps with and two without in turn: with ÷ without, and its 95 % interval by resampling.
+
+    Each two with are held to the mean of the two before and the two behind. Of the differences, over the median step,
+    it is the mean without the tenth on either side. What a step's end takes is far less than what that cuts off.
+    """
+    twos = np.array(took[: len(took) // 4 * 4]).reshape(-1, 2).mean(axis=1)
+    on, off = twos[2::2], (twos[1:-1:2] + twos[3::2]) / 2
+    more = (on - off) / float(np.median(took))
+    drawn = np.random.default_rng(0)
+    means = [_middle(drawn.choice(more, len(more))) for _ in range(1000)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return 1 + _middle(more), 1 + float(low), 1 + float(high)
+
+
+def _middle(values: NDArray[np.float64]) -> float:
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def main() -> None:
