@@ -295,6 +295,7 @@ def test_the_threads_of_a_sweep_are_trainings_of_their_own(watched):
                 turn.wait(60)
                 if one == number:
                     optimizer.step()
+        turn.wait(60)  # a thread that has ended leaves its place to the others
 
     threads = [threading.Thread(target=train, args=(number,)) for number in range(3)]
     for one in threads:

@@ -8,7 +8,7 @@ from traceops.launch.step_words import steps_told
 
 
 def told(ends, within):
-    return steps_told([SimpleNamespace(rank=0, step_ends=ends, steps_within=within)])
+    return steps_told([SimpleNamespace(rank=0, step_ends=ends, steps_within=within, steps_beside={})])
 
 
 @pytest.mark.parametrize(
