@@ -9,10 +9,12 @@ from traceops.core.findings import Confidence
 from traceops.hangs.crash_kinds import LATER, RULE_OF
 from traceops.hangs.crash_words import crash_statement, did_what, own_line
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
+from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Root
 from traceops.hangs.roots import DIED, HOST, NETWORK
 
 _MOST_TEXT = 420
+_MOST_OUTLIVED = 2
 
 
 def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
@@ -29,6 +31,18 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
     if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
         return [crash_root(crashes[0]), *(replace(root, confidence="medium") for root in explained)]
     return explained
+
+
+def with_outlived(root: Root, log: Sequence[LogEvent]) -> Root:
+    """A rank that died for a reason that nobody tells, with what was outlived: it may have to do with that."""
+    if root.rule != DIED or root.crash is not None:
+        return root
+    before = [one for one in log if one.kind == "outlived" and (one.rank is None or one.rank in root.ranks)]
+    told = tuple(
+        (f"{one.path}:{one.line}", f"{one.text[:_MOST_TEXT]} (the log goes on with steps after it)")
+        for one in before[-_MOST_OUTLIVED:]
+    )
+    return replace(root, evidence=(*root.evidence, *told))
 
 
 def _by_exception(root: Root) -> bool:

@@ -15,7 +15,7 @@ from traceops.hangs import without_record, words
 from traceops.hangs.aftermath import aftermath, without_own_end
 from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.carried import with_carried
-from traceops.hangs.crash_roots import with_crashes
+from traceops.hangs.crash_roots import with_crashes, with_outlived
 from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
@@ -121,7 +121,7 @@ def _roots(
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
-    roots = with_crashes(roots or reported, crashes)
+    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes)]
     if not roots:
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)

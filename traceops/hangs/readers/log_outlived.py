@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from traceops.hangs.evidence import LogEvent, LogKind
+from traceops.hangs.evidence import LogEvent
 from traceops.traces.text_lines import blocks
 
 # A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
@@ -29,16 +29,10 @@ _BEFORE = 200  # bytes of a line before its step that are looked at
 # there on, and only those that are beyond the steps in between.
 _BUFFERED = 1 << 16
 _WENT_ON = 50  # lines after an exception that was outlived before: it was outlived again
-_FAILURES: tuple[LogKind, ...] = (
-    "error", "memory", "cuda", "nccl", "connection", "timeout", "mismatch", "missing", "monitor",
-)  # fmt: skip
 
 
 def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, those that were not its end as 'outlived'. Raises InputError where it cannot be read.
-
-    Where processes ended in the end and nothing else that is told explains it, all stay as they are.
-    """
+    """The events of a log, those that were not its end as 'outlived'. Raises InputError where it cannot be read."""
     lines = sorted({event.line for event in events if event.kind not in ("status", "trouble", "outlived")})
     if not lines:
         return events
@@ -54,8 +48,7 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
         for event in events
         if not (event.kind == "status" and _is_before(event.line, outlived))
     )
-    kinds = {event.kind for event in judged}
-    return events if "exit" in kinds and kinds.isdisjoint(_FAILURES) else judged
+    return judged
 
 
 def _raised_at(event: LogEvent) -> tuple[str, str, int | None] | None:
