@@ -145,6 +145,14 @@ def test_of_many_ranks_a_few_are_drawn_those_of_findings_first(real: Report) -> 
     assert MOST_RANKS == 8
 
 
+def test_a_finding_of_steps_that_were_not_recorded_has_no_place_in_it(real: Report) -> None:
+    """The evaluations in steps 50, 100 and 150 were to be seen in step 10."""
+    late = next(finding for finding in real.findings if finding.rule == "TO-S001")
+    assert finding_place(replace(late, steps=(50, 4)), real) == (4, 1)
+    assert finding_place(replace(late, steps=(50, 100)), real) is None
+    assert finding_place(replace(late, steps=()), real) is not None
+
+
 def test_a_report_that_no_summary_draws_has_none() -> None:
     page = Page(render_html(sample_report()))
     assert not [text for text in page.scripts() if "canvas" in text]

@@ -265,6 +265,19 @@ def machine(tmp_path, source="ddp4", **more):
     return observed(run_of(tmp_path, source), *[even()] * 4, looks=looks)
 
 
+def test_what_waiting_for_cores_may_explain_is_not_said_to_be_without_a_sign(tmp_path):
+    """nanoGPT beside another program: 'nothing shows why', below a first sentence on cores."""
+    facts = [["g", n, f"GPU-{n}", "H200", 1980, 700.0] for n in range(4)]
+    looks = [*facts, *(line for t in range(1, 9) for line in look(t, waits=0.4, hog=97.0))]
+    steps = even()
+    for at in range(10, 200, 10):
+        steps[at] = Step(450.0)
+    report = observed(run_of(tmp_path), *[steps] * 4, looks=looks)
+    assert "of the run, and nothing but waiting for cores (TO-W002) shows why" in terminal_of(
+        report, tmp_path
+    )
+
+
 def test_a_hog_on_a_ranks_cores(tmp_path):
     [told] = found(machine(tmp_path, waits=0.4, hog=97.0), "TO-W002")
     assert (told.cause, told.ranks, told.severity) == ("shared_cores", (1,), "warning")

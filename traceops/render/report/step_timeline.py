@@ -78,14 +78,17 @@ def detail_step(report: Report) -> int | None:
 
 
 def finding_place(finding: Finding, report: Report) -> Place | None:
-    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either."""
+    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either.
+
+    None too where it names steps of the run and none of them was recorded.
+    """
     detail = report.detail
     if detail is None:
         return None
     drawn = {rank.rank for step in detail.steps for rank in step.ranks}
     lengths = {step.step: step.length_ns for step in detail.steps if step.step in finding.steps}
     rank = next((rank for rank in finding.ranks if rank in drawn), None)
-    if rank is None and not lengths:
+    if not lengths and (rank is None or finding.steps):
         return None
     return max(lengths, key=lambda step: lengths[step]) if lengths else detail_step(report), rank
 

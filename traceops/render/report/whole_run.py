@@ -14,6 +14,7 @@ from traceops.render.document import Block, Chart, Heading, Section, TableBlock,
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.report.model import Report
 from traceops.report.whole_run import HostRow, OccasionRow, StepsRow, WholeRunRows
+from traceops.rules.machine_use import MACHINE
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
@@ -82,7 +83,7 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
         if one.share_pct >= 1 and one.cause != "unknown"
     ]
     told += [
-        f"{percent_text(one.share_pct)} of the run, and nothing shows why ({one.times} times, "
+        f"{percent_text(one.share_pct)} of the run, and nothing {_but_cores(report)}shows why ({one.times} times, "
         f"{ms_text(one.more_ms)} ms each)"
         for one in rows.occasions
         if _is_open(one) and report.summary.step_kinds is None
@@ -98,6 +99,11 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
     if odd:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
     return f"{said}{': ' + '; '.join(told) if told else ''}."
+
+
+def _but_cores(report: Report) -> str:
+    waits = any(one.rule == MACHINE.id and one.cause == "shared_cores" for one in report.findings)
+    return f"but waiting for cores ({MACHINE.id}) " if waits else ""
 
 
 def _is_open(one: OccasionRow) -> bool:
