@@ -122,11 +122,18 @@ def main(arguments: Sequence[str]) -> None:
     folders = dict(argument.partition("=")[::2] for argument in arguments or ("tests/data=tests/data",))
     before = _PAGE.read_text() if _PAGE.is_file() else ""
     said = [
-        one for one in examples_in(before) if not one.run.startswith(tuple(f"{name}/" for name in folders))
+        replace(one, text=quoted(one.text))
+        for name, folder in folders.items()
+        for one in said_of(name, Path(folder))
     ]
-    for name, folder in folders.items():
-        said += [replace(one, text=quoted(one.text)) for one in said_of(name, Path(folder))]
-    _PAGE.write_text(page(sorted(said, key=lambda one: not one.run.startswith("tests/data/"))))
+    again = {one.run for one in said}  # also threads, which have names of their own
+    kept = (
+        one
+        for one in examples_in(before)
+        if one.run not in again and not one.run.startswith(tuple(f"{name}/" for name in folders))
+    )
+    said = sorted((*kept, *said), key=lambda one: not one.run.startswith("tests/data/"))
+    _PAGE.write_text(page(said))
 
 
 if __name__ == "__main__":

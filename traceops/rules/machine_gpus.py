@@ -97,7 +97,7 @@ def _all(smi: Smi, host: str) -> Look:
     memories = [gpu.memory for gpu in smi.gpus if gpu.memory]
     if len(names) > 1:
         found += f"; {_gib(min(memories))} to {_gib(max(memories))} GiB" if memories else ""
-        why = "different GPUs in one job: the slowest sets the pace, the one with least memory what fits"
+        why = "different GPUs in one job: the slowest sets the pace, and the smallest memory what fits"
         return Look(
             host, "GPU", "GPUs", found, "note", why, _equal_ones(smi.gpus, names), facts, rule=UNLIKE_GPUS.id
         )
