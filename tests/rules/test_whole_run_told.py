@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -291,6 +292,16 @@ def test_a_strangers_process(tmp_path):
     [told] = found(machine(tmp_path, stranger=4242), "TO-W002")
     assert (told.cause, told.ranks) == ("other_process", (1,))
     assert "pid 4242 holds 5.4 GB, busy there for 55 % of the time" in told.message
+
+
+def test_kernels_that_wait_on_a_shared_gpu_are_no_cost_of_the_stranger(tmp_path):
+    """A step took as long where no kernel waited, for its host sets the pace."""
+    with tarfile.open(DATA / "faults" / "shared_gpu.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    [told] = found(analyze(tmp_path / "shared_gpu"), "TO-W002")
+    assert told.cause == "other_process" and told.impact_ms is None
+    assert "nothing of rank 0 runs on it for 26.6 of 33.6 ms while kernels are queued" in told.message
+    assert told.message.endswith("cannot be told while both are there.")
 
 
 def test_a_stranger_is_the_reason_that_a_late_ranks_headline_has(tmp_path):

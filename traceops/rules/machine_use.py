@@ -62,6 +62,7 @@ RULES = (MACHINE,)
 _PEERS = 2.0  # times what its peers wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count
 _ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
+_QUEUED_PCT = 10.0  # of the step: kernels that wait for the device while nothing of this run is on it
 _CLOCK = 0.93  # of the peers' clock
 _LOST_PCT = 10.0  # of the CPU time that was wanted, to a quota or the hypervisor
 _TAKEN = {  # of one rank, and of several; of what
@@ -179,14 +180,17 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
             "" if first.busy_pct is None else f", busy there for {percent_text(first.busy_pct)} of the time"
         )
         memory = "" if first.bytes is None else f" holds {size_text(first.bytes)}"
+        queued, shown = _queued(use.rank, inputs)
         return MACHINE.finding(
             "warning",
             "high" if late or first.busy_pct is not None else "medium",
-            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}.",
+            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}."
+            f"{queued}",
             [
                 Evidence("pid", first.pid, rank=use.rank),
                 Evidence("memory", first.bytes, "bytes", rank=use.rank),
                 Evidence("busy", first.busy_pct, "% of the GPU's time", rank=use.rank),
+                *shown,
             ],
             ranks=[use.rank],
             cause="other_process",
@@ -210,6 +214,24 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
         ranks=[use.rank],
         cause=cause,
     )
+
+
+def _queued(rank: int, inputs: Inputs) -> tuple[str, tuple[Evidence, ...]]:
+    """What else the recorded steps show where kernels of this rank wait, and nothing of it runs; else nothing.
+
+    It is no cost: a host that sets the pace does so too where each of its kernels starts late.
+    """
+    times = next((one for one in inputs.run.ranks if one.summary.rank == rank), None)
+    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
+    if times is None or share is None or share < _QUEUED_PCT:
+        return "", ()
+    idle = times.mean_ms("idle_dependency")
+    text = (
+        f" In the recorded steps nothing of rank {rank} runs on it for {ms_text(idle)} of {ms_text(times.step_ms)} ms "
+        "while kernels are queued. How much of that is the other process's, and how much the pace of the rank's host, "
+        "cannot be told while both are there."
+    )
+    return text, (Evidence("idle_dependency", stored(idle), "ms/step", rank=rank),)
 
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
