@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import defaultdict
 
 from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
+from traceops.hangs.readers.log_attempts import FATAL, Attempts
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
-from traceops.hangs.readers.log_exits import Exit, Exits
+from traceops.hangs.readers.log_frames import LineFrames
 from traceops.hangs.readers.log_passing import tries_again
 from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, ToldFields, told_by
+from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_stalls import timed_out_rank
 from traceops.hangs.readers.log_suspects import Suspects
@@ -20,7 +20,6 @@ from traceops.hangs.readers.log_tracebacks import (
     SURVIVED,
     Raised,
     Tracebacks,
-    fatal_frame,
     is_bare_exception,
     is_frame,
     operation_in,
@@ -31,17 +30,6 @@ from traceops.hangs.readers.relevant_lines import relevant_lines
 __all__ = ["read_log", "records_from_log"]
 
 _STACK_OF_FAILED = "Stack trace of the failed collective:"
-_STACK_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
-_FATAL = "Fatal Python error: "
-_FATAL_SIGNALS = {
-    f"{_FATAL}Segmentation fault": signal.SIGSEGV,
-    f"{_FATAL}Aborted": signal.SIGABRT,
-    f"{_FATAL}Bus error": signal.SIGBUS,
-    f"{_FATAL}Floating-point exception": signal.SIGFPE,
-    f"{_FATAL}Illegal instruction": signal.SIGILL,
-}
-_CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
-_MOST_FRAMES = 200
 _MOST_SPEAKERS = 1 << 14
 # Threads that end a process repeat, in other words, what was said before.
 _TERMINATE = "terminate called after throwing an instance of "
@@ -71,9 +59,6 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     return reader.finish()
 
 
-_SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
-
-
 def _ends_nothing(text: str) -> bool:
     """Whether it is Ray's word on a process that ended, or the driver's on what a program survives."""
     return any(words in text for words in OF_RAY) or (
@@ -88,20 +73,13 @@ class _LogReader:
         self._speakers = Speakers(rank)
         self._lines = LogicalLines()
         self._events = EventList(path)
-        self._exits = Exits()
-        self._launched: list[Exit] = []
-        self._unsure: list[Exit] = []
-        self._pids: dict[int, int] = {}
-        self._killed: list[tuple[int, OpenEvent]] = []
+        self._attempts = Attempts()
+        self._frames = LineFrames()
         self._tracebacks: defaultdict[int | None, Tracebacks] = defaultdict(Tracebacks)
         self._open: set[int | None] = set()  # speakers in the middle of a traceback
         self._said = False  # a line that is not indented, and not of a traceback, has come
         self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
-        self._failed: tuple[int | None, OpenEvent] | None = None  # whose stack of a failed collective comes
-        self._fatal: tuple[int | None, OpenEvent, bool] | None = None
-        self._reported = 0  # the line in which a launcher last reported a rank's end
-        self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
         self._retried: list[
             tuple[int, int | None, str]
@@ -115,9 +93,9 @@ class _LogReader:
         """Whether the next lines matter, whatever they hold."""
         if self._lines.is_open:
             return True
-        if self._thrown is not None or self._exits.is_open:
+        if self._thrown is not None or self._attempts.is_open:
             return True
-        return bool(self._open) or self._failed is not None or self._fatal is not None
+        return bool(self._open) or self._frames.is_open
 
     def read(self, number: int, line: str) -> None:
         for its_number, whole in self._lines.take(number, line):
@@ -126,21 +104,15 @@ class _LogReader:
     def _take(self, number: int, line: str) -> None:
         self._last = number
         rank, body = self._speakers.split(line)
-        if self._failed is not None and self._stack_of_failed(rank, body):
-            return
-        if self._fatal is not None and self._stack_of_fatal(rank, body):
-            return
-        if (ended := self._exits.take(number, body)) is not None:
-            self._end(ended)
+        if self._frames.take(rank, body) or self._attempts.take(number, body):
             return
         if self._traceback(number, rank, body):
             return
         self._said = self._said or bool(body.strip() and not body[0].isspace())
-        if any(words in body for words in RESTARTS):
-            self._boundaries.append(number)
-        if _FATAL in body:
-            text = body[body.index(_FATAL) :]
-            self._fatal = (rank, self._events.add("error", rank, number, text), False)
+        self._attempts.look_for_restart(number, body)
+        if FATAL in body:
+            text = body[body.index(FATAL) :]
+            self._frames.of_fatal(rank, self._events.add("error", rank, number, text))
             return
         if _TERMINATE in body:
             self._thrown = body.partition(_TERMINATE)[2].strip(" '")
@@ -152,7 +124,7 @@ class _LogReader:
                 return
         if _STACK_OF_FAILED in body:
             open_event = self._events.recent("timeout", rank, lambda event: not event.frames)
-            self._failed = None if open_event is None else (rank, open_event)
+            self._frames.of_failed(rank, open_event)
             return
         self._told(number, rank, body)
 
@@ -204,8 +176,8 @@ class _LogReader:
                     same.amend(frames=frames)
                 return same
         open_event = self._events.add(told.kind, rank, number, told.text, **fields)
-        if told.pid is not None and len(self._killed) < _MOST_SPEAKERS:
-            self._killed.append((told.pid, open_event))
+        if told.pid is not None:
+            self._attempts.killed(told.pid, open_event)
         return open_event
 
     def _timed_out(self, rank: int, number: int, body: str) -> None:
@@ -246,7 +218,7 @@ class _LogReader:
 
     def _traceback(self, number: int, rank: int | None, body: str) -> bool:
         """Whether the line is one of a traceback."""
-        reported = self._exits.rank
+        reported = self._attempts.reported_rank
         if rank is None and reported is not None and ("traceback :" in body or reported in self._open):
             rank = reported  # torchrun's report shows the error file of this rank
         if rank not in self._tracebacks:
@@ -297,68 +269,10 @@ class _LogReader:
         """Whether it was printed, and is in an error file too."""
         return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
-    def _stack_of_failed(self, rank: int | None, body: str) -> bool:
-        """Whether the line is a frame of the failed collective's stack; others may come in between."""
-        assert self._failed is not None
-        speaker, open_event = self._failed
-        match = _STACK_FRAME.match(body)
-        if match is None:
-            if not body.strip() or (rank == speaker and not body.startswith("#")):
-                self._failed = None
-            return False
-        if rank not in (None, speaker) or int(match[1]) != len(open_event.event.frames):
-            return True
-        if len(open_event.event.frames) < _MOST_FRAMES:
-            frame = Frame(match[2], match[3], int(match[4]))
-            open_event.amend(frames=(*open_event.event.frames, frame))
-        return True
-
-    def _stack_of_fatal(self, rank: int | None, body: str) -> bool:
-        assert self._fatal is not None
-        speaker, open_event, inside = self._fatal
-        if rank != speaker:
-            return False
-        if _CURRENT.match(body):
-            self._fatal = (speaker, open_event, True)
-            return True
-        frame = fatal_frame(body)
-        if frame is not None:
-            if inside and len(open_event.event.frames) < _MOST_FRAMES:
-                open_event.amend(frames=(*open_event.event.frames, frame))
-            return True
-        if (
-            (inside and open_event.event.frames)
-            or "Traceback" in body
-            or body.startswith("Extension modules")
-        ):
-            self._fatal = None
-        return False
-
-    def _end(self, ended: Exit) -> None:
-        if ended.pid is not None and ended.sure:
-            if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
-                self._boundaries.append(
-                    self._reported
-                )  # this rank ended before: another run in the same file
-            self._pids[ended.pid] = ended.ranks[0]
-            self._reported = ended.line
-        (self._launched if ended.sure else self._unsure).append(ended)
-        for exits in (self._launched, self._unsure):
-            del exits[_MOST_SPEAKERS:]
-
     def finish(self) -> tuple[LogEvent, ...]:
         for number, line in self._lines.flush():
             self._take(number, line)
-        # A node's or a task's count is a rank only where nobody counts the ranks themselves.
-        for ended in self._launched or self._unsure:
-            self._events.add(
-                "exit", None, ended.line, ended.text,
-                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
-            )  # fmt: skip
-        for pid, open_event in self._killed:
-            if pid in self._pids:
-                open_event.amend(accused=(self._pids[pid],))
-        self._place_fatal()
+        self._attempts.add_to(self._events)
         events = self._events.in_order()
         if all(event.kind == "status" or _ends_nothing(event.text) for event in events):
             # a paste of the last line only, or with Ray's word on it
@@ -374,20 +288,4 @@ class _LogReader:
                 if (cut := self._tracebacks[rank].cut_off(self._at_head)) is not None:
                     self._events.add("trouble", rank, *cut)
             events = self._events.in_order()
-        for first in reversed(self._boundaries):  # an attempt before the last explains only itself
-            latest = tuple(event for event in events if event.line > first)
-            if any(not event.text.startswith(_SLURM) for event in latest):
-                return latest
-        return events
-
-    def _place_fatal(self) -> None:
-        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
-        for words, code in _FATAL_SIGNALS.items():
-            open_events = [
-                open_event
-                for open_event in self._events.all_of("error", None)
-                if words in open_event.event.text
-            ]
-            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
-            if len(open_events) == len(ranks) == 1:
-                open_events[0].amend(rank=ranks[0])
+        return self._attempts.latest(events)

@@ -1,0 +1,98 @@
+"""The processes that ended in a log, and where another attempt begins in it."""
+
+from __future__ import annotations
+
+import signal
+
+from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.log_events import EventList, OpenEvent
+from traceops.hangs.readers.log_exits import Exit, Exits
+from traceops.hangs.readers.log_rules import RESTARTS
+
+FATAL = "Fatal Python error: "
+_FATAL_SIGNALS = {
+    f"{FATAL}Segmentation fault": signal.SIGSEGV,
+    f"{FATAL}Aborted": signal.SIGABRT,
+    f"{FATAL}Bus error": signal.SIGBUS,
+    f"{FATAL}Floating-point exception": signal.SIGFPE,
+    f"{FATAL}Illegal instruction": signal.SIGILL,
+}
+_SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
+_MOST = 1 << 14  # of exits, and of kills
+
+
+class Attempts:
+    """Collects the exits that launchers tell, and whose they were."""
+
+    def __init__(self) -> None:
+        self._exits = Exits()
+        self._launched: list[Exit] = []
+        self._unsure: list[Exit] = []
+        self._pids: dict[int, int] = {}
+        self._killed: list[tuple[int, OpenEvent]] = []
+        self._reported = 0  # the line in which a launcher last reported a rank's end
+        self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
+
+    @property
+    def is_open(self) -> bool:
+        return self._exits.is_open
+
+    @property
+    def reported_rank(self) -> int | None:
+        """The rank that torchrun's report is at."""
+        return self._exits.rank
+
+    def take(self, number: int, body: str) -> bool:
+        """Whether the line tells that a process ended."""
+        ended = self._exits.take(number, body)
+        if ended is None:
+            return False
+        if ended.pid is not None and ended.sure:
+            if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
+                # This rank ended before: another run in the same file.
+                self._boundaries.append(self._reported)
+            self._pids[ended.pid] = ended.ranks[0]
+            self._reported = ended.line
+        (self._launched if ended.sure else self._unsure).append(ended)
+        for exits in (self._launched, self._unsure):
+            del exits[_MOST:]
+        return True
+
+    def look_for_restart(self, number: int, body: str) -> None:
+        """Note where the ranks start again."""
+        if any(words in body for words in RESTARTS):
+            self._boundaries.append(number)
+
+    def killed(self, pid: int, event: OpenEvent) -> None:
+        """The kernel killed a process, whose rank an exit may tell."""
+        if len(self._killed) < _MOST:
+            self._killed.append((pid, event))
+
+    def add_to(self, events: EventList) -> None:
+        """The exits, and the ranks of what is known by a process or a signal."""
+        # A node's or a task's count is a rank only where nobody counts the ranks themselves.
+        for ended in self._launched or self._unsure:
+            events.add(
+                "exit", None, ended.line, ended.text,
+                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
+            )  # fmt: skip
+        for pid, event in self._killed:
+            if pid in self._pids:
+                event.amend(accused=(self._pids[pid],))
+        self._place_fatal(events)
+
+    def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+        """Those of the last attempt that tells anything: one before it explains only itself."""
+        for first in reversed(self._boundaries):
+            latest = tuple(event for event in events if event.line > first)
+            if any(not event.text.startswith(_SLURM) for event in latest):
+                return latest
+        return events
+
+    def _place_fatal(self, events: EventList) -> None:
+        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
+        for words, code in _FATAL_SIGNALS.items():
+            told = [one for one in events.all_of("error", None) if words in one.event.text]
+            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
+            if len(told) == len(ranks) == 1:
+                told[0].amend(rank=ranks[0])
