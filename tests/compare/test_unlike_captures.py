@@ -101,6 +101,8 @@ def test_other_steps_decide_nothing(before: Edit, now: Edit, why: str, cure: str
             None,
             None,
         ) and row.reason in why + told.why
+    assert {row.outcome for row in result.metrics} <= {"inconclusive", "informative"}
+    assert all(row.mde_pct is None for row in result.metrics)  # nor what 'would have been found'
     assert any(told.why in said for said in result.warnings)
     assert [check.status for check in result.checks] == ["not_evaluated"]
     forced = compare(base, head, force=True)

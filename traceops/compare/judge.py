@@ -68,7 +68,7 @@ def measure(
 def _left_open(row: MetricChange, why: str) -> MetricChange:
     """A metric of steps that are not of one kind: its numbers are shown, and nothing is claimed of them."""
     if row.threshold_pct is None:
-        return replace(row, reason=why)
+        return replace(row, outcome="informative", reason=why, mde_pct=None)
     return replace(row, outcome="inconclusive", reason=why, p=None, low_pct=None, high_pct=None, mde_pct=None)
 
 

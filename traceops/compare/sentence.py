@@ -33,7 +33,7 @@ def sentence(comparison: Comparison) -> str:
         unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
         if unlike is not None:
             return (
-                f"Inconclusive: {unlike.why}. The step time is not judged by that: {values_text(step)}. "
+                f"Inconclusive: {unlike.why}. So the step time is not judged: {values_text(step)}. "
                 f"To have it judged, {unlike.cure}.{_open_text(comparison)}"
             )
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""

@@ -33,22 +33,9 @@ _HEAD = 1 << 16
 _DEEPEST = 4
 _MOST_FILES = 20_000
 _SKIPPED = (
-    ".pt.trace.json",
-    ".pt.trace.json.gz",
-    ".html",
-    ".csv",
-    ".py",
-    ".pyc",
-    ".png",
-    ".svg",
-    ".json.gz",
-    ".csv.gz",
-    ".pkl.gz",
-    ".pickle.gz",
-    ".tar.gz",
-    ".tgz",
-    ".zip",
-)
+    ".pt.trace.json", ".pt.trace.json.gz", ".html", ".csv", ".py", ".pyc", ".png", ".svg", ".json.gz",
+    ".csv.gz", ".pkl.gz", ".pickle.gz", ".tar.gz", ".tgz", ".zip",
+)  # fmt: skip
 _TEXTS = (".log", ".txt", ".out", ".err")
 _OURS = re.compile(
     rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name": ?"traceops"'

@@ -190,11 +190,8 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("connection", "unhandled system error", ()),
     ("connection", "Connection closed by", _TRIES_AGAIN),
     ("connection", "Connection reset by peer", _TRIES_AGAIN),
-    (
-        "connection",
-        "Connection refused",
-        ("socket has failed to connect", *_TRIES_AGAIN),
-    ),  # torch tries again, and says so
+    # Torch tries again, and says so.
+    ("connection", "Connection refused", ("socket has failed to connect", *_TRIES_AGAIN)),
     ("connection", "Broken pipe", _TRIES_AGAIN),
     ("connection", "ait timeout after", ()),
     ("connection", "Socket Timeout", ()),
