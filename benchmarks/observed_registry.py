@@ -42,11 +42,11 @@ PROGRAMS: tuple[Program, ...] = (
     Program("all troubles at once", ("{small}/all_at_once.py",), seconds=31, planted=True, needs=2),
     Program("tensor parallel", (*_LLAMA, "--tp", "--layers=8"), "field", seconds=28, needs=2),
     Program("ResNet-50, DDP", ("{small}/resnet_train.py",), seconds=29),
-    Program("Lightning", ("lit_train.py",), "field", seconds=29),
+    Program("Lightning", ("lit_train.py",), "field", seconds=29, needs=2),
     Program(
         "minGPT-ddp",
         ("main.py", "data_config.path=text.txt", "data_config.truncate=1.0", "trainer_config.max_epochs=1"),
-        "minGPT-ddp", seconds=23, data="mingpt", packages=True,
+        "minGPT-ddp", seconds=23, data="mingpt", packages=True, needs=2,
     ),
     Program("FSDP2, compiled", (*_LLAMA, "--compile", "--ckpt"), "field", seconds=43),
     Program(  # half of its layers: compiling all of them takes a minute
