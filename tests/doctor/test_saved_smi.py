@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from looks_help import DATA, one, wrong
+from saved_help import HEAD as NVSMI
 from saved_help import saved, smi_text
 
 from traceops.core.errors import InputError
 from traceops.doctor.model import Checkup
 from traceops.doctor.saved_files import check_files
-from traceops.machine.saved_programs import SEVERAL_LISTS, SEVERAL_TABLES
+from traceops.machine.saved_programs import ONLY_TROUBLE, SEVERAL_LISTS, SEVERAL_TABLES
 from traceops.machine.smi_list import lists_of_gpus, the_same_gpus
 from traceops.machine.smi_table import lost_gpus, of_one_machine, tables
 from traceops.machine.torch_environment import parse_environment
@@ -176,6 +177,38 @@ def test_the_last_of_several_tables_counts_and_other_machines_are_told(tmp_path:
     with pytest.raises(InputError) as problem:
         check_files(saved(tmp_path, c=lists))
     assert SEVERAL_LISTS in str(problem.value)
+
+
+PERFORMANCE = """
+GPU 00000000:{bus}:00.0
+    Performance State                     : P0
+    Clocks Throttle Reasons
+        Idle                              : Not Active
+        Applications Clocks Setting       : Active
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : {heat}
+            HW Thermal Slowdown           : {heat}
+            HW Power Brake Slowdown       : Not Active
+        SW Thermal Slowdown               : Not Active
+"""
+
+
+def test_a_part_of_nvidia_smi_q_tells_of_trouble_alone(tmp_path: Path) -> None:
+    """The doctor itself asks for nvidia-smi -q -d PERFORMANCE,TEMPERATURE, and refused it."""
+    head = NVSMI.format(count=2)
+    parts = [PERFORMANCE.format(bus=bus, heat=heat) for bus, heat in (("19", "Not Active"), ("3B", "Active"))]
+    checkup = check_files(saved(tmp_path, a=head + "".join(parts)))
+    assert wrong(checkup.looks) == {"throttled": "warning"}
+    assert (
+        one(checkup.looks, "throttled").found == "GPU1: the hardware cuts the clocks to half or less for heat"
+    )
+    assert states(checkup)["TO-D001"] == states(checkup)["TO-D005"] == "not_evaluated"
+    assert "TO-D010" not in {look.rule for look in checkup.looks if look.level == "ok"}
+    assert [problem for _, problem in checkup.problems] == [ONLY_TROUBLE]
+    three = NVSMI.format(count=3) + parts[0] + parts[1] + parts[1].replace("3B", "5D")
+    assert one(check_files(saved(tmp_path, c=three)).looks, "throttled").found.startswith("GPU1, GPU2: ")
+    with pytest.raises(InputError, match="give the whole output"):
+        check_files(saved(tmp_path, b=head + parts[0]))
 
 
 def test_a_piece_about_the_fabric_tells_of_trouble_alone(tmp_path: Path) -> None:

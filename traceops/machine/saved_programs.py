@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from traceops.machine.bug_report import driver_log, is_bug_report
 from traceops.machine.nvlink import Links, named_gpus, p2p_matrices, parse_nvlink_status
-from traceops.machine.smi import Smi, parse_smi
+from traceops.machine.smi import Smi, SmiGpu, parse_parts, parse_smi
 from traceops.machine.smi_list import ListedGpu, lists_of_gpus, the_same_gpus
 from traceops.machine.smi_table import LostGpu, Table, failure, lost_gpus, of_one_machine, tables
 from traceops.machine.smi_text import fabric_states, listed_gpus, waiting
@@ -16,6 +16,9 @@ from traceops.machine.torch_environment import TorchEnvironment, parse_environme
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
 
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
+ONLY_TROUBLE = "of nvidia-smi -q a part is there: only trouble in it is told; give the whole output"
+    "of nvidia-smi -q a part is there: trouble in it is told, and nothing called sound; give the whole output"
+)
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
 SEVERAL_LINKS = (
     "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
@@ -55,6 +58,7 @@ class LinkOutput:
 class Outputs:
     """What programs printed about one host; None where nothing holds it.
 
+    parts: GPUs of which nvidia-smi -q -d tells a part, where that is trouble of one of them.
     fabric: states of GPUs that wait for it, from a piece of nvidia-smi -q, which never tells that none does.
     """
 
@@ -66,6 +70,7 @@ class Outputs:
     p2p: Mapping[tuple[int, int], str] | None = None
     log: DriverLog | None = None
     fabric: tuple[str, ...] | None = None
+    parts: tuple[SmiGpu, ...] | None = None
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -82,24 +87,38 @@ def read_programs(text: str) -> tuple[Outputs, tuple[str, ...]]:
     problems: list[str] = []
     of_links: list[str] = []
     smi = parse_smi(text)
+    parts = None if smi is None or smi.gpus else _parts(text)
     nvlink = _links(text, of_links)
     read = Outputs(
-        smi=_smi(text, smi, problems),
+        smi=_smi(text, smi, problems, parts=parts is not None),
         table=_table(text, smi, problems),
         listed=_list(text, problems, said=bool(of_links)),
         environment=parse_environment(text),
         nvlink=nvlink,
         p2p=_p2p(text, problems),
         log=_log(text),
+        parts=parts,
         fabric=None if smi is not None and smi.gpus else tuple(waiting(fabric_states(text))) or None,
     )
     return read, (*problems, *of_links)
 
 
-def _smi(text: str, smi: Smi | None, problems: list[str]) -> SmiOutput | None:
+def _parts(text: str) -> tuple[SmiGpu, ...] | None:
+    parts = parse_parts(text)
+    return parts if any(map(_in_trouble, parts)) else None
+
+
+def _in_trouble(gpu: SmiGpu) -> bool:
+    return bool(
+        any(one.endswith("slowdown") for one in gpu.reasons)
+        or gpu.uncorrectable or gpu.broken or gpu.pending or gpu.recovery or gpu.compute_mode == "Prohibited"
+    )  # fmt: skip
+
+
+def _smi(text: str, smi: Smi | None, problems: list[str], *, parts: bool) -> SmiOutput | None:
     if smi is None or not smi.gpus:
         if smi is not None or "<nvidia_smi_log" in text:
-            problems.append(NOT_WHOLE)
+            problems.append(ONLY_TROUBLE if parts else NOT_WHOLE)
         return None
     whole, listed = len(smi.gpus), listed_gpus(text)
     if whole < listed:

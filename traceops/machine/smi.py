@@ -102,6 +102,14 @@ def parse_smi(told: str) -> Smi | None:
     return Smi(_text(root, "driver_version"), _text(root, "cuda_version"), gpus)
 
 
+def parse_parts(told: str) -> tuple[SmiGpu, ...]:
+    """GPUs of which ``nvidia-smi -q -d …``, or one that is cut off, tells a part: what lacks has its default."""
+    root = None if _ROOT in told else smi_tree(told, cut_off=True)
+    return (
+        () if root is None else tuple(_gpu(_index(one, 0, chosen=False), one) for one in root.findall("gpu"))
+    )
+
+
 def _xml(told: str) -> ET.Element | None:
     begin, end = told.find(_ROOT), told.find(_END)
     try:

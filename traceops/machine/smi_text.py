@@ -54,8 +54,11 @@ _REASON_NAMES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_se
 _WHOLE = ("product_name", "performance_state", "compute_mode", "ecc_mode", "clocks", "max_clocks")
 
 
-def smi_tree(text: str) -> ET.Element | None:
-    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none. GPUs that are cut off lack."""
+def smi_tree(text: str, *, cut_off: bool = False) -> ET.Element | None:
+    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none.
+
+    cut_off: GPUs of which parts are missing, and no others; else only whole ones.
+    """
     starts = [match.end() for match in _BANNER.finditer(text)]
     if not starts:
         return None
@@ -79,7 +82,7 @@ def smi_tree(text: str) -> ET.Element | None:
     root.set("shown", str(len(root.findall("gpu"))))
     for one in root.findall("gpu"):
         _arrange(one)
-        if not all(one.find(name) is not None for name in _WHOLE):
+        if all(one.find(name) is not None for name in _WHOLE) is cut_off:
             root.remove(one)
     return root
 

@@ -19,7 +19,7 @@ from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
 from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
 from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
 from traceops.rules.machine_platform import IOMMU_ACS, judge_failed, judge_lost
-from traceops.rules.machine_saved_table import judge_list, judge_table
+from traceops.rules.machine_saved_table import judge_list, judge_parts, judge_table
 from traceops.rules.machine_saved_torch import judge_environment
 from traceops.rules.machine_xids import XID, judge_xids
 
@@ -50,6 +50,10 @@ def judge_outputs(
         looks += judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
     elif gpus:
         looks += [look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id]
+    if told.parts is not None:
+        found, by_it = judge_parts(told.parts, host)
+        looks += [look for look in found if look.rule not in decided]
+        decided |= by_it
     if told.fabric is not None:
         looks.append(judge_waiting(told.fabric, host))
         decided.add(NVSWITCH.id)

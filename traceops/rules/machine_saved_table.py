@@ -9,6 +9,7 @@ from traceops.machine.look import Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_list import ListedGpu
 from traceops.machine.smi_table import CUT, Table
+from traceops.rules.machine_gpu_health import CLOCKS, MEMORY
 from traceops.rules.machine_gpus import (
     COMPUTE_MODE,
     ECC_OFF,
@@ -21,6 +22,7 @@ from traceops.rules.machine_gpus import (
 from traceops.rules.machine_platform import DRIVER
 
 _WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of
+_OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)
 _NAMES_CUT = "nvidia-smi cut their names off: save nvidia-smi -L too"
 
 
@@ -35,6 +37,13 @@ def judge_table(table: Table, listed: Sequence[ListedGpu], host: str) -> tuple[l
     if len(smi.gpus) > 1 and any(CUT in gpu.name for gpu in smi.gpus):
         looks = [_uncertain(look) for look in looks]
     return looks, told | {look.rule for look in looks}
+
+
+def judge_parts(gpus: Sequence[SmiGpu], host: str) -> tuple[list[Look], set[str]]:
+    """What is wrong with GPUs of which a part is told, by rules that need no other part, nor their models."""
+    found = judge_gpus(Smi(None, None, tuple(gpus)), host)
+    looks = [look for look in found if look.rule in _OF_PARTS and look.level in ("warning", "error")]
+    return looks, {look.rule for look in looks}
 
 
 def judge_list(listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
