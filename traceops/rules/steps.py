@@ -18,6 +18,8 @@ from traceops.measure.summary import numbered_steps
 from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
 from traceops.rules.second_kind import second_kind
+from traceops.rules.unlike_cores import CAUSE, held_up
+from traceops.rules.unlike_text import comes, steps_text, takes, the_only
 from traceops.traces.run_manifest import manifest_ranks
 
 UNLIKE_STEPS = Rule(
@@ -60,6 +62,10 @@ UNLIKE_STEPS = Rule(
             "(--active), and compare rounds; or mark rounds as steps yourself (traceops.capture, profile.step()).",
         ),
         (
+            CAUSE,
+            "End what else runs on this machine, bind ranks to cores of their own, or start fewer threads and workers.",
+        ),
+        (
             "input",
             "The loader falls behind now and then: more workers (num_workers), a larger prefetch_factor, "
             "persistent_workers=True, samples of even size.",
@@ -93,6 +99,7 @@ _DOES = {
     "copy": "copies take longer",
     "other_work": "other work runs",
     "other_optimizer": "another optimizer steps too",
+    CAUSE: "",
     "unknown": "",
 }
 
@@ -123,6 +130,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
     took = [_duration_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, run)
+    longer_ms = sum(took) - run.step_ms * len(took)
+    held = None if region or cause == "other_work" else held_up(inputs, longer_ms)
+    cause = CAUSE if held else cause
     seen_often = timed.spells > 1
     alike = _ranks_alike(run, worst, cause)
     other = second_kind(inputs, len(every)) if cause == "other_work" else None
@@ -131,9 +141,11 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if other is not None and other.explains:
         cause, severity = "other_optimizer", "info"
     kernels, usual = _kernels(worst, run.unlike)
-    message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
+    message = f"{steps_text(run.unlike)} {takes(took)}; the typical step takes {run.step_ms:.1f} ms."
     why = "the host takes longer" if cause == "host" and not worst.summary.on_gpu else _DOES[cause]
-    if why:
+    if held:
+        message += f" Meanwhile rank {held[0]} waits for a core."
+    elif why:
         most = "up to " if len(alike) > 1 else ""
         shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
         where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
@@ -142,7 +154,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     message += (
         f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
         if seen_often
-        else f" Of {timed.steps} timed steps {_the_only(timed.unlike)}: how often {_comes(timed.unlike)} "
+        else f" Of {timed.steps} timed steps {the_only(timed.unlike)}: how often {comes(timed.unlike)} "
         "cannot be said."
     )
     evidence = [
@@ -154,6 +166,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if kernels >= _OTHER_WORK * usual or usual >= _OTHER_WORK * kernels:
         evidence.append(
             Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
+        )
+    if held:
+        evidence.append(
+            Evidence("waits for a core beyond typical steps", stored(held[1]), "ms", rank=held[0])
         )
     evidence += [
         Evidence(f"host longer in: {one.name}", stored(one.ms), "ms", rank=worst.summary.rank, step=one.step)
@@ -280,20 +296,3 @@ def _kernels(times: RankTimes, unlike: tuple[int, ...]) -> tuple[float, float]:
     odd = np.isin(times.summary.step_numbers, unlike)
     typical = counts[times.typical]
     return float(counts[odd].mean()) if odd.any() else 0.0, float(typical.mean()) if len(typical) else 0.0
-
-
-def _steps_text(steps: tuple[int, ...]) -> str:
-    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
-    return f"Step{'s' if len(steps) > 1 else ''} {listed}"
-
-
-def _takes(took: list[float]) -> str:
-    return f"takes {took[0]:.1f} ms" if len(took) == 1 else f"take {min(took):.1f} to {max(took):.1f} ms"
-
-
-def _the_only(count: int) -> str:
-    return "it is the only one" if count == 1 else "they are the only ones"
-
-
-def _comes(count: int) -> str:
-    return "it comes" if count == 1 else "such steps come"
