@@ -27,6 +27,11 @@ TRAINER = "/site-packages/transformers/trainer.py"
         (["evaluate_model"], "evaluation"),
         (["log_eval_loss"], None),
         (["retrieval", "Interval.evaluated"], None),
+        (
+            ["_FitLoop.run", "_EvaluationLoop.run", "_DataFetcher.__next__"],
+            "evaluation",
+        ),  # was data that comes late
+        (["_FitLoop.run", "_TrainingEpochLoop.run"], None),
         (["main", "test"], "evaluation"),  # was nothing
         (["Trainer.train", "Trainer._test"], "evaluation"),
         (["run_val_epoch"], "evaluation"),

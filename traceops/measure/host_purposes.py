@@ -27,6 +27,7 @@ _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
             r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save|checkpoint)(?:_|\.|$))(?:[^.]*_)?"
             r"(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"
             r"|(?:^|\.)_*(?:run_|do_)?(?:test|val|valid)(?:_(?:model|epoch|one_epoch|loss))?$"
+            r"|(?:^|\.)_?(?:eval|evaluation|val|validation|test)(?:epoch)?loop(?:\.|$)"  # classes: _EvaluationLoop
         ),
     ),
     ("allocator", re.compile(r"/torch/cuda/memory\.py$"), re.compile(r"empty_cache$")),
