@@ -12,6 +12,7 @@ from field_input import Input
 from field_later import LATER
 from field_logs import LOGS
 from field_odd_traces import ODD_TRACES
+from field_seventh import SEVENTH
 from field_sixth import SIXTH
 from field_sixth_fine import SIXTH_FINE
 from field_third_devices import THIRD_DEVICES
@@ -22,5 +23,5 @@ from field_traces import TRACES
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-SAMPLE = (*SIXTH_FINE, *SIXTH)
+SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)
