@@ -293,6 +293,6 @@ FIFTH_FILES: tuple[Input, ...] = (
         "microsoft/pai@a95d9420e63e6d6cce2d5cd001b990bb09bf2987",
         "src/job-exporter/test/data/nvidia_smi_out_of_order.xml",
         "7e730a4701487d6cce8730f31bc80bad57da50b3dedd02811cdcc90a5778588b",
-        "nvidia-smi -q -x of 4 K80: XML, but no topology; no persistence mode, two GPUs with a retired page",
-        right=r"persistence mode: all GPUs: off[\s\S]*GPU0: 1 pages retired", never="▲|✖|✔", held=True, day=5),
+        "nvidia-smi -q -x of 4 K80: XML, but no topology; no persistence mode, two GPUs with two retired pages",
+        right=r"persistence mode: all GPUs: off[\s\S]*GPU0: 2 pages retired", never="▲|✖|✔", held=True, day=5),
 )

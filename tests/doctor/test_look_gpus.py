@@ -111,6 +111,16 @@ def test_errors_of_a_gpu_that_has_new_ones_are_not_called_of_no_consequence() ->
     assert one(looks, "ECC errors").found == "GPU1: 1 uncorrectable (7627 ever)"
 
 
+def test_pages_retired_for_single_and_for_double_bit_errors_are_counted_together() -> None:
+    """As of a published K80 that has one of each."""
+    page = "<retired_pages><{0}_retirement><retired_count>1</retired_count></{0}_retirement></retired_pages>"
+    both = page.format("multiple_single_bit").replace("</retired_pages>", "") + page.format(
+        "double_bit"
+    ).replace("<retired_pages>", "")
+    looks = judge_gpus(read(smi(("<ecc_errors>", f"{both}<ecc_errors>"))), "h")
+    assert "2 pages retired" in one(looks, "memory repaired").found
+
+
 def test_an_idle_gpu_far_below_its_power_limit_has_not_reached_it() -> None:
     """A published RTX 2080 Ti with nothing to do names the cap at 19 of 250 W: 'the power limit is reached'."""
     cap = ("sw_power_cap>Not Active", "sw_power_cap>Active")

@@ -136,7 +136,12 @@ WORDINGS: tuple[Wording, ...] = (
         "invalid load key, 'v'",
         "unpickling stack underflow",
     ),
-    *_each("no_such_gpu", "invalid device ordinal", "No CUDA GPUs are available"),
+    *_each(
+        "no_such_gpu",
+        "invalid device ordinal",
+        "No CUDA GPUs are available",
+        "no CUDA-capable device is detected",
+    ),
     *_each("no_kernel", "no kernel image is available for execution"),
     *_each(
         "illegal_access",
@@ -159,13 +164,21 @@ WORDINGS: tuple[Wording, ...] = (
         "CUDA out of memory",
         "HIP out of memory",
         "CUDA error: out of memory",
+        "CUDA Error: out of memory",  # Darknet
         "MPS backend out of memory",
         "XPU out of memory",
         "NPU out of memory",
         "OutOfMemoryError",
         "CUBLAS_STATUS_ALLOC_FAILED",
+        "uda runtime error (2)",  # torch before 1.5
+        "error == cudaSuccess (2 vs. 0)",  # Caffe
+        "cudaErrorMemoryAllocation",
+        "cudaMalloc failed: out of memory",
+        "Out of memory error on GPU",  # PaddlePaddle
     ),
     Wording("gpu_memory", ("uda failure", "out of memory")),
+    Wording("gpu_memory", ("CUDA failure 2",)),  # ONNX Runtime
+    Wording("gpu_memory", ("OOM when allocating tensor", "device:GPU:")),  # TensorFlow
     *_each(
         "host_memory",
         "can't allocate memory",

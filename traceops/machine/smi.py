@@ -171,7 +171,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         broken=_said(gpu, _BROKEN),
         pending=_said(gpu, _PENDING),
         remapped=_number(gpu, "remapped_rows/remapped_row_unc") or 0,
-        retired=_number(gpu, "retired_pages/double_bit_retirement/retired_count") or 0,
+        retired=sum(_number(gpu, f"retired_pages/{why}_retirement/retired_count") or 0 for why in _RETIRED),
         recovery=_recovery(gpu),
         fabric_state=_text(gpu, "fabric/state"),
         fabric_status=_text(gpu, "fabric/status"),
@@ -181,6 +181,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     )
 
 
+_RETIRED = ("multiple_single_bit", "double_bit")
 # What a "Yes" means: the GPU is worn out, or waits for a reset.
 _BROKEN = {
     "remapped_rows/remapped_row_failure": "a row of memory could not be replaced",

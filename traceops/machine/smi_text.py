@@ -42,6 +42,7 @@ _NAMES = {
     "remapped_rows/uncorrectable_error": "remapped_row_unc",
     "remapped_rows/pending": "remapped_row_pending",
     "remapped_rows/remapping_failure_occurred": "remapped_row_failure",
+    "retired_pages/single_bit_ecc": "multiple_single_bit_retirement",
     "retired_pages/double_bit_ecc": "double_bit_retirement",
     "retired_pages/pending_page_blacklist": "pending_blacklist",
 }
@@ -122,7 +123,7 @@ def _arrange(gpu: ET.Element) -> None:
     for section in _REASONS:
         for reasons in gpu.findall(section):
             reasons.extend([below for one in list(reasons) for below in one])
-    for pages in gpu.findall("retired_pages/double_bit_retirement"):
+    for pages in gpu.findall("retired_pages/*"):
         ET.SubElement(pages, "retired_count").text = pages.text
     for processes in gpu.findall("processes"):
         processes.extend(list(_processes(processes)))

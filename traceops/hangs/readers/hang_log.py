@@ -20,7 +20,7 @@ from traceops.hangs.readers.log_tracebacks import (
     SURVIVED,
     Raised,
     Tracebacks,
-    is_bare_exception,
+    bare_exception,
     is_frame,
     operation_in,
 )
@@ -141,10 +141,11 @@ class _LogReader:
             return None
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
-        if told is None and is_bare_exception(body) and not body.startswith(_NOT_THE_CAUSE):
+        bare = bare_exception(body) if told is None else None
+        if bare is not None and not bare.startswith(_NOT_THE_CAUSE):
             before = self._bare.get(rank)
             if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
-                self._bare[rank] = (number, body)
+                self._bare[rank] = (number, bare)
             return None
         group = GROUP.search(body) if "[PG " in body else None
         if group is not None and told is not None and told.kind != "status":

@@ -37,6 +37,11 @@ _ANYWHERE = re.compile(
     r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
     r"|\*ERROR\* ring \S{1,40} timeout\b"
 )
+# A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
+_DRAWN = re.compile(
+    r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
+    r"|[A-Za-z_][\w.]{0,100} {2,100}Traceback \(most recent call last\)\s{0,4}$"
+)
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
@@ -103,6 +108,8 @@ class Suspects:
 
 def _is_severe(head: str) -> bool:
     if "waitForInput" in head and _STORE.search(head) is not None:
+        return True
+    if (head[:1] in "│╭" or "Traceback (" in head) and _DRAWN.match(head) is not None:
         return True
     if (glog := _GLOG.match(head)) is not None:
         return glog[glog.lastindex or 0] in "EFC"

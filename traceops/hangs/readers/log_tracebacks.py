@@ -23,6 +23,8 @@ _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
 _ENDS = re.compile(
     r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL):)[^\W\d](?:[\w.]|<locals>){0,300}(?:[:(]| \(|$)"
 )
+# What torch before 1.5 prints of a CUDA call that failed, before it raises a RuntimeError of the same words.
+_THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{1,9}) : (.{1,300})$")
 # The last line of a traceback without a message: 'NotImplementedError'.
 _NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
 # Ray's word on what a task raised: the task's own traceback follows, without its first line.
@@ -175,9 +177,11 @@ def fatal_frame(body: str) -> Frame | None:
     return Frame(match[3], match[1], int(match[2]) if match[2].isdecimal() else None)
 
 
-def is_bare_exception(line: str) -> bool:
-    """Whether a line without a traceback is its last one, which somebody copied."""
-    return is_exception(line) and _METRIC.match(line) is None
+def bare_exception(line: str) -> str | None:
+    """The last line of a traceback, which somebody copied without it, or which old torch printed before it."""
+    if (check := _THC.match(line)) is not None:
+        return f"RuntimeError: cuda runtime error ({check[3]}) : {check[4].strip()} at {check[1]}:{check[2]}"
+    return line if is_exception(line) and _METRIC.match(line) is None else None
 
 
 def operation_in(frames: tuple[Frame, ...]) -> str | None:

@@ -20,6 +20,10 @@ _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line.
 _TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$")
+# VS Code's debugger: the exception's name, its message in the next line.
+_IN_EDITOR = re.compile(
+    r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"
+)
 _MOST = 5  # lines that are joined
 _MOST_RANKS = 1 << 13  # of Horovod's list, a line each
 _LONGEST = 2000  # characters of a line that may be joined
@@ -38,7 +42,7 @@ class LogicalLines:
 
     def take(self, number: int, line: str) -> Iterator[tuple[int, str]]:
         """The whole lines that are ready, with the number of their first line."""
-        line = without_prefixes(line)
+        line = _IN_EDITOR.sub(r"\1:", without_prefixes(line))
         if self._held:
             if self._continues(line):
                 of_rank = RANK_LINE.match(line)
