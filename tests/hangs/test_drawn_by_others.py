@@ -47,6 +47,9 @@ CUT_OFF = (
     "│ ❱ 11 │   │   ret_val = func(*args, **kwargs)                                          │\n",
     "╭───────────────── Traceback (most recent call last) ──────────────────╮\n"
     "│ C:\\kohya_ss\\venv\\lib\\site-packages\\acceler\n",
+    "frame #2: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) + 0x1d2 (0x1 in /libtorch_cuda.so)\n"
+    "frame #3: clone + 0x43 (0x155553e398d3 in /lib64/libc.so.6)\n",
+    "Exception raised from ncclCommWatchdog at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1521 (most recent\n",
     "RuntimeError                     Traceback (most recent call last)\nCell In[21], line 1\n----> 1 train(1)\n",
 )
 
@@ -74,7 +77,14 @@ def test_a_call_that_failed_once_and_was_survived_ends_nothing(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "text",
-    ("│ epoch │ loss │\n│ 1 │ 0.5 │\n", "╭──── Training ────╮\n│ step 5 in 3 s │\n", "Traceback level  2\n"),
+    (
+        "│ epoch │ loss │\n│ 1 │ 0.5 │\n",
+        "╭──── Training ────╮\n│ step 5 in 3 s │\n",
+        "Traceback level  2\n",
+        "[W1119 17:59:26.2 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61): Failed to recv\n"
+        "Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:682 (most recent call\n"
+        "frame #4: c10d::TCPStore::check(std::vector<std::string>) + 0x1 (0x1 in /x/libtorch_cpu.so)\n",
+    ),
 )
 def test_tables_and_boxes_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "log.txt").write_text(text, encoding="utf-8")

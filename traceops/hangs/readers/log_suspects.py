@@ -36,6 +36,9 @@ _ANYWHERE = re.compile(
     # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
     r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
     r"|\*ERROR\* ring \S{1,40} timeout\b"
+    # The stack of what torch's watchdog of collectives raised, without the words before it.
+    r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
+    r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
 )
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
 _DRAWN = re.compile(
@@ -58,6 +61,7 @@ _WORDS = (
     "NVRM",
     "lockup",
     "blocked for",
+    "ProcessGroup",
 )
 _ASIDE = re.compile(
     r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"
