@@ -6,6 +6,7 @@ BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates"
 NATIVE = "traceops/traces/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"
+LOOKS = "traceops/capture/observing/native"
 
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
@@ -19,6 +20,7 @@ setup(
         "traceops.traces": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
+        "traceops.capture.observing": ["native/*"],
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
@@ -46,6 +48,12 @@ setup(
             "traceops.capture.short_way._short_way",
             [f"{STEPS}/short_way.c"],
             optional=True,  # without it the end of a step takes longer
+        ),
+        Extension(
+            "traceops.capture.observing._looks",
+            [f"{LOOKS}/looks.c"],
+            libraries=["dl"],
+            optional=True,  # without it short functions that hold the interpreter's lock are hardly seen
         ),
     ],
 )

@@ -54,6 +54,7 @@ LATE: dict[str, str] = {
     "traceops.capture.detaching": "torch, once a window ends that CUPTI is to leave behind",
     "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
     "traceops.capture.short_way.ways": "the compiled part may be missing",
+    "traceops.capture.observing.looks": "the compiled part may be missing",
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
     "traceops.capture.trace_file": "the quicker packer, if it is installed",

@@ -16,6 +16,7 @@ import pytest
 
 from traceops.capture.observing import loader_workers
 from traceops.capture.observing.loader_workers import LoaderWorkers, look
+from traceops.capture.observing.looks import NoLooks
 from traceops.core.step_log import LOADER_GLOB, MAGIC, STEPS_FILE
 from traceops.traces.observed import read_observed
 
@@ -165,7 +166,7 @@ def test_who_is_no_worker_or_one_of_many_writes_nothing(folder, monkeypatch, num
         is_worker(monkeypatch, number)
     else:
         monkeypatch.setitem(sys.modules, WORKER, SimpleNamespace(_worker_info=None))
-    look(folder, threading.get_ident())
+    look(folder, threading.get_ident(), NoLooks())
     assert not list(folder.glob(LOADER_GLOB))
 
 
@@ -173,7 +174,7 @@ def test_epochs_without_end_do_not_fill_the_folder(folder, monkeypatch):
     is_worker(monkeypatch, 0)
     for number in range(loader_workers.MOST_FILES):
         (folder / f"loader.0.{number}.jsonl").touch()
-    look(folder, threading.get_ident())
+    look(folder, threading.get_ident(), NoLooks())
     assert len(list(folder.glob(LOADER_GLOB))) == loader_workers.MOST_FILES
 
 
@@ -181,7 +182,7 @@ def test_an_error_in_a_worker_is_nobodys(folder, monkeypatch):
     is_worker(monkeypatch, 0)
     monkeypatch.setattr(loader_workers, "Stacks", lambda thread: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        look(folder, threading.get_ident())
+        look(folder, threading.get_ident(), NoLooks())
     monkeypatch.setattr(loader_workers, "_is_here_loaders", lambda: True)
     LoaderWorkers(folder)._told()  # in a thread of its own, which contains it
     for thread in threading.enumerate():

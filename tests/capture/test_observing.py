@@ -358,11 +358,11 @@ def test_looks_at_slow_steps_have_a_budget(tmp_path):
     observer.close()
     way = observer._way
     way.usual_ns, now = 1e6, way.begun_ns + int(1e9)
-    assert observer._slow(now)
+    assert observer._slow(now, way.begun_ns)
     while observer._pace.has_left(now):
         observer._pace.looked(30_000, early=True)
-    assert not observer._slow(now)
-    assert observer._slow(now + int(1e9)), "time brings more"
+    assert not observer._slow(now, way.begun_ns)
+    assert observer._slow(now + int(1e9), way.begun_ns), "time brings more"
 
 
 def test_looks_become_rare_when_the_free_ones_are_over():

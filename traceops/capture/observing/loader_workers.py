@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained
+from traceops.capture.observing.looks import Looks, looks
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.started_anew import StartedAnew
+from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import daemon_thread
 from traceops.core.step_log import LOADER_GLOB, loader_file
 
@@ -88,13 +90,15 @@ def _is_here_loaders() -> bool:
 
 
 def _begin(folder: Path) -> None:
-    daemon_thread("traceops-loader", partial(look, folder, threading.get_ident())).start()
+    daemon_thread("traceops-loader", partial(look, folder, threading.get_ident(), looks(LongWay()))).start()
 
 
-def look(folder: Path, thread: int, ended: threading.Event | None = None) -> None:
-    """Look at this thread until `ended`, if this process is a loader's worker; its files are in the rank's folder."""
-    pause = ended or threading.Event()
-    pause.wait(FIRST_S)
+def look(folder: Path, thread: int, waiting: Looks) -> None:
+    """Look at this thread until `waiting` is ended, if this process is a loader's worker.
+
+    folder: of the rank; its files are there.
+    """
+    waiting.wait(FIRST_S, False)
     number = worker_number()
     if number is None or number >= MOST_WORKERS or len(list(folder.glob(LOADER_GLOB))) >= MOST_FILES:
         return
@@ -105,10 +109,14 @@ def look(folder: Path, thread: int, ended: threading.Event | None = None) -> Non
         # Looks at even intervals would see an even program always at the same places.
         drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
         often = 1 << min(stacks.count // SLOWER_AFTER, 6)
-        over = pause.wait(LOOK_S * often * (0.5 + drawn / 0x7FFFFFFF))
-        now = time.perf_counter_ns()
+        over = waiting.wait(LOOK_S * often * (0.5 + drawn / 0x7FFFFFFF), True)
+        now, _, _, frames = waiting.take() or (time.perf_counter_ns(), 0, 0, None)
         if not over:
-            stacks.sample(0, (now - last) // 1000)
+            weight_us = max(now - last, 0) // 1000
+            if frames is None:
+                stacks.sample(0, weight_us)
+            else:
+                stacks.keep(frames, 0, weight_us)
             last = now
         if over or now - flushed > FLUSH_S * 1e9:
             flushed = now

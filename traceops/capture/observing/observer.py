@@ -11,6 +11,7 @@ from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
+from traceops.capture.observing.looks import looks
 from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.signs import (
     COMPILED,
@@ -65,7 +66,7 @@ class Observer:
         self._compilations = Compilations()
         self._under_profiler = self._after_window = False
         self._weighed, self._weigh_from_ns = 0, 0  # looks at what tensors hold, and when the next one is due
-        self._ended = threading.Event()
+        self._looks = looks(self._way)
         self._thread = daemon_thread("traceops-observer", self._run)
         self._workers = LoaderWorkers(folder)
         self._garbage = GarbageTime(self._way)
@@ -126,7 +127,7 @@ class Observer:
                 self._clock.finish()
             except Exception as error:
                 self._give_up(error)
-        self._ended.set()
+        self._looks.end()
         self._garbage.close()
         self._workers.close()
         self._thread.join(_JOIN_S)
@@ -141,7 +142,7 @@ class Observer:
     def _give_up(self, error: Exception) -> None:
         self.trouble = f"{type(error).__name__}: {error}"[:200]
         self._way.rest()
-        self._ended.set()
+        self._looks.end()
         self._workers.close()
         contained(self._garbage.close)
 
@@ -164,16 +165,25 @@ class Observer:
                 # Looks at even intervals would see an even program always at the same places.
                 drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
                 due = now + wait_ns * (0.5 + drawn / 0x7FFFFFFF)
-            if self._ended.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9):
+            if self._looks.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9, self._looking):
                 return
             begin = time.perf_counter_ns()
-            slow = self._slow(begin)
-            if self._looking and (slow or begin >= due):
-                since = max(last, self._way.begun_ns) if slow else last
-                weight = min(begin - since, int(_MOST_WEIGHT * wait_ns))
-                self._stacks.sample(self._step, max(weight, 0) // 1000)
-                self._pace.looked(time.perf_counter_ns() - begin, early=begin < due)
-                last = begin
+            at, step_begun, count, frames = self._looks.take() or (
+                begin,
+                self._way.begun_ns,
+                self._way.count,
+                None,
+            )
+            slow = self._slow(at, step_begun)
+            if self._looking and (slow or at >= due):
+                since = max(last, step_begun) if slow else last
+                weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
+                if frames is None:
+                    self._stacks.sample(self._first + count, weight_us)
+                else:
+                    self._stacks.keep(frames, self._first + count, weight_us)
+                self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
+                last = at
             elif self._looking:
                 self._pace.woken()
             else:
@@ -185,17 +195,17 @@ class Observer:
                 flushed = begin
                 self._write()
 
-    def _slow(self, now: int) -> bool:
-        """Whether the step that goes on takes longer than it should, and there is time left to look at such steps."""
+    def _slow(self, now: int, begun: int) -> bool:
+        """Whether the step that has begun then takes longer than it should, and there is time left to look at it."""
         usual = self._way.usual_ns
-        if usual <= 0 or now - self._way.begun_ns <= _SLOW * usual:
+        if usual <= 0 or now - begun <= _SLOW * usual:
             return False
         return self._pace.has_left(now)
 
     def _wake_ns(self, now: int, due: float) -> float:
         """When to look next: in a step that takes longer than usual soon, for there are few of them."""
         usual, begun = self._way.usual_ns, self._way.begun_ns
-        if self._looking and self._slow(now):
+        if self._looking and self._slow(now, begun):
             return min(due, now + max(_SLOW_STEP_NS, (now - begun) / _SLOW_LOOKS))
         if self._looking and usual >= _LONG_NS and self._pace.has_left(now, to_find=True):
             return min(due, begun + _SLOW * usual + 1e6)

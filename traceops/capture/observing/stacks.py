@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-import time
 from array import array
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,6 +31,15 @@ class Stacks:
         self._new: list[list[Any]] = []
         self.count = 0
 
+    def keep(self, frames: Sequence[tuple[CodeType, int]], step: int, weight_us: int) -> None:
+        """Of a look that the thread has made itself: code and instruction of each frame, innermost first."""
+        numbers = []
+        for code, instruction in frames:
+            place = (id(code), instruction)
+            number = self._places.get(place)
+            numbers.append(self._place(code, place, _line(code, instruction)) if number is None else number)
+        self._count(numbers, step, weight_us)
+
     def sample(self, step: int, weight_us: int) -> None:
         """Look once; the sample stands for so many µs of step number `step`."""
         frames = sys._current_frames()
@@ -43,6 +52,9 @@ class Stacks:
         # Before anything else: what a frame holds would live as long as we look.
         frame = None
         frames.clear()
+        self._count(numbers, step, weight_us)
+
+    def _count(self, numbers: list[int], step: int, weight_us: int) -> None:
         numbers.reverse()
         key = array("I", numbers).tobytes()
         stack = self._stacks.get(key)
@@ -95,6 +107,14 @@ class Stacks:
         return [*made, ["t", samples]] if samples else made
 
 
+def _line(code: CodeType, instruction: int) -> int | None:
+    """The line of an instruction, as `frame.f_lineno` has it."""
+    for begin, end, line in code.co_lines():
+        if begin <= instruction < end:
+            return line
+    return None
+
+
 def _text(file: str, line: int) -> str | None:
     """The line of a script's own file, as it is now on disk; None for installed packages."""
     if not line or file.startswith("<") or "site-packages" in file or "dist-packages" in file:
@@ -102,8 +122,3 @@ def _text(file: str, line: int) -> str | None:
     if file.startswith((sys.prefix + "/lib", sys.base_prefix + "/lib")):
         return None
     return redact_text(linecache.getline(file, line).strip())[:_MOST_TEXT] or None
-
-
-def now_ns() -> int:
-    """The clock that weighs samples."""
-    return time.perf_counter_ns()

@@ -1,0 +1,117 @@
+"""Looks at the host fall where it is when they are due, and not where it happens to let other threads run."""
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from traceops.capture.observing.looks import NoLooks, looks
+from traceops.capture.observing.observer import Observer
+from traceops.capture.short_way.ways import LongWay
+from traceops.traces.observed import read_observed
+
+native = pytest.importorskip("traceops.capture.observing._looks")
+BY_ITSELF = sys.version_info >= (3, 12)  # the main thread looks
+
+
+def holds_the_lock(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def test_a_short_function_that_holds_the_interpreters_lock_is_seen(tmp_path):
+    """Of 600 looks none fell into one of 2 ms, whatever part of the time it took."""
+    folder = tmp_path / "rank_0"
+    folder.mkdir()
+    observer = Observer(folder, 0)
+    for _ in range(500):
+        holds_the_lock(0.002)
+        time.sleep(0.002)
+        observer.step_ended(recorded=False)
+        observer.step_begins(recorded=False)
+    observer.close()
+    assert observer.trouble is None
+    seen = read_observed(str(tmp_path), 0)[0]
+    functions = [{seen.frames[n].function for n in seen.stacks[stack]} for _, stack, _ in seen.samples]
+    there = sum("holds_the_lock" in names for names in functions)
+    assert 0 < there < len(functions), "half of the time it is there"
+
+
+def looked(made, seconds=0.001):
+    """The looks of 40 waits, while this thread runs Python code all the time."""
+    taken, over = [], threading.Event()
+
+    def look():
+        for _ in range(40):
+            made.wait(seconds, True)
+            taken.append(made.take())
+        over.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    while not over.is_set():
+        holds_the_lock(0.001)
+    thread.join()
+    return taken
+
+
+@pytest.mark.skipif(not BY_ITSELF, reason="Python 3.10 and 3.11 do not notice another thread's pending calls")
+def test_the_main_thread_looks_by_itself():
+    way = LongWay()
+    way.count, way.begun_ns = 7, 12
+    since = time.perf_counter_ns()
+    found = [one for one in looked(native.Looks(way)) if one is not None]
+    assert found
+    for at, begun, count, frames in found:
+        assert since < at < time.perf_counter_ns() and (begun, count) == (12, 7)
+        names = [code.co_name for code, _ in frames]
+        assert "looked" in names and names[-1] != "looked"
+        assert all(0 <= instruction < len(code.co_code) for code, instruction in frames)
+    before = sys.getrefcount(looked.__code__)
+    found = frames = None
+    assert sys.getrefcount(looked.__code__) < before, "nothing else holds it"
+
+
+def test_a_look_leaves_the_switch_interval_as_it_was():
+    before = sys.getswitchinterval()
+    looked(native.Looks(LongWay()))
+    assert sys.getswitchinterval() == before
+
+
+def test_what_was_not_asked_for_is_not_looked_at():
+    made = native.Looks(LongWay())
+    assert made.wait(0.0, False) is False and made.take() is None
+
+
+@pytest.mark.parametrize("make", [lambda: native.Looks(LongWay()), NoLooks], ids=["compiled", "not"])
+def test_ended_it_waits_no_more(make):
+    made = make()
+    threading.Timer(0.05, made.end).start()
+    assert made.wait(3600, True) is True
+    assert made.wait(3600, False) is True and made.take() is None
+
+
+def test_no_other_thread_than_the_main_one_is_looked_at_so():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(looks(LongWay())))
+    thread.start()
+    thread.join()
+    assert isinstance(made[0], NoLooks)
+    assert isinstance(looks(LongWay()), native.Looks)
+
+
+def test_a_forked_process_neither_waits_nor_hangs():
+    made = native.Looks(LongWay())
+    waits = threading.Thread(target=made.wait, args=(3600, True))
+    waits.start()
+    child = os.fork()
+    if child == 0:
+        made.end()
+        holds_the_lock(0.01)
+        os._exit(0 if made.wait(3600, True) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    made.end()
+    waits.join()

@@ -1,0 +1,316 @@
+/* Looks at the stack of Python's main thread when a look is due, and not when that thread happens to let others run.
+ *
+ * A thread that wants to look needs the interpreter's lock. Where the main thread runs Python code it gives that away after
+ * 5 ms at the earliest, or where it waits for something next: so a function of some ms was hardly ever seen, and what
+ * came behind it took its share. From Python 3.12 on the main thread looks by itself, between two instructions: a pending
+ * call. In a call of C it does so where that returns, whose line it then finds. Python 3.10 and 3.11 do not notice
+ * the pending calls of other threads. There the lock is asked for at once, for the time that we wait for it.
+ * traceops/capture/observing/looks.py says what for, and has the same without it. */
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <frameobject.h>
+#include <pthread.h>
+#include <time.h>
+
+#ifdef Py_GIL_DISABLED
+#error "the interpreter's lock is what keeps the threads apart here"
+#endif
+
+enum { MOST_FRAMES = 100, AT_ONCE_US = 50 };
+#ifdef __APPLE__
+#define HOST_CLOCK CLOCK_UPTIME_RAW /* of time.perf_counter_ns */
+#else
+#define HOST_CLOCK CLOCK_MONOTONIC
+#endif
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *way; /* has `count` and `begun_ns` */
+    /* Of both threads, under `lock`. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int ended, asked, queued;
+    unsigned long thread; /* that is looked at */
+    unsigned forks;
+    /* Under the interpreter's lock: the latest look that nobody has taken. */
+    Py_ssize_t used;
+    long long at_ns, begun_ns, count;
+    PyObject *codes[MOST_FRAMES];
+    int instructions[MOST_FRAMES];
+} Looks;
+
+/* A fork leaves the lock as some thread held it, which the child does not have. */
+static unsigned forks;
+
+static void forked(void) { forks++; }
+
+static struct timespec after(double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    long long ns = until.tv_nsec + (long long)(seconds * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    return until;
+}
+
+/* Wait with `lock` held; 0 where something changed, or may have. */
+static int until(Looks *self, const struct timespec *when) {
+#ifdef __APPLE__
+    struct timespec now, left;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long ns = (when->tv_sec - now.tv_sec) * 1000000000ll + when->tv_nsec - now.tv_nsec;
+    if (ns <= 0)
+        return ETIMEDOUT;
+    left.tv_sec = ns / 1000000000, left.tv_nsec = ns % 1000000000;
+    return pthread_cond_timedwait_relative_np(&self->changed, &self->lock, &left);
+#else
+    return pthread_cond_timedwait(&self->changed, &self->lock, when);
+#endif
+}
+
+static void forget(Looks *self) {
+    while (self->used > 0) {
+        self->used--;
+        Py_CLEAR(self->codes[self->used]);
+    }
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+
+static long long number(PyObject *of, const char *name) {
+    PyObject *value = PyObject_GetAttrString(of, name);
+    long long found = value == NULL ? 0 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return found;
+}
+
+/* Nothing here runs Python code. */
+static void look(Looks *self) {
+    struct timespec now;
+    PyFrameObject *frame = PyEval_GetFrame();
+    clock_gettime(HOST_CLOCK, &now);
+    forget(self);
+    self->at_ns = now.tv_sec * 1000000000ll + now.tv_nsec;
+    self->begun_ns = number(self->way, "begun_ns");
+    self->count = number(self->way, "count");
+    Py_XINCREF(frame);
+    while (frame != NULL && self->used < MOST_FRAMES) {
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        self->codes[self->used] = (PyObject *)PyFrame_GetCode(frame);
+        self->instructions[self->used++] = PyFrame_GetLasti(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_Clear();
+}
+
+static int on_main_thread(void *given) {
+    Looks *self = given;
+    if (self->forks == forks) {
+        pthread_mutex_lock(&self->lock);
+        int asked = self->asked;
+        pthread_mutex_unlock(&self->lock);
+        if (asked && PyThread_get_thread_ident() == self->thread)
+            look(self);
+        pthread_mutex_lock(&self->lock);
+        self->asked = self->queued = 0;
+        pthread_cond_broadcast(&self->changed);
+        pthread_mutex_unlock(&self->lock);
+    }
+    Py_DECREF(self);
+    return 0;
+}
+
+#if PY_VERSION_HEX >= 0x030D0000
+static int is_ending(void) { return Py_IsFinalizing(); }
+static int add_call(Looks *self) { return Py_AddPendingCall(on_main_thread, self); }
+static void find(void) {}
+#else
+/* A call of the interpreter's, which any thread may make, is noticed at once; one of the main thread alone is not. Python
+ * exports this without telling; NULL where a build does not. */
+static int (*add_any_call)(PyInterpreterState *, int (*)(void *), void *, int);
+static int is_ending(void) { return _Py_IsFinalizing(); }
+static int add_call(Looks *self) {
+    return add_any_call == NULL ? -1 : add_any_call(PyInterpreterState_Main(), on_main_thread, self, 0);
+}
+static void find(void) { *(void **)&add_any_call = dlsym(RTLD_DEFAULT, "_PyEval_AddPendingCall"); }
+#endif
+
+/* How long the main thread may take to come to it: beyond that it is in a call of C, and does not hold up who looks. */
+static const double GRACE_S = 0.003;
+
+/* Without the interpreter's lock, and with ours: have the main thread look. kept: a reference that a call may have. */
+static void ask_main_thread(Looks *self, int *kept) {
+    if (is_ending())
+        return;
+    self->asked = 1;
+    if (*kept) {
+        self->queued = 1;
+        pthread_mutex_unlock(&self->lock);
+        int full = add_call(self);
+        pthread_mutex_lock(&self->lock);
+        if (full)
+            self->asked = self->queued = 0;
+        else
+            *kept = 0;
+    }
+    struct timespec when = after(GRACE_S);
+    while (self->asked && !self->ended && until(self, &when) == 0)
+        ;
+    self->asked = 0; /* who comes later finds nothing to do */
+}
+
+static void take_lock(PyThreadState *saved, int Py_UNUSED(at_once)) { PyEval_RestoreThread(saved); }
+
+#else
+
+/* What Python exports without telling; NULL where a build does not. */
+static unsigned long (*get_interval)(void);
+static void (*set_interval)(unsigned long);
+static void find(void) {
+    *(void **)&get_interval = dlsym(RTLD_DEFAULT, "_PyEval_GetSwitchInterval");
+    *(void **)&set_interval = dlsym(RTLD_DEFAULT, "_PyEval_SetSwitchInterval");
+}
+
+static void ask_main_thread(Looks *Py_UNUSED(self), int *Py_UNUSED(kept)) {}
+
+/* Who waits for the interpreter's lock is who reads the interval. */
+static void take_lock(PyThreadState *saved, int at_once) {
+    unsigned long interval = at_once && get_interval != NULL && set_interval != NULL ? get_interval() : 0;
+    if (interval > AT_ONCE_US)
+        set_interval(AT_ONCE_US);
+    PyEval_RestoreThread(saved);
+    if (interval > AT_ONCE_US && get_interval() == AT_ONCE_US)
+        set_interval(interval);
+}
+
+#endif
+
+static PyObject *wait_for(Looks *self, PyObject *args) {
+    double seconds;
+    int ask, ended, kept;
+    if (!PyArg_ParseTuple(args, "dp", &seconds, &ask))
+        return NULL;
+    if (self->forks != forks)
+        Py_RETURN_TRUE;
+    forget(self);
+    kept = ask && !self->queued; /* a call that is queued has a reference already */
+    if (kept)
+        Py_INCREF(self);
+    PyThreadState *saved = PyEval_SaveThread();
+    struct timespec when = after(seconds < 0 ? 0 : seconds);
+    pthread_mutex_lock(&self->lock);
+    while (!self->ended && until(self, &when) == 0)
+        ;
+    if (ask && !self->ended)
+        ask_main_thread(self, &kept);
+    ended = self->ended;
+    pthread_mutex_unlock(&self->lock);
+    take_lock(saved, ask && !ended);
+    if (kept)
+        Py_DECREF(self);
+    return PyBool_FromLong(ended);
+}
+
+static PyObject *take(Looks *self, PyObject *Py_UNUSED(ignored)) {
+    if (self->used == 0)
+        Py_RETURN_NONE;
+    PyObject *frames = PyList_New(self->used);
+    if (frames == NULL)
+        return NULL;
+    for (Py_ssize_t at = 0; at < self->used; at++) {
+        PyObject *frame = Py_BuildValue("Oi", self->codes[at], self->instructions[at]);
+        if (frame == NULL) {
+            Py_DECREF(frames);
+            return NULL;
+        }
+        PyList_SET_ITEM(frames, at, frame);
+    }
+    forget(self);
+    return Py_BuildValue("LLLN", self->at_ns, self->begun_ns, self->count, frames);
+}
+
+static PyObject *end(Looks *self, PyObject *Py_UNUSED(ignored)) {
+    if (self->forks == forks) {
+        pthread_mutex_lock(&self->lock);
+        self->ended = 1;
+        pthread_cond_broadcast(&self->changed);
+        pthread_mutex_unlock(&self->lock);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *way;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "O", &way))
+        return NULL;
+    Looks *self = (Looks *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->way = Py_NewRef(way);
+    self->forks = forks;
+    self->thread = PyThread_get_thread_ident();
+    pthread_mutex_init(&self->lock, NULL);
+#ifdef __APPLE__
+    pthread_cond_init(&self->changed, NULL);
+#else
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&self->changed, &clock);
+    pthread_condattr_destroy(&clock);
+#endif
+    return (PyObject *)self;
+}
+
+static void destroy(Looks *self) {
+    forget(self);
+    Py_XDECREF(self->way);
+    if (self->forks == forks) {
+        pthread_cond_destroy(&self->changed);
+        pthread_mutex_destroy(&self->lock);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef methods[] = {
+    {"wait", (PyCFunction)wait_for, METH_VARARGS, "wait(seconds, look): True where it was ended."},
+    {"take", (PyCFunction)take, METH_NOARGS, "The look that the latest wait asked for, None where there is none."},
+    {"end", (PyCFunction)end, METH_NOARGS, "Have all waits return."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject looks_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "traceops.capture.observing._looks.Looks",
+    .tp_basicsize = sizeof(Looks),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Looks at the main thread's stack, which that thread makes itself.",
+    .tp_new = create,
+    .tp_dealloc = (destructor)destroy,
+    .tp_methods = methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_looks", .m_size = -1};
+
+PyMODINIT_FUNC PyInit__looks(void) {
+    if (PyType_Ready(&looks_type) < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL || PyModule_AddObjectRef(made, "Looks", (PyObject *)&looks_type) < 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    pthread_atfork(NULL, NULL, forked);
+    find();
+    return made;
+}
