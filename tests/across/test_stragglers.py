@@ -145,7 +145,9 @@ def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
     waits = float(late.message.split("wait ")[1].split(" ms a step for it.")[0])
     like = measured.stragglers.step_ns.min() / 1e6
     assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
-    [[odd]] = [verdict.findings for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}))]
+    [[odd]] = [
+        verdict.findings for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}, observed=()))
+    ]
     assert (odd.steps, odd.cause) == ((6,), "host") and "the host takes longer on rank 2" in odd.message
 
 

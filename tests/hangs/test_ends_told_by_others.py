@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.diagnose import diagnose
 from traceops.hangs.readers.log_ends import NEEDLES, ended
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -81,18 +80,6 @@ def test_what_tells_of_no_end(line):
 @pytest.mark.parametrize("line", [*KILLED, *CRASHED, *PLAIN])
 def test_each_is_found_in_a_large_log_too(line):
     assert any(needle in line.encode() for needle in NEEDLES)
-
-
-@pytest.fixture
-def told(tmp_path):
-    """The diagnosis of a text."""
-
-    def read(text: str):
-        path = tmp_path / "log.txt"
-        path.write_text(text)
-        return diagnose(str(path))
-
-    return read
 
 
 def test_an_exit_code_alone_is_trouble_without_a_cause(told):

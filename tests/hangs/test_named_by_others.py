@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.diagnose import diagnose
 from traceops.hangs.readers.log_stalls import ready_ranks, stalled_ranks
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, unknown_ranks
@@ -21,18 +20,6 @@ WATCHDOG = (
     "[rank{r}]:[E227 23:07:54.3 ProcessGroupNCCL.cpp:2168] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected "
     "by watchdog at work sequence id: {n} PG status: last enqueued work: {last}, last completed work: {done}\n"
 )
-
-
-@pytest.fixture
-def told(tmp_path):
-    """The diagnosis of a text."""
-
-    def read(text: str):
-        path = tmp_path / "log.txt"
-        path.write_text(text)
-        return diagnose(str(path))
-
-    return read
 
 
 @pytest.mark.parametrize(
