@@ -1,6 +1,7 @@
 """Looks at the host fall where it is when they are due, and not where it happens to let other threads run."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -115,3 +116,24 @@ def test_a_forked_process_neither_waits_nor_hangs():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     made.end()
     waits.join()
+
+
+FORKS = """
+import ctypes, functools, os, sys, threading
+from traceops.capture.observing._looks import Looks
+from traceops.capture.short_way.ways import LongWay
+
+os.register_at_fork(before=functools.partial(ctypes.PyDLL(None).usleep, 200_000))  # it holds the interpreter's lock
+waits = threading.Thread(target=Looks(LongWay()).wait, args=(0.05, True))
+waits.start()
+child = os.fork()
+if child == 0:
+    os._exit(0 if sys.getswitchinterval() == 0.005 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_what_is_forked_while_a_look_is_due_has_the_switch_interval_as_it_was():
+    """The fork has no thread that would put it back."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

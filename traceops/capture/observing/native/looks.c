@@ -8,7 +8,7 @@
  * traceops/capture/observing/looks.py says what for, and has the same without it. */
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* RTLD_DEFAULT */
+#define _GNU_SOURCE 1 /* RTLD_DEFAULT */
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -48,8 +48,12 @@ typedef struct {
 
 /* A fork leaves the lock as some thread held it, which the child does not have. */
 static unsigned forks;
+static void put_interval_back(void);
 
-static void forked(void) { forks++; }
+static void forked(void) {
+    forks++;
+    put_interval_back();
+}
 
 static struct timespec after(double seconds) {
     struct timespec until;
@@ -169,6 +173,7 @@ static void ask_main_thread(Looks *self, int *kept) {
 }
 
 static void take_lock(PyThreadState *saved, int Py_UNUSED(at_once)) { PyEval_RestoreThread(saved); }
+static void put_interval_back(void) {}
 
 #else
 
@@ -182,14 +187,25 @@ static void find(void) {
 
 static void ask_main_thread(Looks *Py_UNUSED(self), int *Py_UNUSED(kept)) {}
 
+static volatile unsigned long interval; /* as it was before we shortened it; 0 while it is not shortened */
+
+/* Also in a forked process, which does not have the thread that shortened it. */
+static void put_interval_back(void) {
+    if (interval != 0 && get_interval() == AT_ONCE_US)
+        set_interval(interval);
+    interval = 0;
+}
+
 /* Who waits for the interpreter's lock is who reads the interval. */
 static void take_lock(PyThreadState *saved, int at_once) {
-    unsigned long interval = at_once && get_interval != NULL && set_interval != NULL ? get_interval() : 0;
-    if (interval > AT_ONCE_US)
+    unsigned long found = at_once && get_interval != NULL && set_interval != NULL ? get_interval() : 0;
+    if (found > AT_ONCE_US) {
+        interval = found;
         set_interval(AT_ONCE_US);
+    }
     PyEval_RestoreThread(saved);
-    if (interval > AT_ONCE_US && get_interval() == AT_ONCE_US)
-        set_interval(interval);
+    if (found > AT_ONCE_US)
+        put_interval_back();
 }
 
 #endif
