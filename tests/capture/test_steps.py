@@ -26,6 +26,15 @@ def test_several_optimizers_make_one_step(fired, ends):
     assert "".join(str(int(detector.stepped(name))) for name in fired) == ends
 
 
+@pytest.mark.parametrize("groups", [[[1], [2]], [{"lr": 0.1}], [{"params": iter(())}], None])
+def test_param_groups_of_what_is_no_optimizer_are_left_alone(groups):
+    """With `--step-on forward` it is a model, whose `param_groups` is whatever its author keeps there."""
+    model = type("Model", (), {})()
+    model.param_groups = groups
+    detector = StepDetector()
+    assert [detector.stepped(model) for _ in range(3)] == [True, True, True]
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("enabled", [True, False])
 def test_an_iteration_that_a_gradient_scaler_skips_is_a_step(enabled):

@@ -95,7 +95,8 @@ def _parameters(what: Any) -> tuple[int, ...]:
     groups = getattr(what, "__dict__", {}).get("param_groups")
     if not isinstance(groups, list):
         return ()
-    return tuple(id(one) for group in groups for one in group["params"])
+    lists = [group.get("params") for group in groups if isinstance(group, dict)]
+    return tuple(id(one) for params in lists if isinstance(params, list) for one in params)
 
 
 class _Boundary:
