@@ -167,16 +167,36 @@ def test_nvidia_smi_q_tells_more_than_a_table(tmp_path: Path) -> None:
 
 
 def test_the_last_of_several_tables_counts_and_other_machines_are_told(tmp_path: Path) -> None:
-    twice = table({"mode": "Prohibited"}) + table({})
-    assert len(tables(twice)) == 2 and "compute mode" not in wrong(
-        check_files(saved(tmp_path, a=twice)).looks
-    )
+    twice = table({"draw": "290", "ecc": "0"}) + table({"ecc": "3"})
+    assert len(tables(twice)) == 2 and "ECC errors" in wrong(check_files(saved(tmp_path, a=twice)).looks)
     with pytest.raises(InputError, match=SEVERAL_TABLES):
         check_files(saved(tmp_path, b=table({}) + table({}, {})))
     lists = LIST.format(second="A") + LIST.format(second="B")
     with pytest.raises(InputError) as problem:
         check_files(saved(tmp_path, c=lists))
     assert SEVERAL_LISTS in str(problem.value)
+
+
+@pytest.mark.parametrize("first", [{"mode": "Prohibited"}, {"ecc": "12"}, {"cap": "150"}, {"mig": "Enabled"}])
+def test_trouble_of_a_node_is_not_lost_behind_a_sound_one_with_gpus_at_the_same_addresses(
+    tmp_path: Path, first: dict[str, str]
+) -> None:
+    """Nodes of a cluster are alike: two tables in one file were taken for one machine, and the last one counted."""
+    whole = {**SOUND, "name": "Tesla P40"}  # of a name that is cut off no limit is kept
+    with pytest.raises(InputError, match=SEVERAL_TABLES):
+        check_files(saved(tmp_path, a=table({**whole, **first}) + table(whole)))
+
+
+def test_other_drivers_are_other_machines_or_another_time(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=SEVERAL_TABLES):
+        check_files(saved(tmp_path, a=table({}) + table({}).replace("470.82.01", "535.54.03")))
+
+
+def test_torch_without_cuda_is_advised_by_no_unknown_version(tmp_path: Path) -> None:
+    """'install torch built for CUDA None or older'."""
+    told = ENVIRONMENT.format(**{**FITS, "torch": "2.7.1+cpu", "cuda": "None", "sees": "False"})
+    advice = one(check_files(saved(tmp_path, a=told)).looks, "torch").advice
+    assert advice.startswith("install torch built for a CUDA that the driver runs")
 
 
 PERFORMANCE = """

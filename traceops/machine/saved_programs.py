@@ -22,7 +22,10 @@ SEVERAL_LINKS = (
     "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
 )
 NOT_WHOLE_TABLE = "the table of nvidia-smi is cut off: {} of its GPUs has no second row, and is not judged"
-SEVERAL_TABLES = "tables of nvidia-smi of different GPUs in one file, unnamed; give each in a file of its own"
+SEVERAL_TABLES = (
+    "tables of nvidia-smi that differ in one file, unnamed: of several machines, or of before and after a change; give "
+    "each in a file of its own"
+)
 SEVERAL_LISTS = "lists of different GPUs (nvidia-smi -L) in one file, unnamed; give each in a file of its own"
 SEVERAL_P2P = "matrices of direct access that differ; give the one of `nvidia-smi topo -p2p r` alone"
 

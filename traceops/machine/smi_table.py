@@ -85,9 +85,27 @@ def tables(text: str) -> list[Table]:
 
 
 def of_one_machine(found: Sequence[Table]) -> Table | None:
-    """The last of the tables; None where there is none, or they are of different GPUs."""
-    machines = {tuple((gpu.index, gpu.name, gpu.bus_id) for gpu in table.smi.gpus) for table in found}
-    return found[-1] if len(machines) == 1 else None
+    """The last of the tables; None where there is none, or they differ in more than what changes by the moment.
+
+    Nodes of one cluster have the same models at the same addresses: what is set or broken on one alone tells them apart.
+    """
+    if len({_lasting(table) for table in found}) != 1:
+        return None
+    errors = [[gpu.uncorrectable for gpu in table.smi.gpus] for table in found]
+    fewer = any(now < before for one in errors for before, now in zip(one, errors[-1], strict=True))
+    return None if fewer else found[-1]
+
+
+def _lasting(table: Table) -> Table:
+    """A table without what changes by the moment, and without counts of errors, which grow."""
+    gpus = tuple(
+        replace(
+            gpu, used=None, power_draw=None, temperature=None, idle=False, utilization=None, processes=(),
+            uncorrectable=0,
+        )
+        for gpu in table.smi.gpus
+    )  # fmt: skip
+    return replace(table, smi=replace(table.smi, gpus=gpus))
 
 
 def lost_gpus(text: str) -> tuple[LostGpu, ...]:

@@ -66,7 +66,8 @@ def _torch(
         else "the CPU only"
     )
     found = f"{software.torch}, built for {built}"
-    fitting = f"install torch built for CUDA {driver_cuda} or older: see 'Get started' of pytorch.org"
+    runs = f"CUDA {driver_cuda} or older" if driver_cuda else "a CUDA that the driver runs"
+    fitting = f"install torch built for {runs}: see 'Get started' of pytorch.org"
     if gpus and not software.cuda and not software.hip:
         return Look(
             host,
