@@ -53,6 +53,9 @@ NO_END = (
     "WARNING: Command '['which', 'nvcc']' returned non-zero exit status 1.",
     "[1]+  Killed                  tensorboard --logdir runs",
     "[1]+  Done                    python train.py",
+    "run.sh: line 5:  4711 Killed                  sleep 1000",
+    "run.sh: line 6:  4712 Killed                  nvidia-smi dmon -s u > gpu.txt",
+    "run.sh: line 7:  4713 Killed                  /usr/bin/tail -f log.txt",
     "the job exited with code 1 if its input is empty",
 )
 
@@ -94,6 +97,15 @@ def test_a_launcher_s_exception_tells_how_its_child_ended(told):
         f"subprocess.CalledProcessError: {KILLED[10]}\n"
     )
     assert "was killed (SIGKILL)" in hang_sentence(diagnosis)
+
+
+def test_of_a_long_line_no_word_is_cut_in_two(told):
+    """'was killed: SIGKILL (ROR] [launch.py:325:sigkill_handler] …'."""
+    diagnosis = told(
+        "[2026-11-23 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', "
+        "'--local_rank=1'] exits with return code = -9\n"
+    )
+    assert "SIGKILL (… [launch.py:325:sigkill_handler] [" in hang_sentence(diagnosis)
 
 
 def test_a_traceback_says_more_than_the_exit_code_behind_it(told):

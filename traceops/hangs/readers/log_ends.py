@@ -14,6 +14,12 @@ _WORDS = {
 _PROGRAMS = (
     r"(?=.{0,400}\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|vllm|make|bash|sh)\b)"
 )
+# What a script starts beside a training and kills at its end: loops of its own, and programs that only look on.
+_BESIDE = (
+    r"\( ?(?:while|until|for|sleep)\b"
+    r"|(?:\S{1,100}/)?(?:sleep|tail|watch|top|htop|nvtop|nvitop|gpustat|nvidia-smi|rocm-smi|dcgmi|dstat|vmstat|iostat|mpstat"
+    r"|sar|pidstat|dmesg|tensorboard|ssh|inotifywait)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ _SHELLS = (
     re.compile(
         r"(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?"
         r"(?P<name>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
-        r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!\( ?(?:while|until|for|sleep)\b)\S)"  # not its own loop
+        r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!" + _BESIDE + r")\S)"
     ),
     re.compile(
         r"(?:\[\d{1,4}\]\s{0,2}[+-]?\s{1,8}(?:\d{1,10} )?|zsh: )"
@@ -120,6 +126,7 @@ _SHELL_WORDS = (
     "llegal hardware instruction",
 )  # fmt: skip
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+_MOST_SHOWN = 120  # characters of a line
 NEEDLES: tuple[bytes, ...] = tuple(
     words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != "abort"
 )
@@ -135,6 +142,12 @@ def ended(body: str) -> str | None:
             if (match := pattern.match(body)) is not None:
                 return _told("the shell", _code(match))
     return None
+
+
+def last_words(body: str) -> str:
+    """The end of a line, without a word that is cut in two."""
+    said = body.strip()
+    return said if len(said) <= _MOST_SHOWN else f"… {said[-_MOST_SHOWN:].partition(' ')[2].strip()}"
 
 
 def _code(match: re.Match[str]) -> int:

@@ -10,7 +10,7 @@ from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.crash_kinds import told_alone
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
-from traceops.hangs.readers.log_ends import ended
+from traceops.hangs.readers.log_ends import ended, last_words
 from traceops.hangs.readers.log_stalls import NEEDLES as STALL_NEEDLES
 from traceops.hangs.readers.log_stalls import stalled_ranks
 
@@ -146,7 +146,7 @@ def told_by(body: str) -> Told | None:
     end = ended(body)
     if end is None:
         return None
-    return Told("error", f"{end} ({body.strip()[-120:].strip()})", {}) if end else Told("exit", body, {})
+    return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", body, {})
 
 
 # What Ray says of a process that ended, and does not know why.
