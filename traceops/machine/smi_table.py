@@ -87,7 +87,7 @@ def tables(text: str) -> list[Table]:
 def of_one_machine(found: Sequence[Table]) -> Table | None:
     """The last of the tables; None where there is none, or they differ in more than what changes by the moment.
 
-    Nodes of one cluster have the same models at the same addresses: what is set or broken on one alone tells them apart.
+    Nodes of one cluster have the same models at the same addresses: what is set or broken on one of them tells.
     """
     if len({_lasting(table) for table in found}) != 1:
         return None

@@ -19,7 +19,7 @@ from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
-from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, less
+from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
 
@@ -124,7 +124,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         )
     impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     gain = gain_of(run, impact)
-    if gain < _LEAST_GAIN_PCT / 100 * run.step_ms:
+    if gain.ms < _LEAST_GAIN_PCT / 100 * run.step_ms:
         severity = "info"  # the step would hardly be shorter: other things bound it
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [
@@ -134,7 +134,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
         Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
-        gain_evidence(gain, run.step_words),
+        *gain_evidence(gain, run.step_words),
     ]
     if overlap:
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
@@ -150,10 +150,10 @@ def judge_exposed(run: CrossRank) -> Verdict:
         EXPOSED.finding(
             severity,
             "high",
-            message + gain_text(gain, impact, run.step_words),
+            message + gain_text(gain, run.step_words),
             evidence,
             ranks=sorted(shares),
-            impact_ms=stored(gain),
+            impact_ms=stored(gain.ms),
             role=main_role(by_role),
         ),
     )
@@ -192,7 +192,7 @@ def judge_small(run: CrossRank) -> Verdict:
     gain = gain_of(run, cost)
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
-    if severity is not None and gain < _LEAST_GAIN_PCT / 100 * step:
+    if severity is not None and gain.ms < _LEAST_GAIN_PCT / 100 * step:
         severity = "info"
     if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
@@ -205,14 +205,14 @@ def judge_small(run: CrossRank) -> Verdict:
     message = (
         f"{count:.0f} collectives {words.per}, {size_text(float(np.median(sizes)))} in the median, take "
         f"{total_ms:.2f} ms in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} "
-        f"({percent_text(share)}) is exposed.{gain_text(gain, cost, words)}"
+        f"({percent_text(share)}) is exposed.{gain_text(gain, words)}"
     )
     evidence = [
         Evidence("small collectives", round(count, 1), words.per, _MANY),
         Evidence("their transfer", stored(total_ms), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
-        gain_evidence(gain, words),
+        *gain_evidence(gain, words),
     ]
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -221,7 +221,7 @@ def judge_small(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=sorted(members),
-            impact_ms=stored(gain),
+            impact_ms=stored(gain.ms),
         ),
     )
 
@@ -264,21 +264,23 @@ def judge_late_start(run: CrossRank) -> Verdict:
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides))
-    if gain < _LATE_BOUNDS[0] / 100 * step:
+    if gain.ms < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
-    most = f"{gain:.2f} ms" if less(gain, cost) else "that"
+    most = gain.ms if gain.best_ms is None else gain.best_ms
+    shorter = "that" if f"{most:.2f}" == f"{cost:.2f}" else f"{most:.2f} ms"
+    recorded = "" if gain.best_ms is None else f", by {gain.ms:.2f} ms with hosts as late as recorded"
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by {most} at "
-        "most: what computes beside a transfer takes longer."
+        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by {shorter} "
+        f"at most{recorded}: what computes beside a transfer takes longer."
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
         Evidence("gradient collectives", float(np.median(counts)), words.per),
         Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
         Evidence(_GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
-        gain_evidence(gain, words),
+        *gain_evidence(gain, words),
     ]
     return LATE_START.verdict(
         LATE_START.finding(
@@ -287,7 +289,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
             message,
             evidence,
             ranks=[times.summary.rank for times in run.ranks],
-            impact_ms=stored(gain),
+            impact_ms=stored(gain.ms),
         ),
     )
 

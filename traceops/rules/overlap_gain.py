@@ -1,6 +1,8 @@
-"""What exposed transfer costs a step: how much shorter the step would be without it, at most."""
+"""What exposed transfer costs a step: how much shorter the replay is without it, and how much hosts decide of that."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
@@ -8,30 +10,58 @@ from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 
-SAVED_AT_MOST = "saved at most"  # the metric of the evidence that is the impact
+SAVED = "saved without it"  # the metric of the evidence that is the impact
+SAVED_AT_BEST = "saved without it and with no host late"
 
 
-def gain_of(run: CrossRank, exposed_ms: float) -> float:
-    """ms that a step would be shorter without this transfer, at most: not more than the replay saves without any."""
-    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
-    return exposed_ms if saved is None else min(exposed_ms, max(saved, 0.0) / 1e6)
+@dataclass(frozen=True)
+class Gain:
+    """ms that a step would be shorter without a transfer, which is `of_ms` exposed.
+
+    ms: as hosts were recorded, where the replay holds; else the transfer itself. best_ms: with no host late, where that
+    is more; a profiler slows hosts. replayed: the replay says so.
+    """
+
+    ms: float
+    of_ms: float
+    best_ms: float | None
+    replayed: bool
+
+    @property
+    def is_less(self) -> bool:
+        """Whether the step would be shorter by less than the transfer, as both are written."""
+        return f"{self.ms:.2f}" != f"{self.of_ms:.2f}"
 
 
-def less(gain_ms: float, exposed_ms: float) -> bool:
-    """Whether the step would be shorter by less than the transfer, as both are written."""
-    return f"{gain_ms:.2f}" != f"{exposed_ms:.2f}"
+def gain_of(run: CrossRank, exposed_ms: float) -> Gain:
+    """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any."""
+    saved = None if run.what_if is None else run.what_if.saved_ns(NO_COMMUNICATION)
+    if run.what_if is None or saved is None:
+        return Gain(exposed_ms, exposed_ms, None, False)
+    gain = min(exposed_ms, max(saved, 0.0) / 1e6)
+    ends = run.what_if.range_ns(NO_COMMUNICATION)
+    if ends is None:
+        return Gain(gain, exposed_ms, None, True)
+    best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
+    return Gain(gain, exposed_ms, best if f"{best:.2f}" != f"{gain:.2f}" else None, True)
 
 
-def gain_text(gain_ms: float, exposed_ms: float, words: StepWords) -> str:
-    """A sentence, behind a space: what the transfer that was named costs; none where it is hidden."""
-    if f"{exposed_ms:.2f}" == "0.00":
+def gain_text(gain: Gain, words: StepWords) -> str:
+    """A sentence, behind a space: what the transfer that was named costs; none where it is hidden, or nobody knows."""
+    if not gain.replayed or f"{gain.of_ms:.2f}" == "0.00":
         return ""
-    if not less(gain_ms, exposed_ms):
-        return f" Without this transfer {words.the} would be at most {gain_ms:.2f} ms shorter."
-    shorter = "no shorter" if f"{gain_ms:.2f}" == "0.00" else f"only {gain_ms:.2f} ms shorter"
-    return f" Replayed with free communication, {words.the} is {shorter}: other things bound it too."
+    if not gain.is_less:
+        return f" Replayed with free communication, {words.the} is at least as much shorter."
+    shorter = "no shorter" if f"{gain.ms:.2f}" == "0.00" else f"only {gain.ms:.2f} ms shorter"
+    bound = (
+        "other things bound it too"
+        if gain.best_ms is None
+        else f"hosts bound it too, and with none of them late it is up to {gain.best_ms:.2f} ms shorter"
+    )
+    return f" Replayed with free communication, {words.the} is {shorter}: {bound}."
 
 
-def gain_evidence(gain_ms: float, words: StepWords) -> Evidence:
-    """The same as proof: the impact of the finding."""
-    return Evidence(SAVED_AT_MOST, stored(gain_ms), words.unit("ms"))
+def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:
+    """The same as proof: the impact of the finding, and what may come on top."""
+    best = () if gain.best_ms is None else (Evidence(SAVED_AT_BEST, stored(gain.best_ms), words.unit("ms")),)
+    return (Evidence(SAVED, stored(gain.ms), words.unit("ms")), *best) if gain.replayed else ()

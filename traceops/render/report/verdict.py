@@ -272,7 +272,9 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
         step = _of_step(lost, mean_of_ranks(report), words)
         only = (
-            "" if saved == ms_text(lost) else f"; without that {words.a} would be at most {saved} ms shorter"
+            ""
+            if saved == ms_text(lost)
+            else f"; without that {words.a} would be {saved} ms shorter, with hosts as recorded"
         )
         return (
             f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}"
