@@ -138,6 +138,23 @@ def test_steps_without_the_profiler_are_compared_whatever_the_profiler_cost() ->
     assert not compare(*sides(torch("2.8.0"), torch("2.9.0"), unprofiled=8)).not_judged
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "judged"), [(0, 1, True), (2, 3, True), (0, 3, False), (1, 5, False)]
+)
+def test_a_capture_or_two_more_with_an_early_window_are_told_and_judged(
+    before: int, now: int, judged: bool
+) -> None:
+    """Of five captures a side of one program three and two had one: nothing at all was judged, not even kernels."""
+    sides_ = sides(nothing, nothing)
+    base, head = (
+        [edited(one, early_window) if at < count else one for at, one in enumerate(side)]
+        for side, count in zip(sides_, (before, now), strict=True)
+    )
+    result = compare(base, head)
+    assert any("head's recorded steps may not be like" in one for one in result.warnings)
+    assert (result.verdict == "regression") == judged == (not result.not_judged)
+
+
 def test_steps_of_one_kind_are_judged() -> None:
     for edit in (
         nothing,

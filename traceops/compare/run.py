@@ -109,7 +109,9 @@ def compare(
         ),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
-        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike),
+        not_judged=tuple(
+            NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics
+        ),
         warnings=(
             *cut_off,
             *differences(base, head),

@@ -19,14 +19,16 @@ _RECORDED = frozenset(
     if not metric.exact and metric.name != "busbw" and metric.name not in _OF_STEP_TIME
 )
 _RECORD_ALIKE = "record both sides alike, or time steps without the profiler on both (--unprofiled 6 or more)"
+# Of a side's captures, more than of the other's: fewer are what captures of one program differ in, and widen intervals.
+_MORE = 0.5
 _UNMARKED = {"window", "cut_off"}  # nothing said where a step begins
 
 
 @dataclass(frozen=True)
 class Unlike:
-    """A reason not to judge these metrics. why: a clause of the verdict; short: the same behind a metric's numbers.
+    """A reason not to judge these metrics; none where it is only told.
 
-    cure: what makes them judgeable, an order.
+    why: a clause of the verdict; short: the same behind a metric's numbers. cure: what makes them judgeable, an order.
     """
 
     why: str
@@ -36,7 +38,7 @@ class Unlike:
 
 
 def unlike_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> tuple[Unlike, ...]:
-    """Every reason, those that concern most metrics first."""
+    """Every reason, those that concern most metrics first, but for what is only told."""
     found = (_one_side_unsettled(base, head), _other_steps(base, head), *_recorded_otherwise(base, head))
     return tuple(one for one in found if one is not None)
 
@@ -63,7 +65,7 @@ def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[Compared
         f"{ms_text(window.before_ms)} ms, later ones take {ms_text(window.later_ms)}",
         f"{more}'s recorded steps may not be like its later ones",
         f"record both sides with the same --skip-first, {window.settled} or more",
-        EVERY,
+        EVERY if abs(shares[0] - shares[1]) >= _MORE else frozenset(),
     )
 
 
