@@ -66,6 +66,22 @@ def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
     )
 
 
+def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loader: Report) -> None:
+    """An evaluation in steps 31 and 62, of which 3 to 5 were recorded: a step takes as long without it."""
+    mean = slow_loader.summary.step_time_ms.median
+    assert mean is not None
+    run = Finding(
+        "TO-W001", "warning", "high", "Steps unlike", "Evaluation takes 37 %.", (Evidence("came", 2, "times"),),
+        (0, 1, 2, 3), (31, 62), mean / 2, "evaluation",
+    )  # fmt: skip
+    report = replace(slow_loader, findings=(run,))
+    said, answer = answer_of(report)
+    assert said["Where"] == "All 4 ranks, in steps 31, 62"
+    assert cure_of(report, run) is None and answer.costs == ()
+    recorded = replace_finding(run, steps=slow_loader.run.steps)
+    assert cure_of(report, recorded) is not None
+
+
 def test_the_line_of_code_stands_beside_the_cause_where_it_is_known(slow_loader: Report) -> None:
     line = Evidence("line", "time.sleep(0.05)", rank=1, file="/home/me/train.py", line=41)
     first = slow_loader.findings[0]

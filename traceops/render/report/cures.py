@@ -30,7 +30,8 @@ _REPLAYED = {  # evidence that is the impact -> the change that was replayed
 def cure_of(report: Report, finding: Finding) -> Cure | None:
     """What curing the finding would give; None where nothing tells.
 
-    A finding whose rule predicts no step gives a range: at best its whole impact is saved, at worst nothing.
+    A finding whose rule predicts no step gives a range: at best its whole impact is saved, at worst nothing. Of one
+    about other steps than the typical ones nothing is said: those take as long without its cause.
     """
     if finding.rule in STRAGGLERS:
         return straggler_cure(report, finding)
@@ -42,9 +43,15 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     if predicted is not None:
         return predicted
     step = mean_of_ranks(report)
-    if step is None or finding.impact_ms > step:
+    if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
         return None
     return Cure(step, step, "", step - finding.impact_ms)
+
+
+def _of_other_steps(report: Report, finding: Finding) -> bool:
+    """Whether none of the finding's steps counts in the step that the report tells."""
+    typical = set(report.run.steps) - set(report.summary.step_time_ms.unlike)
+    return bool(finding.steps) and typical.isdisjoint(finding.steps)
 
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:

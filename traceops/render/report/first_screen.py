@@ -98,7 +98,8 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
     steps, known = set(together[0].steps), set(report.run.steps)
     if len(together) == 1 and steps and known and steps != known:
         own = ranks_text(sorted(steps), 6)
-        said += f", in step{'s' if len(steps) > 1 else ''} {own} of {ranks_text(sorted(known), 4)}"
+        of = f" of {ranks_text(sorted(known), 4)}" if steps < known else ""
+        said += f", in step{'s' if len(steps) > 1 else ''} {own}{of}"
     elif len(together) == 1 and steps and len(steps) > 1:
         said += f", in all {len(steps)} steps"
     return said
