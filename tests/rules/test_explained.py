@@ -53,6 +53,19 @@ def test_a_slow_link_explains_exposed_communication_of_anybody():
         assert merged == {rule: "warning", "TO-O001": "info"}
 
 
+@pytest.mark.parametrize(
+    ("own", "severity"), [("shared_cores", "warning"), ("recompilation", "warning"), ("host", "info")]
+)
+def test_an_evaluation_of_the_run_explains_no_step_that_is_long_for_a_known_other_reason(own, severity):
+    run, step = found("TO-W001", cause="evaluation"), found("TO-T001", cause=own)
+    assert severities([run, step])["TO-T001"] == severity
+
+
+def test_what_the_run_recompiles_explains_a_recorded_step_that_does():
+    run, step = found("TO-W001", cause="recompilation"), found("TO-T001", cause="recompilation")
+    assert severities([run, step])["TO-T001"] == "info"
+
+
 def test_the_order_of_findings_does_not_matter():
     some = [
         found("TO-C002", "warning", (0, 1)),

@@ -17,6 +17,7 @@ from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.through_host import THROUGH_HOST
+from traceops.rules.unlike_cores import CAUSE as SHARED_CORES
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 
@@ -24,13 +25,15 @@ from traceops.rules.whole_run import UNLIKE_OVER_RUN
 class Explains:
     """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
 
-    `same_ranks`: only where the explained finding names no other ranks.
+    `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
+    that this rule explains only if it fired for the same.
     """
 
     rule: Rule
     cause: str | None
     explained: tuple[Rule, ...]
     same_ranks: bool
+    own_causes: tuple[str, ...] = ()
 
 
 EXPLAINS: tuple[Explains, ...] = (
@@ -44,7 +47,9 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(SLOW_GROUP, "host", (HOST_BOUND, BLOCKED_ON_DEVICE, HOST_LONGER), True),
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
-    Explains(UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False),
+    Explains(
+        UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False, (SHARED_CORES, "recompilation", "garbage_collection")
+    ),
     Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
     Explains(SOMETIMES_LATE, None, (UNLIKE_STEPS,), False),
@@ -77,6 +82,7 @@ def explains(other: Finding, found: Finding) -> bool:
         known.rule.id == other.rule
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
+        and (found.cause not in known.own_causes or found.cause == other.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )
