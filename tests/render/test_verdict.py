@@ -93,7 +93,7 @@ def test_of_ranks_that_nothing_may_compare_none_is_named() -> None:
     said = verdict(make_report(findings, wait_pct=26.5, late={0: 0.0, 1: 1.0}))
     assert "rank 1" not in said.sentence
     assert (
-        "which one cannot be said: the ends of their collectives do not fit together (TO-V006)"
+        "the traces do not tell which one: the ends of collectives do not fit together (TO-V006)"
         in said.sentence
     )
 

@@ -220,7 +220,7 @@ class _Waiting:
         step = "" if self.step_ms is None else f" of {self.words.each_of(f'{ms_text(self.step_ms)} ms')}"
         waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
         if self.out_of_step:
-            return f"{waits}; which one cannot be said: the ends of their collectives do not fit together (TO-V006)."
+            return f"{waits}; the traces do not tell which one: the ends of collectives do not fit together (TO-V006)."
         if self.share is None:
             return f"{waits}; which one cannot be said."
         if self.rank is None:
