@@ -278,6 +278,13 @@ def test_the_chatter_of_kineto_is_left_out(job, capfdbinary):
     assert err == b"[rank 0] a\n[rank 0] b\n"
 
 
+def test_the_chatter_of_kineto_behind_a_progress_bar_is_left_out(job, capfdbinary):
+    bar = b"\r 5%|x| 2/40\r 7%|x| 3/40"
+    chatter = b"USDT:2026-11-23 16:40:30 4483:4483 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+    _, err = passed(job, capfdbinary, ranks=[(b"", bar + chatter + b"b\n")])
+    assert err == b"[rank 0]  7%|x| 3/40\n[rank 0] b\n"
+
+
 def test_ranks_of_several_machines_are_marked_once_they_are_known(job, capfdbinary):
     known = {}
     output = job.forward(ranks=[(b"a\n", b"")], rank_of=known.get)
