@@ -323,3 +323,24 @@ def test_sizes_are_trained_in_turn_with_the_same_threads_and_what_failed_is_trie
     assert trained == ["nproc=2_1", "nproc=4_1", "nproc=2_2", "nproc=4_1", "nproc=4_2"]
     sizes = json.loads(Path("reports/scale/scale.json").read_text())["sizes"]
     assert [(row["ranks"], row["captures"]) for row in sizes] == [(2, 2), (4, 2)] and sizes[1]["low_pct"]
+
+
+@pytest.mark.torch
+def test_the_first_training_that_does_not_tell_its_samples_is_the_last(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
+    Path("train.py").touch()
+    trained: list[str] = []
+
+    def train(decided: Any) -> int:
+        trained.append(decided.plan.out.name)
+        run_of(decided.plan.out, "straggler_gloo2", status="finished", world_size=2, unprofiled_step_ms=80.0)
+        return 0
+
+    monkeypatch.setattr("traceops.cli.sweep._train", train)
+    assert main(["scale", "--nproc", "2,4", "--", "train.py"]) == 2
+    assert trained == ["nproc=2_1"]
+    told = capsys.readouterr().err
+    assert "nproc=2_1 does not say how many samples a step has" in told and "--global-batch-size N" in told

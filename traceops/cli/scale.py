@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from traceops.across.replay.larger import predicted_share
 from traceops.cli.arguments import make_writable, report_folder
+from traceops.cli.run import Decided
 from traceops.cli.sweep import prepare, train
 from traceops.cli.trainings import Trainings
 from traceops.core.errors import InputError, UsageError
 from traceops.core.plain_text import printable
+from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import held
+from traceops.launch.folder import short_path
 from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.pipeline.run_info import samples_per_step
 from traceops.pipeline.settings import own_kernels
 from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import FoundRun, find_runs
 from traceops.runs.from_one import optimizer_ms
-from traceops.runs.scale import MeasuredRun, scale_document
+from traceops.runs.scale import MeasuredRun, no_samples, scale_document
 from traceops.runs.vary import SweepAxis, points_of
 
 
@@ -102,6 +108,7 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
 
 def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[FoundRun]:
     """Train each size in turn; the runs that finished."""
+    trainings.train = _telling_samples(trainings.train)
     with held(trainings.folder):
         trainings.open(overwrite=overwrite, again=True)
         found = train(trainings, repeat, None)
@@ -110,6 +117,18 @@ def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Foun
             print(printable(f"traceops scale: {trial.folder} is left out: {trial.reason}"), file=sys.stderr)
     done = [trial for trial in found.trials if trial.status == "finished"]
     return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
+
+
+def _telling_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
+    """A training, refused where it does not tell its samples: all others would be trained for nothing."""
+
+    def trained(decided: Decided) -> int:
+        code = train_once(decided)
+        if code == 0 and samples_per_step(json.loads(read_regular(decided.plan.out / "run.json"))) is None:
+            raise no_samples(short_path(decided.plan.out))
+        return code
+
+    return trained
 
 
 def _captures(places: list[FoundRun]) -> list[MeasuredRun]:

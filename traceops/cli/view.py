@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     ranks = len(timeline.ranks)
     say(
-        f"{timeline.path}: {timeline.size_bytes / 1e6:.1f} MB, {timeline.events:,} events of {ranks} "
+        f"{timeline.path}: {size_text(timeline.size_bytes)}, {timeline.events:,} events of {ranks} "
         f"rank{'s' if ranks != 1 else ''} over {timeline.duration_ns / 1e6:,.1f} ms, {timeline.added:,} added"
     )
     for note in timeline.notes:

@@ -96,14 +96,19 @@ def scale_document(
     )
 
 
+def no_samples(path: str) -> UsageError:
+    """What a run is refused with that does not tell its samples."""
+    return UsageError(
+        f"{path} does not say how many samples a step has. If all ranks together have N at every size, train with "
+        "--global-batch-size N (and --overwrite). Else open traceops.capture in the script, and call step(samples=…)"
+    )
+
+
 def refuse(captures: Sequence[MeasuredRun]) -> None:
     """Raise UsageError where these are not runs of one training at several sizes."""
     for capture in captures:
         if not capture.samples:
-            raise UsageError(
-                f"{capture.path} does not say how many samples a step has; train with --global-batch-size N, or "
-                "call step(samples=…)"
-            )
+            raise no_samples(capture.path)
         if not capture.rate:
             raise UsageError(f"{capture.path}: no step was found, so its samples a second are not known")
     if len({capture.ranks for capture in captures}) < 2:

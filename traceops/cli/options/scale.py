@@ -14,7 +14,7 @@ script stands after --, and all other options are those of `traceops run`:
 
   traceops scale profile/n1 profile/n2 profile/n4 --price 2.50
   traceops scale --nproc 1,2,4 --global-batch-size 64 --strategy pytorch_ddp
-  traceops scale --nproc 1,2 -- train.py --epochs 1"""
+  traceops scale --nproc 1,2 --global-batch-size 64 -- train.py --epochs 1"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
