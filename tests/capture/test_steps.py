@@ -6,6 +6,7 @@ import pytest
 
 from traceops.capture.guard import Guard
 from traceops.capture.steps import StepDetector, on_training_step
+from traceops.capture.training_thread import Trainer
 
 
 @pytest.mark.parametrize(
@@ -314,6 +315,14 @@ def test_the_threads_of_a_sweep_are_trainings_of_their_own(watched):
     told = boundary.ends()
     assert len(ends) == 20 and told.ends == {"Adam.step": 20}
     assert told.beside == {"SGD.step": 40} and not told.within
+
+
+def test_the_first_step_counts_while_some_thread_starts(monkeypatch):
+    """A thread that has not started yet has no number, and neither has the training before its first step."""
+    taken = []
+    trainer = Trainer(lambda: taken.append(1))
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), threading.Thread()])
+    assert [trainer.is_other(False, steps) for steps in range(2)] == [False, False] and not taken
 
 
 @pytest.mark.torch

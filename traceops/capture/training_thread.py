@@ -40,9 +40,9 @@ class Trainer:
             return False
         self._others = self._others + 1 if steps == self._steps else 1
         self._steps = steps
-        if self._others <= _SILENT and any(one.ident == self._thread for one in threading.enumerate()):
-            return True
-        if self._thread is not None:
+        if self._thread is not None:  # which is what a thread that just starts has for its number
+            if self._others <= _SILENT and any(one.ident == self._thread for one in threading.enumerate()):
+                return True
             self._taken()
         self._thread, self._others = thread, 0
         return False
