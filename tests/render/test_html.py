@@ -54,6 +54,14 @@ def test_every_finding_is_there_with_evidence_and_advice(page: Page) -> None:
     assert "30.00 ms a step" in text
 
 
+@pytest.mark.parametrize(("slowdown", "told"), [(1.45, True), (0.97, True), (0.51, False)])
+def test_steps_that_were_longer_before_the_profiler_are_no_cost_of_it(slowdown: float, told: bool) -> None:
+    report = sample_report()
+    summary = replace(report.summary, unprofiled_step_time_ms=10.42, profiler_slowdown=slowdown)
+    text = Page(render_html(replace(report, summary=summary))).text()
+    assert "10.42 ms" in text and ("Profiler's cost" in text) is told
+
+
 def test_what_came_from_a_trace_stays_text(page: Page) -> None:
     assert page.all("img") == []
     assert page.all("b") and not any("onerror" in attributes for _, attributes in page.elements)

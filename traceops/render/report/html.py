@@ -57,6 +57,8 @@ SECTIONS = (
     sections.definitions,
 )
 
+_NO_COST = 0.9  # profiled ÷ unprofiled step, below which these steps are not alike
+
 
 def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] = ()) -> bytes:
     """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it.
@@ -122,7 +124,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         *speed_facts(report),
     ]
     slowdown = report.summary.profiler_slowdown
-    if slowdown is not None:
+    if slowdown is not None and slowdown >= _NO_COST:
         facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
     return facts
 
