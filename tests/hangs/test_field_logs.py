@@ -133,6 +133,33 @@ def test_slurm_says_who_was_killed_for_memory_and_nobody_else_is_said_to_wait(to
     assert all("Nothing in the log says who" not in root_advice(root) for root in diagnosis.roots)
 
 
+LIMIT = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-23T10:00:00 DUE TO TIME LIMIT ***\n"
+EXITED = "srun: error: n1: task 1: Exited with exit code 1\n"
+CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+OOM_KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks have been OOM Killed.\n"
+
+
+@pytest.mark.parametrize(
+    "before, rule, ranks",
+    [
+        (LIMIT, "TO-E008", ()),
+        (EXITED, "TO-H004", (1,)),
+        (CUDA_OOM + EXITED, "TO-H004", (1,)),
+        (OOM_KILL + LIMIT, "TO-H004", (0, 2, 3)),
+        ("", "TO-H004", (0, 2, 3)),
+    ],
+)
+def test_what_srun_kills_behind_a_failure_or_the_time_limit_is_no_cause(told, before, rule, ranks):
+    """'Ranks 0-3 died: each was killed by SIGKILL (often the kernel's out-of-memory killer)' of a time limit."""
+    first = told(f"step 1\n{before}srun: error: n1: tasks 0,2-3: Killed\n").roots[0]
+    assert (first.rule, first.ranks) == (rule, ranks)
+
+
+def test_a_rank_that_fails_behind_a_kill_explains_none(told):
+    roots = told(f"srun: error: n1: tasks 0,2-3: Killed\n{EXITED}").roots
+    assert (0, 2, 3) in [root.ranks for root in roots]
+
+
 def test_ranks_that_ended_alike_are_one_cause(told):
     ended = "srun: error: n{}: tasks {}: Exited with exit code 1\n"
     (root,) = told(ended.format(1, "0-3") + ended.format(2, "4-7")).roots

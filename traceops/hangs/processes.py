@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from traceops.core.exit_codes import KILLED_BY
-from traceops.hangs.crash_kinds import LATER
+from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER
 from traceops.hangs.crashes import find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent, RankProcess
 
@@ -16,6 +16,8 @@ _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
 _OWN = ("error", "memory", "cuda")
 _OOM_KILLS = ("oom_kill", "oom-kill", "OOM Killed", "Killed process")
 _SLURM_MEMORY = "Out Of Memory"
+_SLURM = ("slurmstepd: ", "srun: ")
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
@@ -74,7 +76,10 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
     if evidence.failed_rank is not None:
         roots = [evidence.failed_rank]
     if not roots:  # no launcher says who was first: all that did not merely obey it
-        roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED]
+        ended = _ended_by_slurm(evidence)
+        roots = [
+            rank for rank, event in exits.items() if event.exit_code not in _OBEYED and event not in ended
+        ]
     if not roots:  # nor who ended at all, but peers of theirs do
         roots = [
             event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None
@@ -91,6 +96,33 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
         # One rank ended, and one error was raised that names none.
         found = {rank: _with_detail(death, told[0].event.text) for rank, death in found.items()}
     return found
+
+
+def _ended_by_slurm(evidence: HangEvidence) -> set[LogEvent]:
+    """Kills that srun tells of behind what Slurm ended the job for, or behind a task that failed: its own doing."""
+    if any(event.kind == "memory" and _is_oom_kill(event) for event in evidence.log):
+        return set()
+    begun: dict[str, int] = {}
+    for event in evidence.log:
+        failed = _is_of_slurm(event) and event.exit_code not in (*_OBEYED, *_KILLED)
+        if failed or (kind_of(event) in FROM_OUTSIDE and event.text.startswith(_SLURM)):
+            begun[event.path] = min(event.line, begun.get(event.path, event.line))
+    return {
+        event
+        for event in evidence.log
+        if _is_of_slurm(event)
+        and event.exit_code in _KILLED
+        and _SLURM_MEMORY not in event.text
+        and event.line > begun.get(event.path, event.line)
+    }
+
+
+def _is_oom_kill(event: LogEvent) -> bool:
+    return any(words in event.text for words in _OOM_KILLS)
+
+
+def _is_of_slurm(event: LogEvent) -> bool:
+    return event.kind == "exit" and event.text.startswith(_SLURM)
 
 
 def _with_detail(death: Death, text: str) -> Death:
@@ -146,7 +178,7 @@ def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
     killed = [
         event
         for event in evidence.log
-        if event.kind == "memory" and event.rank is None and any(words in event.text for words in _OOM_KILLS)
+        if event.kind == "memory" and event.rank is None and _is_oom_kill(event)
     ]
     his = [event for event in killed if rank in event.accused or not event.accused]
     return next(iter((*_ended_for_memory(evidence, rank), *his)), None)
