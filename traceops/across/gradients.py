@@ -29,15 +29,26 @@ def of_gradients(comm: CommEvents, roles: Sequence[Role] = ()) -> NDArray[np.boo
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 
 
-def averages_parameters(comm: CommEvents) -> bool:
-    """Whether more than flags and losses is reduced behind the optimizer's step: local SGD averages models there."""
-    return any(
-        comm.phase[position] == UPDATED and _sums(comm, position) for position in range(len(comm.start))
-    )
+def reduced_behind_step(comm: CommEvents) -> int | None:
+    """Bytes of more than flags and losses that are reduced behind optimizers' steps; None where one does not tell its.
+
+    Local SGD averages models there, and programs reduce what they measured.
+    """
+    sizes = [
+        _bytes(comm, position)
+        for position in range(len(comm.start))
+        if comm.phase[position] == UPDATED and _sums(comm, position)
+    ]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _sums(comm: CommEvents, position: int) -> bool:
-    args = comm.args[position]
-    size = None if args is None else message_bytes(args.elements_out or args.elements_in, args.dtype)
+    args, size = comm.args[position], _bytes(comm, position)
     op = comm.name[position] if args is None else args.op
     return _REDUCES.search(op) is not None and (size is None or size > _SCALAR_BYTES)
+
+
+def _bytes(comm: CommEvents, position: int) -> int | None:
+    args = comm.args[position]
+    return None if args is None else message_bytes(args.elements_out or args.elements_in, args.dtype)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.across.gradients import averages_parameters
+from traceops.across.gradients import reduced_behind_step
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shorter_schedule import counted
+from traceops.core.units import size_text
 from traceops.measure.summary import RankSummary
 from traceops.rules.activity import (
     KERNELS_MISSING,
@@ -51,13 +52,14 @@ DAMAGED = Rule(
     ),
 )
 
+_MODEL_BYTES = 1_000_000  # of all steps together: what is less may be confusion matrices and counts
 NO_SYNC_IN_BACKWARD = Rule(
     id="TO-V004",
     title="No gradient synchronisation inside backward",
     fires=(
         "Fires where the strategy, or DDP or FSDP seen in the trace, synchronises inside backward, and no "
         "collective was launched between backward's first and last function in any step, nor parameters averaged "
-        "behind an optimizer's step (local SGD)."
+        "behind an optimizer's step (local SGD): below 1 MB reduced there nobody can tell."
     ),
     advice=(
         "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step. Where "
@@ -201,10 +203,18 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     told = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
     if told or any(summary.through_host for summary in ranks):
         return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
-    if any(averages_parameters(summary.comm) for summary in ranks):
-        return NO_SYNC_IN_BACKWARD.clear(
-            "no collective was launched inside backward; parameters are averaged behind the optimizer's step instead, "
-            "as local SGD does"
+    behind = [reduced_behind_step(summary.comm) for summary in ranks]
+    if any(behind) or None in behind:
+        most = max((size for size in behind if size is not None), default=0)
+        if most >= _MODEL_BYTES:
+            return NO_SYNC_IN_BACKWARD.clear(
+                "no collective was launched inside backward; parameters are averaged behind the optimizer's step "
+                "instead, as local SGD does"
+            )
+        size = f"{size_text(most)} are reduced" if None not in behind else "something is reduced"
+        return NO_SYNC_IN_BACKWARD.not_evaluated(
+            f"no collective was launched inside backward; {size} behind the optimizer's step, which may be parameters "
+            "(local SGD) or what was measured"
         )
     who = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
