@@ -148,6 +148,23 @@ def test_a_training_on_the_cpu_is_no_estimate_of_a_gpu(monkeypatch: pytest.Monke
 
 
 @pytest.mark.torch
+def test_an_error_of_a_model_on_the_cpu_is_told_as_that(tmp_path: Path) -> None:
+    """Backward of its loss met a tensor of a GPU: the advice was to run it on a GPU, where it takes none either."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(4, 3)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "labels = torch.zeros(2, dtype=torch.long)\n"
+        "for _ in range(3):\n"
+        "    torch.nn.functional.cross_entropy(model(torch.randn(2, 4)), labels).backward()\n"
+        "    optimizer.step()\n"
+    )
+    with pytest.raises(UsageError, match="it put nothing on a GPU"):
+        estimate_script(AskedScript([str(script)], 1))
+
+
+@pytest.mark.torch
 def test_what_python_cannot_load_is_no_matter_of_fake_tensors() -> None:
     from traceops.memory.script_worker import _trouble
 

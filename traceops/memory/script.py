@@ -51,7 +51,7 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
     ),
     "no_gpu": (
         "it put nothing on a GPU",
-        "it is estimated as on a machine with GPUs: see whether an option keeps it on the CPU",
+        "torch.cuda.is_available() is true in an estimate; see what keeps the script on the CPU all the same",
     ),
     "no_step": (
         "it ended before an optimizer made a step",

@@ -60,6 +60,7 @@ class Rehearsal:
         self._surroundings = Surroundings()
         self._steps = 0
         self._parameters: dict[int, int] = {}
+        self._on_gpu: bool | None = None  # whether a model has anything there; none was called yet
         self._failed: list[BaseException] = []  # what ended a thread of the script
 
     def run(self) -> NoReturn:
@@ -92,6 +93,7 @@ class Rehearsal:
     def _seen(self, root: nn.Module) -> None:
         """The outermost module is called for the first time: its parameters are there, and the first step begins."""
         whole = [*root.parameters(), *root.buffers()]
+        self._on_gpu = bool(self._on_gpu) or any(one.device.type == "cuda" for one in whole)
         self._tracker.label(whole, Category.PARAMETERS)
         self._parameters.update({id(one): one.numel() for one in root.parameters()})
         if not self._tracker.step:
@@ -115,6 +117,8 @@ class Rehearsal:
             error = self._failed[0]
             trouble = _trouble(error)
         if trouble == "no_step" and not self._tracker.events:
+            trouble = "no_gpu"
+        if trouble == "raised" and self._on_gpu is False:  # its losses were taken for ones on a GPU
             trouble = "no_gpu"
         place, source = _place(error)
         said = ""
