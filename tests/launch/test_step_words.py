@@ -45,3 +45,24 @@ def test_steps_of_two_kinds_are_told(within, said):
 def test_what_stood_for_its_first_round_only_is_no_end_of_steps(ends, within, said):
     """Both optimizers of a WGAN were told to end steps, and the generator's to be another's."""
     assert told(ends, within) == [f"a step ends where {said}"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ((0, 0), ""),
+        ((1, 0), "; 1 step of an optimizer in another thread is not counted on rank 0"),
+        ((0, 40), "; 40 steps of optimizers in other threads are not counted on rank 1"),
+        ((40, 40), "; 40 steps of optimizers in other threads are not counted"),
+        ((39, 40), "; up to 40 steps of optimizers in other threads are not counted"),
+    ],
+)
+def test_steps_in_other_threads_are_told_whichever_rank_has_them(beside, said):
+    """Only those of the first rank were."""
+    ranks = [
+        SimpleNamespace(
+            rank=rank, step_ends={"Adam.step": 120}, steps_within={}, steps_beside={"SGD.step": number}
+        )
+        for rank, number in enumerate(beside)
+    ]
+    assert steps_told(ranks) == [f"a step ends where Adam.step returns{said}"]

@@ -31,7 +31,19 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
             line += (
                 f"; {another}{name} is within {one.steps_within[name]} of {steps}, so steps are of two kinds"
             )
-        beside = sum(one.steps_beside.values())
-        line += f"; {beside} steps of optimizers in other threads are not counted" if beside else ""
+        line += _beside(ranks_alike)
         lines.append(line)
     return lines
+
+
+def _beside(ranks: Sequence[RankManifest]) -> str:
+    """What other threads of these ranks did, which is no step."""
+    steps = {rank.rank: sum(rank.steps_beside.values()) for rank in ranks}
+    having = [rank for rank, number in steps.items() if number]
+    if not having:
+        return ""
+    most = max(steps.values())
+    number = f"{most}" if all(steps[rank] == most for rank in having) else f"up to {most}"
+    where = "" if len(having) == len(ranks) else f" on {who(having)}"
+    what = "1 step of an optimizer in another thread is" if most == 1 else None
+    return f"; {what or f'{number} steps of optimizers in other threads are'} not counted{where}"
