@@ -187,6 +187,15 @@ def test_trouble_of_a_node_is_not_lost_behind_a_sound_one_with_gpus_at_the_same_
         check_files(saved(tmp_path, a=table({**whole, **first}) + table(whole)))
 
 
+def test_a_gpu_that_is_lost_while_somebody_looks_is_told(tmp_path: Path) -> None:
+    """The tables before and after differ, and nothing of either was said."""
+    words = "Unable to determine the device handle for GPU0000:1A:00.0: Unknown Error\n"
+    looks = check_files(saved(tmp_path, a=table({}, {}) + words + table({}))).looks
+    assert "0000:1a:00.0" in one(looks, "lost GPU").found
+    with pytest.raises(InputError, match=SEVERAL_TABLES):  # it works since, or the other machine's does
+        check_files(saved(tmp_path, b=table({}) + words + table({}, {})))
+
+
 def test_other_drivers_are_other_machines_or_another_time(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=SEVERAL_TABLES):
         check_files(saved(tmp_path, a=table({}) + table({}).replace("470.82.01", "535.54.03")))

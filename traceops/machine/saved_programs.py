@@ -135,7 +135,10 @@ def _table(text: str, smi: Smi | None, problems: list[str]) -> TableOutput | Non
     table = of_one_machine(found)
     if table is None:
         problems.append(SEVERAL_TABLES)
-        return None
+        sound = {gpu.bus_id for gpu in found[-1].smi.gpus}  # since, if it is the same machine
+        told = dict.fromkeys((*lost, *(gpu for one in found for gpu in one.unread)))
+        gone = tuple(gpu for gpu in told if gpu.bus_id not in sound)
+        return TableOutput(None, gone) if gone else None
     if table.half and smi is None:
         problems.append(NOT_WHOLE_TABLE.format(table.half))
     return TableOutput(table if table.smi.gpus else None, (*lost, *table.unread))
