@@ -23,7 +23,7 @@
 #error "the interpreter's lock is what keeps the threads apart here"
 #endif
 
-enum { MOST_FRAMES = 100, AT_ONCE_US = 50 };
+enum { MOST_FRAMES = 100, AT_ONCE_US = 53 /* which nobody else has, and sys.setswitchinterval hits */ };
 #ifdef __APPLE__
 #define HOST_CLOCK CLOCK_UPTIME_RAW /* of time.perf_counter_ns */
 #else
@@ -187,24 +187,28 @@ static void find(void) {
 
 static void ask_main_thread(Looks *Py_UNUSED(self), int *Py_UNUSED(kept)) {}
 
-static volatile unsigned long interval; /* as it was before we shortened it; 0 while it is not shortened */
+static volatile unsigned long interval; /* as it was before we shortened it; 0 where we never did */
 
-/* Also in a forked process, which does not have the thread that shortened it. */
+/* Also in a forked process, which does not have the thread that shortened it; and where a program has read ours and set
+ * it again behind us. */
 static void put_interval_back(void) {
     if (interval != 0 && get_interval() == AT_ONCE_US)
         set_interval(interval);
-    interval = 0;
 }
 
 /* Who waits for the interpreter's lock is who reads the interval. */
 static void take_lock(PyThreadState *saved, int at_once) {
-    unsigned long found = at_once && get_interval != NULL && set_interval != NULL ? get_interval() : 0;
-    if (found > AT_ONCE_US) {
-        interval = found;
-        set_interval(AT_ONCE_US);
+    at_once = at_once && get_interval != NULL && set_interval != NULL;
+    if (at_once) {
+        put_interval_back();
+        unsigned long found = get_interval();
+        if (found > AT_ONCE_US) {
+            interval = found;
+            set_interval(AT_ONCE_US);
+        }
     }
     PyEval_RestoreThread(saved);
-    if (found > AT_ONCE_US)
+    if (at_once)
         put_interval_back();
 }
 
@@ -261,6 +265,7 @@ static PyObject *end(Looks *self, PyObject *Py_UNUSED(ignored)) {
         pthread_cond_broadcast(&self->changed);
         pthread_mutex_unlock(&self->lock);
     }
+    put_interval_back();
     Py_RETURN_NONE;
 }
 
