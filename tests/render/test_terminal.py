@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from sample_report import sample_report
 
 from traceops.core.findings import Evidence, Finding
+from traceops.render.evidence_text import evidence_lines
 from traceops.render.report.terminal import print_report
 from traceops.report.model import Report
 
@@ -80,3 +81,13 @@ def test_long_names_in_evidence_are_short_and_say_what_the_peers_need() -> None:
 def test_names_cannot_steer_the_terminal() -> None:
     report = sample_report(hostile="\x1b[31mred\x07")
     assert not any("\x1b" in line or "\x07" in line for line in printed(report))
+
+
+def test_numbers_of_one_metric_say_whose_they_are() -> None:
+    waits = [
+        Evidence("waits for a core", pct, "% of steps", rank=rank) for rank, pct in ((1, 34.3), (0, 22.2))
+    ]
+    evidence = (*waits, Evidence("alone", 3, "ms", rank=1))
+    assert evidence_lines(Finding("TO-W002", "info", "high", "title", "message", evidence)) == [
+        "waits for a core 34.3 % of steps (rank 1); waits for a core 22.2 % of steps (rank 0); alone 3 ms"
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from traceops.core.findings import Evidence, Finding
 from traceops.core.short_text import short_name
 from traceops.core.units import as_measured
@@ -33,7 +35,9 @@ def quote_text(evidence: Evidence) -> str:
 
 def evidence_lines(finding: Finding) -> list[str]:
     """The numbers in one line, then the lines of files that the finding quotes, each cut to what a line holds."""
-    shown = [_evidence(e) for e in finding.evidence if e.value is not None and e.file is None]
+    numbers = [e for e in finding.evidence if e.value is not None and e.file is None]
+    metrics = Counter(e.metric for e in numbers)
+    shown = [_evidence(e, of_several=metrics[e.metric] > 1) for e in numbers]
     quotes = [quote_text(e) for e in finding.evidence if e.file is not None]
     lines = ["; ".join(shown)] if shown else []
     lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
@@ -43,15 +47,19 @@ def evidence_lines(finding: Finding) -> list[str]:
     return lines
 
 
-def _evidence(evidence: Evidence) -> str:
-    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
+def _evidence(evidence: Evidence, *, of_several: bool) -> str:
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it.
+
+    of_several: other evidence has the same metric, so the rank is said.
+    """
     if isinstance(evidence.grown, str):
         usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
         return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"
     value = value_text(evidence)
     if len(value) > _MOST_VALUE and isinstance(evidence.value, str):
         value = f"{value[:_MOST_VALUE]}…"
-    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
+    rank = f" (rank {evidence.rank})" if of_several and evidence.rank is not None else ""
+    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}{rank}"
 
 
 def _short(name: str) -> str:
