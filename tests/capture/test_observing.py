@@ -366,7 +366,7 @@ def test_looks_at_slow_steps_have_a_budget(tmp_path):
 
 
 def test_looks_become_rare_when_the_free_ones_are_over():
-    pace, cost = Pace(0), 150_000
+    pace, cost = Pace(0), 200_000
     assert pace.cost_ns == cost, "what the thread that trains pays, not the 30 µs that a look takes"
     assert pace.pause_ns() == pytest.approx(cost / 0.005)
     free = 0
@@ -384,5 +384,5 @@ def test_waking_up_to_find_slow_steps_leaves_half_for_looking_at_them():
     while pace.has_left(0):
         pace.looked(30_000, early=True)
         looks += 1
-    assert looks == pytest.approx(7.5e6 / 150_000, abs=2)
+    assert looks == pytest.approx(7.5e6 / 200_000, abs=2)
     assert pace.has_left(int(60e9)) and pace.has_left(int(60e9), to_find=True), "time brings more"
