@@ -211,7 +211,7 @@ def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made):
         [found] = judged(measured).findings
         [saved] = [e.value for e in found.evidence if e.metric == SAVED]
         assert saved == found.impact_ms <= measured.what_if.saved_ns(NO_COMMUNICATION) / 1e6 + 1e-6
-        told = (f"{found.impact_ms:.2f} ms shorter", "is no shorter", "is at least as much shorter")
+        told = (f"{found.impact_ms:.2f} ms shorter", "is no shorter", "is about as much shorter")
         assert any(words in found.message for words in told)
         bound = "bound it too" in found.message
         assert bound == bool(faults) == (found.impact_ms < 0.2 * exposed_ms(measured))

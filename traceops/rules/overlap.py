@@ -19,7 +19,7 @@ from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
-from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text
+from traceops.rules.overlap_gain import alike, gain_evidence, gain_of, gain_text
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
 
@@ -267,7 +267,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
     if gain.ms < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
     most = gain.ms if gain.best_ms is None else gain.best_ms
-    shorter = "that" if f"{most:.2f}" == f"{cost:.2f}" else f"{most:.2f} ms"
+    shorter = "that" if alike(most, cost) else f"{most:.2f} ms"
     recorded = "" if gain.best_ms is None else f", by {gain.ms:.2f} ms with hosts as late as recorded"
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "

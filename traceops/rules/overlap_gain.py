@@ -12,6 +12,12 @@ from traceops.core.units import stored
 
 SAVED = "saved without it"  # the metric of the evidence that is the impact
 SAVED_AT_BEST = "saved without it and with no host late"
+_ALIKE = 0.05  # of the transfer: less makes no difference that is worth a word
+
+
+def alike(ms: float, of_ms: float) -> bool:
+    """Whether a step that is shorter by `ms` is so by as much as the transfer `of_ms`, near enough."""
+    return ms >= (1 - _ALIKE) * of_ms
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Gain:
     """ms that a step would be shorter without a transfer, which is `of_ms` exposed.
 
     ms: as hosts were recorded, where the replay holds; else the transfer itself. best_ms: with no host late, where that
-    is more; a profiler slows hosts. replayed: the replay says so.
+    is clearly more; a profiler slows hosts. replayed: the replay says so.
     """
 
     ms: float
@@ -29,8 +35,8 @@ class Gain:
 
     @property
     def is_less(self) -> bool:
-        """Whether the step would be shorter by less than the transfer, as both are written."""
-        return f"{self.ms:.2f}" != f"{self.of_ms:.2f}"
+        """Whether the step would be shorter by clearly less than the transfer."""
+        return not alike(self.ms, self.of_ms)
 
 
 def gain_of(run: CrossRank, exposed_ms: float) -> Gain:
@@ -43,7 +49,7 @@ def gain_of(run: CrossRank, exposed_ms: float) -> Gain:
     if ends is None:
         return Gain(gain, exposed_ms, None, True)
     best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
-    return Gain(gain, exposed_ms, best if f"{best:.2f}" != f"{gain:.2f}" else None, True)
+    return Gain(gain, exposed_ms, best if best - gain > _ALIKE * exposed_ms else None, True)
 
 
 def gain_text(gain: Gain, words: StepWords) -> str:
@@ -51,7 +57,7 @@ def gain_text(gain: Gain, words: StepWords) -> str:
     if not gain.replayed or f"{gain.of_ms:.2f}" == "0.00":
         return ""
     if not gain.is_less:
-        return f" Replayed with free communication, {words.the} is at least as much shorter."
+        return f" Replayed with free communication, {words.the} is about as much shorter."
     shorter = "no shorter" if f"{gain.ms:.2f}" == "0.00" else f"only {gain.ms:.2f} ms shorter"
     bound = (
         "other things bound it too"
