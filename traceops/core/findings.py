@@ -48,9 +48,12 @@ class Evidence:
     ] = UNSET
 
 
+MOST_STEPS = 64  # of a finding: there may be more of which it is told
+
+
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, the proof of it, what it costs a step and what to do."""
+    """Something wrong, the proof of it, what it costs a step and what to do. steps: the first ones."""
 
     rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
     severity: Severity

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
+from traceops.core.findings import MOST_STEPS
+
 Runs = Sequence[tuple[int, int]]
 
 
@@ -70,3 +72,8 @@ def who_runs(runs: Runs, most: int = 8) -> str:
 def who_first(ranks: Collection[int], most: int = 8) -> str:
     """The same where a sentence begins."""
     return who(ranks, most).capitalize()
+
+
+def steps_text(steps: Collection[int], most: int = 12) -> str:
+    """Steps of a finding, as `ranks_text` has ranks: where there may be more than it names, nobody counts them."""
+    return ranks_text(steps, most, counted=len(steps) < MOST_STEPS)

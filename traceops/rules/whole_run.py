@@ -10,7 +10,7 @@ import numpy as np
 
 from traceops.across.run_steps import Occasion, Share, WholeRun
 from traceops.across.whole_run import START
-from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, percent_text, stored
@@ -154,7 +154,7 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         message,
         evidence,
         ranks=one.ranks,
-        steps=one.steps[:64],
+        steps=one.steps[:MOST_STEPS],
         impact_ms=stored(one.more_ms / max(int(run.timed.sum()), 1)),
         cause=one.cause,
     )
@@ -230,7 +230,7 @@ def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
                 Evidence("compiling", stored(spent_ms), "ms", rank=rank),
             ],
             ranks=[rank],
-            steps=steps[:64],
+            steps=steps[:MOST_STEPS],
             impact_ms=stored(spent_ms / count),
             cause="recompilation",
         )
