@@ -29,7 +29,7 @@ from traceops.answers.model import (
     WhatIfAnswer,
 )
 from traceops.core.findings import Finding
-from traceops.core.rank_text import ranks_text, steps_text
+from traceops.core.rank_text import first_steps_text, ranks_text
 from traceops.core.short_text import short_name
 from traceops.core.step_words import STEP, WINDOW, StepWords
 from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
@@ -103,7 +103,7 @@ def _full(row: FullFinding, words: StepWords) -> list[Block]:
     lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)), words=words)]
     said = [
         f"ranks {ranks_text(row.ranks)}" if row.ranks else "",
-        f"steps {steps_text(row.steps)}" if row.steps else "",
+        f"steps {first_steps_text(row.steps)}" if row.steps else "",
         f"costs up to {row.impact_ms:.2f} ms {words.per}" if row.impact_ms is not None else "",
         f"cause {row.cause}" if row.cause else "",
         f"confidence {row.confidence}",

@@ -74,6 +74,6 @@ def who_first(ranks: Collection[int], most: int = 8) -> str:
     return who(ranks, most).capitalize()
 
 
-def steps_text(steps: Collection[int], most: int = 12) -> str:
+def first_steps_text(steps: Collection[int], most: int = 12) -> str:
     """Steps of a finding, as `ranks_text` has ranks: where there may be more than it names, nobody counts them."""
     return ranks_text(steps, most, counted=len(steps) < MOST_STEPS)

@@ -112,11 +112,7 @@ def look(folder: Path, thread: int, waiting: Looks) -> None:
         over = waiting.wait(LOOK_S * often * (0.5 + drawn / 0x7FFFFFFF), True)
         now, _, _, frames = waiting.take() or (time.perf_counter_ns(), 0, 0, None)
         if not over:
-            weight_us = max(now - last, 0) // 1000
-            if frames is None:
-                stacks.sample(0, weight_us)
-            else:
-                stacks.keep(frames, 0, weight_us)
+            stacks.sample(0, max(now - last, 0) // 1000, frames)
             last = now
         if over or now - flushed > FLUSH_S * 1e9:
             flushed = now

@@ -178,10 +178,7 @@ class Observer:
             if self._looking and (slow or at >= due):
                 since = max(last, step_begun) if slow else last
                 weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
-                if frames is None:
-                    self._stacks.sample(self._first + count, weight_us)
-                else:
-                    self._stacks.keep(frames, self._first + count, weight_us)
+                self._stacks.sample(self._first + count, weight_us, frames)
                 self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
                 last = at
             elif self._looking:

@@ -31,28 +31,36 @@ class Stacks:
         self._new: list[list[Any]] = []
         self.count = 0
 
-    def keep(self, frames: Sequence[tuple[CodeType, int]], step: int, weight_us: int) -> None:
-        """Of a look that the thread has made itself: code and instruction of each frame, innermost first."""
+    def sample(self, step: int, weight_us: int, looked: Sequence[tuple[CodeType, int]] | None = None) -> None:
+        """Take one look, which stands for so many µs of step number `step`.
+
+        looked: what the thread found itself, code and instruction of each frame, innermost first; None: look now.
+        """
+        numbers = self._look() if looked is None else self._numbers(looked)
+        if numbers:
+            self._count(numbers, step, weight_us)
+
+    def _numbers(self, looked: Sequence[tuple[CodeType, int]]) -> list[int]:
         numbers = []
-        for code, instruction in frames:
+        for code, instruction in looked:
             place = (id(code), instruction)
             number = self._places.get(place)
             numbers.append(self._place(code, place, _line(code, instruction)) if number is None else number)
-        self._count(numbers, step, weight_us)
+        return numbers
 
-    def sample(self, step: int, weight_us: int) -> None:
-        """Look once; the sample stands for so many µs of step number `step`."""
+    def _look(self) -> list[int]:
+        """Where the thread is now; nothing where it is gone."""
         frames = sys._current_frames()
         frame = frames.get(self._thread)
         if frame is None:
-            return
+            return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
             numbers = self._walk_engine(frames) + numbers
         # Before anything else: what a frame holds would live as long as we look.
         frame = None
         frames.clear()
-        self._count(numbers, step, weight_us)
+        return numbers
 
     def _count(self, numbers: list[int], step: int, weight_us: int) -> None:
         numbers.reverse()

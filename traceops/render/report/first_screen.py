@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from traceops.core.findings import Check, Evidence, Finding, count_checks
-from traceops.core.rank_text import ranks_text, steps_text, who_first
+from traceops.core.rank_text import first_steps_text, ranks_text, who_first
 from traceops.core.short_text import short_name
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, percent_text
@@ -97,7 +97,7 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
         said += f" on {' and '.join(host[:40] for host in hosts)}"
     steps, known = set(together[0].steps), set(report.run.steps)
     if len(together) == 1 and steps and known and steps != known:
-        own = steps_text(sorted(steps), 6)
+        own = first_steps_text(sorted(steps), 6)
         of = f" of {ranks_text(sorted(known), 4)}" if steps < known else ""
         said += f", in step{'s' if len(steps) > 1 else ''} {own}{of}"
     elif len(together) == 1 and steps and len(steps) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traceops.core.rank_text import ranks_text, steps_text
+from traceops.core.rank_text import first_steps_text, ranks_text
 from traceops.render import page
 from traceops.render.answer import AlignedSteps
 from traceops.render.cells import number
@@ -57,7 +57,7 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
         "document": document,
         "number": number,
         "ranks_text": ranks_text,
-        "steps_text": steps_text,
+        "first_steps_text": first_steps_text,
         "definitions": COLUMNS,
         "zoomed": "step_timeline.js" in document.scripts,
         "files": document.files,
