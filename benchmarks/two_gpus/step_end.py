@@ -5,7 +5,7 @@ python step_end.py KIND:SECONDS…    KIND: resnet, llama, or the ms of a step o
 A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. By turns it is
 told of the ends of two steps, and samples the host in them, and hears nothing of the next two. So what else the machine
 does meets both alike, which it does not in longer stretches. Each call is timed by itself too. RAW names a folder for
-the times of all steps, in ns.
+the times of all steps, in ns. LOOKS=10: ten times as many looks at the host, to see what one of them costs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ step_clock._EVENTS_COST /= 2
 stepping._LONG_WAY_NS *= 2
 # And what is free at its start is no part of a long training.
 step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
+pace._COST *= float(os.environ.get("LOOKS", "1"))
 
 
 def micro(folder: Path) -> dict[str, float]:
@@ -67,6 +68,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     step_ends = hooked(capture)
     seen = read_progress(folder)  # as the launcher does: from then on the heartbeat goes to memory
     calls: list[float] = []
+    looks: list[int] = []  # so far, at the end of each step
     wall: list[float] = []
     cpu: list[float] = []
     until = time.monotonic() + seconds
@@ -83,16 +85,18 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
                 calls.append((time.perf_counter_ns() - called) / 1e3)
             wall.append(time.perf_counter_ns() - began)
             cpu.append(time.process_time_ns() - cpu_began)
+            looks.append(observer.samples)
     told = {
         name: [round(value, 5) for value in _on_by_off(values)]
         for name, values in (("wall", wall), ("cpu", cpu))
     }
     if "RAW" in os.environ:
-        np.save(Path(os.environ["RAW"]) / f"{kind}.npy", np.array([wall, cpu]))
+        np.save(Path(os.environ["RAW"]) / f"{kind}.npy", np.array([wall, cpu, looks]))
     say(
         part="step_end", kind=kind, step_ms=round(float(np.median(wall)) / 1e6, 4), fours=len(wall) // 4, **told,
         call_us=[round(float(one), 2) for one in np.quantile(calls, (0.05, 0.5, 0.95, 0.99))],
-        call_mean_us=round(float(np.mean(calls)), 2), samples=observer.samples, trouble=observer.trouble,
+        call_mean_us=round(float(np.mean(calls)), 2), samples=observer.samples, look_us=_of_a_look(wall, looks),
+        trouble=observer.trouble,
         taken=[one.memory for one in seen], failure=str(capture.failure), short=type(capture._way).__name__,
     )  # fmt: skip
     capture.__exit__(None, None, None)
@@ -111,6 +115,23 @@ def _on_by_off(took: list[float]) -> tuple[float, float, float]:
     means = [_middle(drawn.choice(more, len(more))) for _ in range(1000)]
     low, high = np.quantile(means, (0.025, 0.975))
     return 1 + _middle(more), 1 + float(low), 1 + float(high)
+
+
+def _of_a_look(took: list[float], looks: list[int]) -> list[float]:
+    """What a look costs its step, in µs: median, 2.5 % and 97.5 % by resampling, and of how many steps.
+
+    A step with one look is held to the step before or behind it that is also with the capture and had none.
+    """
+    had = np.diff(looks, prepend=0).reshape(-1, 2)[::2]
+    with_capture = np.array(took[: len(had) * 4]).reshape(-1, 2)[::2]
+    one = had.sum(axis=1) == 1
+    more = np.where(had[:, 0] == 1, 1, -1)[one] * (with_capture[:, 0] - with_capture[:, 1])[one] / 1e3
+    if len(more) < 10:
+        return []
+    drawn = np.random.default_rng(0)
+    medians = [float(np.median(drawn.choice(more, len(more)))) for _ in range(1000)]
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return [round(float(np.median(more)), 1), round(float(low), 1), round(float(high), 1), len(more)]
 
 
 def _middle(values: NDArray[np.float64]) -> float:
