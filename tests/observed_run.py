@@ -107,10 +107,13 @@ WORKER = {
 }  # fmt: skip
 
 
-def write_loader(root: Path, rank: int, worker: int, looks) -> None:
-    """The file of a worker of the rank's loader that was seen so often in each of these stacks, 40 ms a look."""
-    lines, samples, frames = [], [], 0
-    for number, (name, count) in enumerate(looks.items()):
+def write_loader(root: Path, rank: int, worker: int, looks, began_ns=None) -> None:
+    """The file of a worker of the rank's loader that was seen so often in each of these stacks, 40 ms a look.
+
+    looks: counts by name of a stack, or pairs of them, in order of time from began_ns on.
+    """
+    lines, samples, frames = [] if began_ns is None else [["w", began_ns]], [], 0
+    for number, (name, count) in enumerate(looks.items() if isinstance(looks, dict) else looks):
         for function, file, line, text in WORKER[name]:
             lines.append(["f", function, file, 1, line, text])
         lines.append(["s", list(range(frames, frames + len(WORKER[name])))])

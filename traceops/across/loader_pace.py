@@ -33,6 +33,16 @@ def loader_paces(ranks: Sequence[RankSummary], whole: WholeRun | None) -> dict[i
     }
 
 
+def slowest_other(paces: Mapping[int, float], ranks: Sequence[int]) -> tuple[int, float] | None:
+    """The rank beside these whose loader takes longest for the batches of a step, and how long, ms; None without one.
+
+    With the input of these ranks alone in time, no step is shorter.
+    """
+    others = {rank: ms for rank, ms in paces.items() if rank not in ranks}
+    slowest = max(others, key=lambda rank: (others[rank], -rank), default=None)
+    return None if slowest is None else (slowest, others[slowest])
+
+
 def _busy_pct(work: LoaderWork) -> float:
     """Of the workers' time. Batches come in order, so one that is far busier than all together holds them up."""
     return work.busiest_pct if work.busiest_pct > _APART * work.busy_pct else work.busy_pct

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from traceops.measure.step_ends import step_ends_ns
 from traceops.traces.observed import GpuFacts, MachineLog, Observed
 
 # NVML's bits, as far as they are a reason of the machine's and not of the program's.
@@ -121,14 +122,8 @@ def _of_rank(
 
 def _span_ms(one: Observed) -> tuple[float, float]:
     """From the end of the first step, which holds the program's start, to the end of the last, Unix ms."""
-    took = (one.steps["host_us"].astype(np.float64) + _gaps(one)) / 1e3
-    return one.began_ns / 1e6 + float(took[0]), one.began_ns / 1e6 + float(took.sum())
-
-
-def _gaps(one: Observed) -> Any:
-    """What the capture did between steps where it was long enough to count as none of them, µs."""
-    own = one.steps["own_us"].astype(np.float64)
-    return np.where(own > 1000, own, 0.0)
+    ends = step_ends_ns(one) / 1e6
+    return float(ends[0]), float(ends[-1])
 
 
 def _gpu_of(log: MachineLog, entry: Mapping[str, Any]) -> GpuFacts | None:

@@ -73,7 +73,9 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
         looks={one.rank: len(one.samples) for one in ranks},
         on_device=on_device,
         host={one.rank: host_times(one, _own(one, like, first), typical) for one in ranks},
-        loaders={one.rank: work for one in ranks if (work := loader_work(one)) is not None},
+        loaders={
+            one.rank: work for one in ranks if (work := loader_work(one, _own(one, like, first))) is not None
+        },
     )
     parts = OwnTimes(ranks, run, garbage, compiled)
     return with_occasions(run, parts, timed & ~like & ~start)

@@ -14,7 +14,10 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["e", reason]                                                        why no more was observed
 
 ``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
-form; their step is 0, because a worker does not know it.
+form; their step is 0, because a worker does not know it. The times that they stand for follow each other without a
+gap, from here on:
+
+    ["w", ns]                                                            Unix time at which the looks begin
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.measure.host_places import CodePlace, own_place
+from traceops.measure.step_ends import step_ends_ns
 from traceops.traces.observed import Observed
 
 BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for
@@ -41,13 +43,21 @@ class LoaderWork:
         return self.processes > 1 and self.busy_pct < BUSY_PCT <= self.busiest_pct
 
 
-def loader_work(rank: Observed) -> LoaderWork | None:
-    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom."""
-    if sum(len(one.samples) for one in rank.loaders) < _LEAST_LOOKS:
+def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> LoaderWork | None:
+    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom.
+
+    typical: the steps that count, where that is known. While a program starts, compiles or evaluates, the workers of
+    its training rest.
+    """
+    loaders = rank.loaders
+    if typical is not None and typical.any() and all(one.began_ns for one in loaders):
+        within = tuple(_in_steps(one, step_ends_ns(rank), typical) for one in loaders)
+        loaders = within if sum(len(one.samples) for one in within) >= _LEAST_LOOKS else loaders
+    if sum(len(one.samples) for one in loaders) < _LEAST_LOOKS:
         return None
     lines: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     total = busy = busiest_pct = 0.0
-    for one in rank.loaders:
+    for one in loaders:
         total_before, busy_before = total, busy
         weight = np.bincount(one.samples[:, 1], one.samples[:, 2], len(one.stacks))
         for stack in np.flatnonzero(weight).tolist():
@@ -64,13 +74,23 @@ def loader_work(rank: Observed) -> LoaderWork | None:
     if not total:
         return None
     most = max(lines.values(), key=lambda own: sum(own.values()), default=None)
-    processes = sum(1 for one in rank.loaders if len(one.samples))
+    processes = sum(1 for one in loaders if len(one.samples))
     busy_pct = 100 * busy / total
     busiest_pct = max(busiest_pct, busy_pct)
     if most is None or not busy:
         return LoaderWork(processes, busy_pct, busiest_pct, None, 0.0)
     place = max(most, key=lambda one: most[one])
     return LoaderWork(processes, busy_pct, busiest_pct, place, 100 * sum(most.values()) / busy)
+
+
+def _in_steps(one: Observed, ends_ns: NDArray[np.float64], steps: NDArray[np.bool_]) -> Observed:
+    """The looks that stand for time in these steps. ends_ns: of all steps."""
+    spans = 1e3 * one.samples[:, 2]
+    middle = one.began_ns + np.cumsum(spans) - spans / 2
+    at = np.searchsorted(ends_ns, middle)
+    chosen = (at > 0) & (at < len(ends_ns))  # the first step holds the program's start
+    chosen[chosen] = steps[at[chosen]]
+    return replace(one, samples=one.samples[chosen])
 
 
 def _is_idle(one: Observed, stack: int) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from traceops.across.core_waits import core_waits
 from traceops.across.cross_rank import RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
+from traceops.across.loader_pace import slowest_other
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
@@ -24,7 +25,8 @@ HOST_LONGER = Rule(
         "Samples of the hosts outside the recorded steps (docs/observe.md) show one rank longer in a function "
         "than its median peer, while the others wait. The difference is beyond four times what chance makes with "
         "so few samples. On GPUs only where the recorded steps show the rank's device idle for its host, and for "
-        "at most that time. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
+        "at most that time. A rank that waits longer for its input costs at most what a step takes beyond the slowest "
+        "loader of its peers. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
     ),
     advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
     by_cause=(
@@ -52,15 +54,25 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
     found: list[Longer] = []
     by_cores: list[Longer] = []
+    as_peers: list[Longer] = []
     held = held_by_cores(inputs.run, core_waits(inputs.observed))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
         waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
-        (by_cores if waited >= _BY_CORES * one.more_ms else found).append(one)
+        left = _with_loaders(one, inputs)
+        if left is None:
+            as_peers.append(one)
+        else:
+            (by_cores if waited >= _BY_CORES * one.more_ms else found).append(left)
     said = (
         f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
         if by_cores
         else ""
     )
+    if as_peers and (slowest := slowest_other(inputs.run.loading_ms, [as_peers[0].rank])) is not None:
+        said += (
+            f"; rank {as_peers[0].rank} waits longer for its input, but the workers of rank {slowest[0]}'s loader are "
+            f"no faster: they take {ms_text(slowest[1])} ms for the batches of a step, see TO-I002"
+        )
     return [
         HOST_LONGER.verdict(
             *(_finding(one, run.typical_ms) for one in _first_of_each_rank(found)),
@@ -94,6 +106,20 @@ def seen_longer(inputs: Inputs) -> list[Longer]:
         if waits < 0 and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
             kept.append(replace(one, claimed_ms=claimed))
     return kept
+
+
+def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
+    """What is left to claim beside the loaders of its peers, which bound the step too; None where that is too little.
+
+    A rank that is a batch behind waits for its loader, and the others wait for it, though theirs are as slow.
+    """
+    assert inputs.whole is not None
+    slowest = slowest_other(inputs.run.loading_ms, [one.rank])
+    if one.does != "input" or slowest is None:
+        return one
+    room = inputs.whole.typical_ms - slowest[1]
+    claimed = min(one.more_ms if one.claimed_ms is None else one.claimed_ms, room)
+    return replace(one, claimed_ms=claimed) if claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms else None
 
 
 def _idle_ms(times: RankTimes) -> float:

@@ -58,7 +58,8 @@ def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
     if observed is None:
         return NextBatch(rank, one.recorded_ms, 0.0, None)
     wait = recorded_waits([observed]).get(rank)
-    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, loader_work(observed))
+    work = loader_work(observed) if inputs.whole is None else inputs.whole.loaders.get(rank)
+    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, work)
 
 
 def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tuple[list[Idle], str]:

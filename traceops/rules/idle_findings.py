@@ -15,7 +15,7 @@ from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.rules.idle_cores import next_batch, not_by_workers
-from traceops.rules.idle_loading import workers_needed
+from traceops.rules.idle_loading import other_loaders, workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
@@ -78,6 +78,8 @@ def finding_of(
         said, told = not_by_workers(next_batch(inputs, worst))
         if not said and not worst.bounded:
             said, told = workers_needed(worst.times, saved, inputs.manifest, words)
+        message, evidence = message + said, evidence + told
+        said, told = other_loaders(inputs.run, ranks, worst.step_ms)
         message, evidence = message + said, evidence + told
     found = kind.rule.finding(
         severity,

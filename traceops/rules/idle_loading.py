@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.across.cross_rank import RankTimes
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.loader_pace import slowest_other
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.core.findings import Evidence
+from traceops.core.rank_text import who
 from traceops.core.step_words import StepWords
-from traceops.core.units import stored
+from traceops.core.units import ms_text, stored
+
+OTHER_LOADER = "slowest other loader"  # the evidence that says so
+_AS_SLOW = 0.5  # of the step
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
@@ -52,6 +57,19 @@ def workers_needed(
     cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
     loaded = Evidence(f"loading of {words.a}'s batches by one process", stored(need.load_ms), "ms", rank=rank)
     return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
+
+
+def other_loaders(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[str, tuple[Evidence, ...]]:
+    """That the input of these ranks alone is no cure, because another rank's loader is about as slow; else nothing."""
+    slowest = slowest_other(run.loading_ms, ranks)
+    if slowest is None or slowest[1] < _AS_SLOW * step_ms:
+        return "", ()
+    rank, pace = slowest[0], min(slowest[1], step_ms)
+    return (
+        f" Mend the loaders of all ranks: the workers of rank {rank}'s take {ms_text(pace)} ms for the batches of "
+        f"{run.step_words.a}, so with {who(ranks)} alone in time it would take no less.",
+        (Evidence(OTHER_LOADER, stored(pace), run.step_words.unit("ms"), rank=rank),),
+    )
 
 
 def _cores(count: float | None) -> str:

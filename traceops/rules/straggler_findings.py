@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.loader_pace import slowest_other
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
@@ -30,6 +31,7 @@ from traceops.rules.straggler_evidence import (
 
 _PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
+_PACED = 0.95  # of a step: a loader that takes so much of it is what bounds it
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
 
 
@@ -166,7 +168,8 @@ def only_waited_for(
         return []  # it would save a lot, and was left out for another reason
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
-        f"({CAUSE_WORDS[leader.cause].clause}), but its cure alone saves only {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
+        f"({CAUSE_WORDS[leader.cause].clause}), but its cure alone saves only {saved / 1e6:.2f} of {step / 1e6:.2f} ms"
+        f"{_for_other_loaders(run, leader, step - saved)}."
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
     if confidence == "low" and undisturbed is not None:
@@ -184,6 +187,14 @@ def only_waited_for(
             role=late_in(run, leader.rank),
         )
     ]
+
+
+def _for_other_loaders(run: CrossRank, leader: Straggler, left: float) -> str:
+    """Why a cured rank's step stays as long, where that is another's loader. left: of the step, ns."""
+    slowest = slowest_other(run.loading_ms, [leader.rank])
+    if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
+        return ""
+    return f": the workers of rank {slowest[0]}'s loader are hardly faster"
 
 
 def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:

@@ -57,8 +57,8 @@ class Observed:
     first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
     cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
     in pieces between blocks in use, most held and most reserved until then. loaders: looks at workers of its data
-    loaders, one of these a process; they know no steps. core_waits: whether steps tell how long they waited for a core,
-    where that is 0 too; earlier logs do not say so.
+    loaders, one of these a process; they know no steps, and began_ns is when the looks begin, 0 where that is not told.
+    core_waits: whether steps tell how long they waited for a core, where that is 0 too; earlier logs do not say so.
     """
 
     rank: int
@@ -111,7 +111,9 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
         return None, f"{folder}/{STEPS_FILE} is no record of steps; every step of the run is not shown"
     steps = np.frombuffer(records, np.dtype(list(FIELDS)))
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
-    loaders = tuple(Observed(rank, first, began, steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
+    loaders = tuple(
+        Observed(rank, first, _begun(raw), steps[:0], **_read_lines(raw)) for raw in _loaders(folder)
+    )
     tells = told.get("core_waits") is True
     read = Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders, core_waits=tells)
     return read, None
@@ -144,6 +146,12 @@ def _bytes(path: str) -> bytes | None:
     except InputError as error:
         problem_of(error)
         return None
+
+
+def _begun(raw: bytes) -> int:
+    """When the looks at a worker begin, Unix ns; 0 where that is not told."""
+    told = next((rest for kind, rest in _lines(raw) if kind == "w"), ())
+    return (_believed(_numbers, [told], _MOST) or (0,))[0]
 
 
 def _read_lines(raw: bytes) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def look(folder: Path, thread: int, waiting: Looks) -> None:
         return
     path = folder / loader_file(number, os.getpid())
     stacks, drawn = Stacks(thread), 1 + number
+    begun: list[list[Any]] = [["w", time.time_ns()]]
     last = flushed = time.perf_counter_ns()
     while True:
         # Looks at even intervals would see an even program always at the same places.
@@ -116,7 +117,9 @@ def look(folder: Path, thread: int, waiting: Looks) -> None:
             last = now
         if over or now - flushed > FLUSH_S * 1e9:
             flushed = now
-            _append(path, stacks.take())
+            if lines := stacks.take():
+                _append(path, [*begun, *lines])
+                begun = []
         if over:
             return
 
@@ -129,7 +132,6 @@ def worker_number() -> int | None:
 
 
 def _append(path: Path, lines: list[list[Any]]) -> None:
-    if lines:
-        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
-        with path.open("ab", buffering=0) as file:
-            file.write(text.encode())
+    text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+    with path.open("ab", buffering=0) as file:
+        file.write(text.encode())

@@ -14,6 +14,7 @@ from traceops.render.report.stragglers import (
 )
 from traceops.report.model import Report
 from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
+from traceops.rules.idle_loading import OTHER_LOADER
 from traceops.rules.registry import BY_ID
 from traceops.rules.through_host import SAVED_WITH_NCCL
 
@@ -69,7 +70,8 @@ def rule_cure(report: Report, finding: Finding) -> Cure | None:
     rule, step, saved = BY_ID.get(finding.rule), measured_step(report, finding), finding.impact_ms
     if rule is None or not rule.cured or step is None or saved is None or saved > step:
         return None
-    return Cure(step, step - saved, rule.cured)
+    on_all = any(e.metric == OTHER_LOADER for e in finding.evidence)
+    return Cure(step, step - saved, f"{rule.cured} on all ranks" if on_all else rule.cured)
 
 
 def measured_step(report: Report, finding: Finding) -> float | None:

@@ -1,0 +1,105 @@
+"""Loaders of all ranks that are equally slow, one rank a batch behind: the input is at fault, and no rank."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from observed_run import BEGAN_NS, Step, usual, write_loader, write_rank
+
+from traceops import analyze
+from traceops.measure.loader_work import loader_work
+from traceops.render.report.verdict import verdict
+from traceops.traces.observed import read_observed
+
+DATA = Path(__file__).parents[1] / "data"
+LATE, STEP_MS = 1, 54  # slow_loader4: rank 1 sleeps in its loader
+WITH_WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+SLOW, QUICK = {"idle": 2, "tokenize": 78}, {"idle": 60, "tokenize": 20}
+
+
+def with_loader(trace):
+    """Each rank takes its batches from a loader with workers, in 0.3 ms where its own did not show."""
+    marks = [one for one in trace["traceEvents"] if one.get("name") == "dataloader_next"]
+    for one in marks:
+        one["name"] = WITH_WORKERS
+    steps = [one for one in trace["traceEvents"] if str(one.get("name", "")).startswith("ProfilerStep#")]
+    for one in () if marks else steps:
+        if one.get("cat") == "user_annotation":
+            trace["traceEvents"].append({**one, "name": WITH_WORKERS, "ts": one["ts"] + 20, "dur": 300.0})
+    return trace
+
+
+def run_with_workers(tmp_path, peers, began_ns=None, before=()):
+    """slow_loader4 as if its loaders had workers, those of rank 1 slow; `before`: steps before the usual ones."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for path in (DATA / "slow_loader4").iterdir():
+        raw = path.read_bytes()
+        if path.suffix == ".gz":
+            raw = gzip.compress(json.dumps(with_loader(json.loads(gzip.decompress(raw)))).encode(), 1)
+        (run / path.name).write_bytes(raw)
+    manifest = {"world_size": 4, "ranks": [{"rank": rank, "pid": 100 + rank} for rank in range(4)]}
+    (run / "run.json").write_text(json.dumps(manifest))
+    for rank in range(4):
+        places = ("collate", "forward") if rank == LATE else ("backward", "forward")
+        stacks = dict(zip(places, (30, 24), strict=True))
+        write_rank(run, rank, [*before, *[Step(STEP_MS, stacks=stacks) for _ in range(120)]])
+        write_loader(run, rank, 0, SLOW if rank == LATE else peers, began_ns)
+    return analyze(run)
+
+
+def of_rule(report, rule):
+    return [one for one in report.findings if one.rule == rule]
+
+
+def test_the_input_leads_and_no_rank_is_accused(tmp_path):
+    """TO-W003 led as an error with all of the wait, and TO-I002, which knows the line, was folded under it."""
+    report = run_with_workers(tmp_path, SLOW)
+    [input_bound] = of_rule(report, "TO-I002")
+    assert input_bound.severity != "info" and report.findings[0] == input_bound
+    assert input_bound.ranks == (LATE,) and "tokenize (data.py:51)" in input_bound.message
+    pace = 78 / 80 * STEP_MS
+    said = (
+        f"Mend the loaders of all ranks: the workers of rank 0's take {pace:.1f} ms for the batches of a step"
+    )
+    assert said in input_bound.message
+    assert not of_rule(report, "TO-W003")
+    [check] = [check for check in report.checks if check.rule == "TO-W003"]
+    assert check.status == "clear" and "rank 0's loader are no faster" in check.reason
+    assert "with input in time on all ranks" in verdict(report).sentence
+    assert all(one.severity == "info" for one in of_rule(report, "TO-S001"))
+
+
+def test_a_rank_whose_loader_alone_is_slow_still_is(tmp_path):
+    report = run_with_workers(tmp_path, QUICK)
+    [late] = of_rule(report, "TO-S001")
+    assert late.ranks == (LATE,) and late.severity != "info"
+    [line] = of_rule(report, "TO-W003")
+    assert line.ranks == (LATE,)
+    [input_bound] = of_rule(report, "TO-I002")
+    assert "Mend the loaders of all ranks" not in input_bound.message
+
+
+@pytest.mark.parametrize(("told", "busy_pct"), [(True, 97.5), (False, 100 * 78 / 155)])
+def test_workers_that_rest_before_the_training_begins_are_not_quick(tmp_path, told, busy_pct):
+    """A loader was filled while the model was made: of its time before the first step it had nothing to do."""
+    write_rank(tmp_path, 0, [Step(3000.0), *[usual(32.0) for _ in range(100)]])
+    # 75 looks of 40 ms before the first step ends, 80 after it
+    looks = [("idle", 75), ("idle", 2), ("tokenize", 78)]
+    write_loader(tmp_path, 0, 0, looks, BEGAN_NS if told else None)
+    rank, _ = read_observed(str(tmp_path), 0)
+    like = rank.steps["host_us"] < 1_000_000
+    assert loader_work(rank, like).busy_pct == pytest.approx(busy_pct, abs=0.1)
+
+
+def test_looks_in_steps_unlike_the_others_do_not_count(tmp_path):
+    """Workers of the training rest while the program evaluates."""
+    steps = [Step(100.0), *[usual(40.0)] * 40, Step(1600.0), *[usual(40.0)] * 40]
+    write_rank(tmp_path, 0, steps)
+    looks = [("tokenize", 42), ("idle", 40), ("tokenize", 40)]
+    write_loader(tmp_path, 0, 0, looks, BEGAN_NS)
+    rank, _ = read_observed(str(tmp_path), 0)
+    like = rank.steps["host_us"] < 90_000
+    assert loader_work(rank, like).busy_pct > 97
+    assert loader_work(rank).busy_pct == pytest.approx(100 * 82 / 122, abs=0.1)
