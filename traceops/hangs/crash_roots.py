@@ -15,6 +15,7 @@ from traceops.hangs.roots import DIED, HOST, NETWORK
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
+_LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
 
 
 def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
@@ -39,7 +40,7 @@ def with_outlived(root: Root, log: Sequence[LogEvent]) -> Root:
         return root
     before = [one for one in log if one.kind == "outlived" and (one.rank is None or one.rank in root.ranks)]
     told = tuple(
-        (f"{one.path}:{one.line}", f"{one.text[:_MOST_TEXT]} (the log goes on with steps after it)")
+        (f"{one.path}:{one.line}", f"{one.text[:_MOST_TEXT]} (the log goes on after it)")
         for one in before[-_MOST_OUTLIVED:]
     )
     return replace(root, evidence=(*root.evidence, *told))
@@ -109,7 +110,8 @@ def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:
 def crash_root(crash: Crash) -> Root:
     """The crash as a cause."""
     confidence: Confidence = "high"
-    if not crash.alone or crash.kind in (*LATER, "exception", "write_failed"):
+    behind = crash.event.steps_behind
+    if not crash.alone or behind is not None or crash.kind in (*LATER, "exception", "write_failed"):
         confidence = "medium"
     return Root(
         rule=RULE_OF[crash.kind],
@@ -118,7 +120,7 @@ def crash_root(crash: Crash) -> Root:
         statement=crash_statement(crash),
         cause=crash.cause,
         where=own_line(crash),
-        evidence=_proof(crash),
+        evidence=_proof(crash) if behind is None else (*_proof(crash), ("behind it", _LATE.format(behind))),
         crash=crash,
     )
 

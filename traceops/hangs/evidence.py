@@ -160,12 +160,13 @@ class LogEvent:
     ended the rank; 'cuda' a GPU error; 'nccl' an NCCL warning; 'memory' out of memory; 'exit' a process ended
     (`accused` with `exit_code`, negative for a signal; `root_cause` as torchrun says); 'connection' a peer is
     gone; 'monitor' the heartbeat monitor gave up; 'trouble' a line that calls itself an error or says that it tries
-    again, where a log tells of nothing else; 'outlived' any of these after which the log shows steps: the program, or
-    its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's RAS report tells
-    apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector' ranks on which
-    NCCL Inspector wrote nothing more after that operation.
+    again, where a log tells of nothing else; 'outlived' any of these after which the log shows steps, or the program's
+    own end: it, or its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's
+    RAS report tells apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector'
+    ranks on which NCCL Inspector wrote nothing more after that operation.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
-    exception.
+    exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
+    shown late, or made after it.
     """
 
     kind: LogKind
@@ -185,6 +186,7 @@ class LogEvent:
     exit_code: int | None = None
     root_cause: bool = False
     frames: tuple[Frame, ...] = ()
+    steps_behind: int | None = None
 
 
 @dataclass(frozen=True)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traceops.hangs.evidence import LogEvent
+from traceops.hangs.evidence import LogEvent, LogKind
+from traceops.hangs.readers.log_steps import Moment, Scale, Sighting, moment_of, sightings
 from traceops.traces.text_lines import blocks
 
-# A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
-_STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b[^\d\n\r]{0,12}(\d{1,9})\b")
-_BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")
-_BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
-_COUNT = re.compile(rb"(?<!\d)\d{1,9}\Z")
-# Steps of an epoch: 'Epoch: [0]  [  10/5005]', 'Epoch [1][50/7330]', 'Epoch: 1 [640/60000 (1%)]', 'Train: 0 [50/1251'.
-_OF_EPOCH = re.compile(
-    rb"(?:[eE]poch|EPOCH|Train:)[^\n\r\[]{0,20}(?:\[\d{1,6}\])?[^\n\r\[]{0,4}\[ {0,8}(\d{1,9})/ {0,8}\d{1,9}[\] ]"
-)
-# Epochs: "{'loss': 2.3, 'epoch': 0.12}", 'epoch 3: loss 1.2'. They are counted apart from steps.
-_EPOCH = re.compile(rb"(?:[eE]poch|EPOCH)['\"]?[ :=#]{1,4}(\d{1,7})(?:\.(\d{1,6}))?(?![\d.])")
-_EPOCH_WORDS = (b"poch", b"POCH", b"Train:")
-_IN_WORD = re.compile(rb"[A-Za-z_]\Z")
-_MAY_PRECEDE = re.compile(rb"(?:\bglobal_|\x1b\[[\d;]{0,20}m)\Z")
-_IN_MESSAGE = (b"rror", b"xception", b"raise ")  # 'ValueError: step 0 failed'
-_BEFORE = 200  # bytes of a line before its step that are looked at
-# What processes had printed into their buffers before they ended, a log may show after the traceback. Steps count from
-# there on, and only those that are beyond the steps in between.
-_BUFFERED = 1 << 16
+# What processes had printed into their buffers before they ended, a log may show after the traceback. Python's buffer
+# holds 8 kB, and a job may have several.
+_BUFFER = 1 << 14
+_BUFFERS = 1 << 16
+_ADVANCE = 10  # steps: the other ranks may make one or two before they wait for the one that failed
+_SIGHTS = 3  # of steps at different seconds
+_COUNTED: tuple[Scale, ...] = ("steps", "bars", "batches")  # one by one
+_FURTHEST = 2  # counts of a block that matter to what came long before
 _WENT_ON = 50  # lines after an exception that was outlived before: it was outlived again
+# The program's own end, as Hugging Face's Trainer, Lightning, a logger, an editor and Slurm's seff tell of it.
+_COMPLETED = re.compile(
+    rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
+    rb"|\bINFO\b[^\n\r]{0,80}[Tt]raining (?:is )?(?:completed|finished|done)\b"
+    rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)",
+    re.MULTILINE,
+)
+_COMPLETED_WORDS = (b"'train_runtime'", b"`Trainer.fit`", b"raining", b"exit code 0")
+_SEVERE = re.compile(rb"\b(?:ERROR|WARNING|CRITICAL)\b|(?:^|\[)[EW]\d{4} \d\d:")
+_HEAD = 200  # bytes of a line in which its time is looked for
+_OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")  # failures that are no echoes of a peer's
 
 
 def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
@@ -36,19 +37,38 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
     lines = sorted({event.line for event in events if event.kind not in ("status", "trouble", "outlived")})
     if not lines:
         return events
-    outlived, last = _read(path, lines)
+    windows, last = _read(path, lines)
+    outlived = {window.line for window in windows if _is_outlived(window, events)}
     known = {_raised_at(event) for event in events if event.line in outlived} - {None}
     outlived |= {
         event.line for event in events if _raised_at(event) in known and last - event.line > _WENT_ON
     }
-    judged = tuple(
+    behind = {window.line: window.shown for window in windows if window.line not in outlived}
+    return tuple(
         replace(event, kind="outlived")
         if event.line in outlived and event.kind not in ("status", "trouble")
-        else event
+        else replace(event, steps_behind=behind.get(event.line))
         for event in events
         if not (event.kind == "status" and _is_before(event.line, outlived))
     )
-    return judged
+
+
+def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
+    """Whether steps were made after the failure.
+
+    A few may be those of other ranks, which a launcher ends a little later: where one reports the end of a process
+    behind them, and no other failure comes in between, the failure was that end.
+    """
+    if window.is_far:
+        return True
+    if (at := window.went_on_at) is None:
+        return False
+    ends = [
+        event.line
+        for event in events
+        if event.kind == "exit" and event.line > at and (event.exit_code is None or event.exit_code > 0)
+    ]
+    return not ends or any(event.kind in _OWN and at < event.line < max(ends) for event in events)
 
 
 def _raised_at(event: LogEvent) -> tuple[str, str, int | None] | None:
@@ -62,84 +82,145 @@ def _is_before(line: int, outlived: set[int]) -> bool:
     return bool(outlived) and line <= max(outlived)
 
 
-def _read(path: str, lines: Sequence[int]) -> tuple[set[int], int]:
-    """Those of `lines` after which two steps were made that no text shortly after them has, and the last line."""
+def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
+    """Each failure that lines follow, with the steps behind it, and the last line."""
     windows: list[_Window] = []
-    outlived: set[int] = set()
-    wanted, begin, last = 0, 0, 0
+    wanted, begin, last, seen = 0, 0, 0, False
     for number, block in blocks(path):
         last = number + block.count(b"\n")
-        if wanted < len(lines) and lines[wanted] <= last:
-            for line, place in _line_places(block, number):
-                while wanted < len(lines) and lines[wanted] <= line:
-                    windows.append(_Window(lines[wanted], begin + place))
-                    wanted += 1
-        if windows:
-            for scale, found in (("steps", _steps(block)), ("epochs", _epochs(block))):
-                counts = [(begin + place, count) for place, count in found]
-                furthest = [(begin, count) for count in sorted({count for _, count in counts})[-2:]]
-                for window in windows:
-                    for place, count in furthest if window.offset + _BUFFERED < begin else counts:
-                        window.take(scale, place, count)
-            outlived |= {window.line for window in windows if window.is_outlived}
-            windows = [window for window in windows if not window.is_outlived]
+        wants = wanted < len(lines) and lines[wanted] < last
+        open_windows = [window for window in windows if not window.is_far]
+        found = list(sightings(block)) if wants or open_windows or begin < _BUFFER else []
+        at, line = 0, number
+        while wanted < len(lines) and lines[wanted] < last:
+            while line < lines[wanted]:
+                at, line = block.index(b"\n", at) + 1, line + 1
+            place = _last_piece(block, at)
+            window = _Window(lines[wanted], begin + place, _moment(block, place))
+            shown = seen or any(sight.place < place for sight in found)
+            window.flushes = shown and window.offset < _BUFFER // 2
+            windows.append(window)
+            open_windows.append(window)
+            wanted += 1
+        seen = seen or bool(found)
+        if open_windows:
+            completed = _completed(block)
+            furthest = _furthest(found)
+            for window in open_windows:
+                near = window.is_near(begin)
+                for sight in found if near else furthest:
+                    window.take(sight, begin if not near else begin + sight.place, number, block)
+                if completed is not None and begin + completed > window.offset:
+                    window.went_on(number + block.count(b"\n", 0, completed))
         begin += len(block)
-    return outlived, last
+    return windows, last
+
+
+def _furthest(found: Sequence[Sighting]) -> list[Sighting]:
+    kept: list[Sighting] = []
+    for scale in {sight.scale for sight in found}:
+        counts = {sight.number: sight for sight in found if sight.scale == scale}
+        kept += [counts[count] for count in sorted(counts)[-_FURTHEST:]]
+    return kept
+
+
+@dataclass
+class _Series:
+    """The counts of one scale close behind a failure.
+
+    first, furthest: counts; begin: where the first is. flushed: the first that was in no buffer. later: the first with
+    a time behind the failure, and the seconds of those.
+    """
+
+    first: int
+    furthest: int
+    begin: int
+    flushed: int | None = None
+    later: int | None = None
+    seconds: set[int] = field(default_factory=set)
+
+    def advanced(self, sight: Sighting, offset: int, flushes: bool, failed: Moment | None) -> bool:
+        """Whether a count shows that steps were made meanwhile: no one buffer holds so much, or it was in none."""
+        count, self.furthest = sight.number, max(sight.number, self.furthest)
+        if flushes or sight.flushed:
+            self.flushed = count if self.flushed is None else self.flushed
+            if count - self.flushed >= _ADVANCE:
+                return True
+        moment = None if failed is None else sight.moment
+        if failed is not None and moment is not None and failed[0] == moment[0] and moment[1] > failed[1]:
+            self.later = count if self.later is None else self.later
+            self.seconds = {*sorted(self.seconds)[: _SIGHTS - 1], moment[1]}
+            if len(self.seconds) == _SIGHTS and count - self.later >= _ADVANCE // 2:
+                return True
+        return count - self.first >= _ADVANCE and offset > self.begin + _BUFFER
 
 
 @dataclass
 class _Window:
-    """A failure in a line: the furthest count shortly after it, and those beyond that later on, of each scale."""
+    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
+
+    flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that
+    buffers can hold. went_on_at: the line that says otherwise that the program went on.
+    """
 
     line: int
     offset: int
-    between: dict[str, int] = field(default_factory=dict)
-    beyond: dict[str, int] = field(default_factory=dict)
-    is_outlived: bool = False
+    moment: Moment | None = None
+    flushes: bool = False
+    is_far: bool = False
+    went_on_at: int | None = None
+    close: dict[Scale, _Series] = field(default_factory=dict)
+    beyond: dict[Scale, int] = field(default_factory=dict)
 
-    def take(self, scale: str, offset: int, count: int) -> None:
+    @property
+    def shown(self) -> int | None:
+        """The furthest step close behind the failure: made before it, or after; None of no more than a few."""
+        told = [self.close[scale] for scale in _COUNTED if scale in self.close]
+        return next((one.furthest for one in told if one.furthest - one.first >= _ADVANCE), None)
+
+    def is_near(self, begin: int) -> bool:
+        """Whether what is at `begin` may still have been in a buffer."""
+        return begin <= self.offset + _BUFFERS
+
+    def went_on(self, line: int) -> None:
+        if self.went_on_at is None:
+            self.went_on_at = line
+
+    def take(self, sight: Sighting, offset: int, number: int, block: bytes) -> None:
+        """A count at an offset; it is in the line `number` or behind that, in `block`."""
         if offset < self.offset:
             return
-        if offset <= self.offset + _BUFFERED:
-            self.between[scale] = max(self.between.get(scale, -1), count)
-        elif count > self.between.get(scale, -1):
-            self.is_outlived |= self.beyond.get(scale, count) != count
-            self.beyond[scale] = count
+        scale, count = sight.scale, sight.number
+        series = self.close.get(scale)
+        if not self.is_near(offset):
+            if series is None or count > series.furthest:
+                self.is_far |= self.beyond.get(scale, count) != count
+                self.beyond[scale] = count
+        elif series is None:
+            self.close[scale] = series = _Series(count, count, offset)
+            series.advanced(sight, offset, self.flushes, self.moment)
+        elif count > series.furthest:
+            gone = series.advanced(sight, offset, self.flushes, self.moment)
+            if gone and scale in _COUNTED:
+                self.went_on(number + block.count(b"\n", 0, sight.place))
 
 
-def _line_places(block: bytes, number: int) -> Iterator[tuple[int, int]]:
-    place = 0
-    yield number, 0
-    while (place := block.find(b"\n", place) + 1) > 0:
-        number += 1
-        yield number, place
+def _completed(block: bytes) -> int | None:
+    """Where the last line of a block stands that says of the program that it came to its end."""
+    if not any(word in block for word in _COMPLETED_WORDS):
+        return None
+    return max((match.start() for match in _COMPLETED.finditer(block)), default=None)
 
 
-def _steps(block: bytes) -> Iterator[tuple[int, int]]:
-    """Place and number of each step, in order of each kind."""
-    for match in _STEP.finditer(block):
-        before = _line_before(block, match.start())
-        in_word = _IN_WORD.search(before) is not None and _MAY_PRECEDE.search(before) is None
-        if not in_word and not any(word in before for word in _IN_MESSAGE):
-            yield match.start(), int(match[1])
-    if any(word in block for word in _BAR_WORDS):
-        for match in _BAR.finditer(block):
-            if (count := _COUNT.search(block[max(match.start() - 10, 0) : match.start()])) is not None:
-                yield match.start(), int(count[0])
-
-    if any(word in block for word in _EPOCH_WORDS):
-        for match in _OF_EPOCH.finditer(block):
-            yield match.start(), int(match[1])
+def _moment(block: bytes, place: int) -> Moment | None:
+    """When a failure was: the time of its line, or of the logger's line before its traceback."""
+    end = block.find(b"\n", place)
+    if (moment := moment_of(block[place : end if end >= 0 else None][:_HEAD])) is not None:
+        return moment
+    before = block[max(block.rfind(b"\n", 0, max(place - 1, 0)) + 1, place - 4 * _HEAD) : place][:_HEAD]
+    return moment_of(before) if _SEVERE.search(before) is not None else None
 
 
-def _epochs(block: bytes) -> Iterator[tuple[int, int]]:
-    """Place and number of each epoch, in millionths."""
-    if not any(word in block for word in _EPOCH_WORDS):
-        return
-    for match in _EPOCH.finditer(block):
-        if not any(word in _line_before(block, match.start()) for word in _IN_MESSAGE):
-            yield match.start(), 1_000_000 * int(match[1]) + int((match[2] or b"").ljust(6, b"0"))
-
-
-def _line_before(block: bytes, place: int) -> bytes:
-    return block[max(block.rfind(b"\n", 0, place) + 1, place - _BEFORE) : place]
+def _last_piece(block: bytes, begin: int) -> int:
+    """Where a message stands in its line: behind the progress bars, which carriage returns divide."""
+    return block.rfind(b"\r", begin, max(block.index(b"\n", begin) - 1, begin)) + 1 or begin
