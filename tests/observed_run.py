@@ -34,6 +34,12 @@ STACKS = {
     ],
     "tokenize": [("train", TRAIN, 35, "tokenize(text)"), ("tokenize", "/home/me/text.py", 7, "for word in text:")],
     "rare": [("train", TRAIN, 50, "rebalance()"), ("rebalance", TRAIN, 51, "for row in table:")],
+    # Below a line that says .item() the model runs: the host does not wait there.
+    "estimate": [
+        ("train", TRAIN, 54, "estimate_loss()"),
+        ("estimate_loss.<locals>.<genexpr>", TRAIN, 55, "return sum(model(one).item() for one in data)"),
+        ("Module.__call__", f"{TORCH}/nn/modules/module.py", 9, None),
+    ],
     "frozen": [("_run_code", "<frozen runpy>", 3, None)],
 }  # fmt: skip
 

@@ -100,6 +100,17 @@ def test_steps_that_nobody_looked_into_follow_the_rhythm(tmp_path):
     assert evaluation.cause == "evaluation" and evaluation.times == 19
 
 
+@pytest.mark.parametrize("seen, told", [(13, {"host": 19}), (6, {"host": 6, "unknown": 13})])
+def test_steps_that_nobody_looked_into_follow_a_function_seen_often(tmp_path, seen, told):
+    """Half of the steps with a loss that was estimated had no look in them: 'nothing shows why'."""
+    zero = noisy(200)
+    for number, at in enumerate(range(10, 200, 10)):
+        zero[at] = Step(150, stacks={"estimate": 100, "forward": 50} if number < seen else {})
+    found = measured(tmp_path, zero).occasions
+    assert {one.cause: one.times for one in found} == told
+    assert found[-1 if seen == 6 else 0].place.said == "estimate_loss (train.py:55)"
+
+
 def test_a_stall_in_what_every_step_does_is_no_cause(tmp_path):
     """A busy machine stops the host anywhere: where it stood then is not why."""
     zero = noisy(200)

@@ -20,6 +20,7 @@ _PART = 0.2  # of what a step takes longer: less is no reason
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
 _RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
 _RHYTHM = 3  # steps of one cause that show a rhythm
+_RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
 
 
@@ -188,13 +189,16 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
 def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
     """Steps that nothing was seen in are of the cause in whose rhythm they come."""
     for cause, found in by_cause.items():
-        numbers = sorted({one.at for one in found})
-        if cause in ("unknown", "host") or len(numbers) < _RHYTHM:
+        if cause == "unknown":
+            continue
+        shown = found if cause != "host" else _of_one_function(found)
+        numbers = sorted({one.at for one in shown})
+        if len(numbers) < (_RHYTHM if cause != "host" else _RHYTHM_HOST):
             continue
         apart = gcd(*(b - a for a, b in pairwise(numbers)))
         if apart < _RHYTHM_LEAST:
             continue
-        place, ranks = found[0].place, found[0].ranks
+        place, ranks = shown[0].place, shown[0].ranks
         kept = []
         for one in by_cause.get("unknown", ()):
             if (one.at - numbers[0]) % apart == 0:
@@ -203,6 +207,15 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
                 kept.append(one)
         if "unknown" in by_cause:
             by_cause["unknown"] = kept
+
+
+def _of_one_function(found: Sequence[_CauseTime]) -> list[_CauseTime]:
+    """Those of the function that takes most."""
+    functions: dict[tuple[str, ...], list[_CauseTime]] = defaultdict(list)
+    for one in found:
+        if one.place is not None:
+            functions[_function(one.place)].append(one)
+    return max(functions.values(), key=lambda own: sum(one.ms for one in own), default=[])
 
 
 def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:

@@ -20,6 +20,8 @@ _WAITS_IN_TEXT = re.compile(
     r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|empty_cache\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
 )
 _ANY = re.compile("")
+# A comprehension runs as a part of the function that it stands in; before Python 3.11 its name does not say which.
+_COMPREHENSION = re.compile(r"(?:(?:^|\.<locals>\.)<(?:gen|list|set|dict)(?:expr|comp)>)+$")
 _WAITING = (
     (re.compile(r"/torch/distributed/"), _ANY),
     (re.compile(r"/torch/autograd/graph\.py$"), re.compile("_engine_run_backward")),
@@ -81,18 +83,28 @@ def own_place(observed: Observed, stack: int) -> CodePlace | None:
 def place_of(observed: Observed, number: int) -> CodePlace | None:
     """Where a frame is; None where it is not the program's own."""
     frame = observed.frames[number]
-    return CodePlace(frame.function, frame.file, frame.line, frame.text) if is_own(frame) else None
+    if not is_own(frame):
+        return None
+    function = _COMPREHENSION.sub("", frame.function) or "<module>"
+    return CodePlace(function, frame.file, frame.line, frame.text)
 
 
 def waits(observed: Observed, stack: int) -> bool:
-    """Whether the host waits there: in a collective, in autograd's engine, for the device."""
+    """Whether the host waits there: in a collective, in autograd's engine, for the device.
+
+    What a line of the program's own says counts only where no function of Python runs below it: `model(x).item()` also
+    runs the model.
+    """
     numbers = observed.stacks[stack]
     if not numbers:
         return False
+    innermost = observed.frames[numbers[-1]]
+    if is_own(innermost):
+        return bool(innermost.text and _WAITS_IN_TEXT.search(innermost.text))
     for number in reversed(numbers):
         frame = observed.frames[number]
         if is_own(frame):
-            return bool(frame.text and _WAITS_IN_TEXT.search(frame.text))
+            return False
         if any(file.search(frame.file) and function.search(frame.function) for file, function in _WAITING):
             return True
     return False
