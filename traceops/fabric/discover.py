@@ -12,7 +12,11 @@ from traceops.traces.source import is_remote
 
 _TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
 _BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON
-_PACKED = (".log.gz", ".txt.gz")  # a bug report; traces are .json.gz
+_PACKED = tuple(  # traces are .json.gz
+    f"{text}{packed}"
+    for text in (".log", ".txt", ".out", ".err")
+    for packed in (".gz", ".xz", ".bz2", ".zst", ".zip")
+)
 _MOST_FILES = 20_000
 _OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
 
@@ -71,13 +75,14 @@ def _beside(root: Path) -> Iterator[Path]:
             yield from _walk(folder)
 
 
-def _listed(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+def _listed(folder: Path, suffixes: Sequence[str], packed: tuple[str, ...] = ()) -> Iterator[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
         return
     for entry in entries:
-        if entry.is_file() and not entry.name.startswith(".") and Path(entry.name).suffix in suffixes:
+        wanted = Path(entry.name).suffix in suffixes or entry.name.endswith(packed)
+        if entry.is_file() and not entry.name.startswith(".") and wanted:
             yield Path(entry.path)
 
 
@@ -86,9 +91,7 @@ def _walk(folder: Path, packed: tuple[str, ...] = ()) -> Iterator[Path]:
     count = 0
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in _listed(Path(parent), (*_TEXTS, ".gz") if packed else _TEXTS):
-            if path.suffix == ".gz" and not path.name.endswith(packed):
-                continue
+        for path in _listed(Path(parent), _TEXTS, packed):
             count += 1
             if count > _MOST_FILES:
                 return

@@ -19,10 +19,10 @@ from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
 from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
 from traceops.fabric.reference import references_in
+from traceops.traces.text_lines import is_dressed, text_head
 
 _HEAD = 1 << 16
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
+_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
 @dataclass
@@ -76,16 +76,14 @@ def _read(path: Path, found: _Found) -> bool:
             begin = file.read(_HEAD)
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror or error})") from error
-    if begin.startswith(_UTF_16):
-        raise FileError(
-            path, "is UTF-16, as PowerShell's > writes it; save it as UTF-8 (Out-File -Encoding utf8)"
-        )
-    head = begin.decode(errors="replace")
     if path.name.endswith(_ARCHIVES):
         raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
+    if is_dressed(begin, path.name):
+        begin = text_head(str(path), _HEAD)
+    head = begin.decode(errors="replace")
     if is_inspector(begin):
         found.inspector.append(str(path))
-        if head.lstrip().startswith("{") or begin.startswith(b"\x1f\x8b"):  # else a paste of several things
+        if head.lstrip().startswith("{"):  # else a paste of several things
             return True
     # A log may begin like JSON too, with what a trainer prints.
     if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):

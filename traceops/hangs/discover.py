@@ -16,8 +16,10 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.inspector import is_inspector
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.file_ranks import rank_in_name, rank_of_text
 from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
+from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.log_outlived import without_outlived
@@ -28,20 +30,20 @@ from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
+from traceops.traces.packed import packing_of
+from traceops.traces.text_lines import damage, is_dressed, text_head
 
 _HEAD = 1 << 16
 _DEEPEST = 4
 _MOST_FILES = 20_000
 _SKIPPED = (
     ".pt.trace.json", ".pt.trace.json.gz", ".html", ".csv", ".py", ".pyc", ".png", ".svg", ".json.gz",
-    ".csv.gz", ".pkl.gz", ".pickle.gz", ".tar.gz", ".tgz", ".zip",
+    ".csv.gz", ".pkl.gz", ".pickle.gz", ".tar.gz", ".tgz",
 )  # fmt: skip
 _TEXTS = (".log", ".txt", ".out", ".err")
 _OURS = re.compile(
     rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name": ?"traceops"'
 )  # hang.json and others
-_RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
 
 def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> HangEvidence:
@@ -65,13 +67,16 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
+    found.log, others = one_slurm_job(
+        found.log if root.is_file() else with_earlier_starts(found.log), found.texts
+    )
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
     world, log = _world_size(found, records), tuple(found.log)
-    problems = [*found.problems, *dropped]
+    problems = [*found.problems, *dropped, *others]
     if world is not None:
         log, strange = within_world(log, world)
         problems += strange
@@ -171,16 +176,21 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
             found.problems.append((str(path), "it is empty"))
         return
     try:
+        packing = packing_of(head, path.name)
+        if is_dressed(head, path.name):
+            head = text_head(str(path), _HEAD)
         if path.suffix == ".json" and read_run_file(path, found):
             found.files.append(str(path))
         elif is_ras(head):
             _read_ras(path, found)
-        elif head[:2] in (b"\x1f\x8b", b'{"') and is_inspector(head):
+        elif head[:2] == b'{"' and is_inspector(head):
             found.texts.append(path)
-        elif is_dump(head):
+        elif packing is None and is_dump(head):
             _read_dump(path, found)
         else:
             _read_text(path, head, found)
+        if packing is not None and (what := damage(str(path))) is not None:
+            found.problems.append((str(path), f"{what}: what comes before that is used"))
     except InputError as error:
         if alone:
             raise
@@ -217,7 +227,7 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
 
 
 def _read_text(path: Path, head: bytes, found: Found) -> None:
-    kind, rank = sniff(str(path)), _rank_of_text(path, found.one_node)
+    kind, rank = sniff(str(path)), rank_of_text(path, found.one_node)
     if kind != "stacks":
         found.texts.append(path)
     if kind == "stacks":
@@ -235,28 +245,6 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
             found.files.append(str(path))
             if (progress := read_progress(str(path), rank)) is not None:
                 found.progress.append(progress)
-
-
-def rank_in_name(path: Path) -> int | None:
-    """The rank a file's name tells (rank_3, _dump_9, fr_0.json), or its folder's (rank_3/dump)."""
-    for name in (path.name, path.parent.name):
-        if (match := _RANK.search(name)) is not None:
-            return int(match[1])
-    match = _LAST_NUMBER.search(path.name)
-    return None if match is None else int(match[1])
-
-
-def _rank_of_text(path: Path, one_node: bool) -> int | None:
-    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything.
-
-    Torchrun's own folders, attempt_0/<local rank>/stderr.log, tell it where there is one node only.
-    """
-    if one_node and path.parent.parent.name.startswith("attempt_") and path.parent.name.isdecimal():
-        return int(path.parent.name)
-    if path.name.startswith(("stacks", "py-spy", "pyspy", "stack")):
-        return rank_in_name(path)
-    match = _RANK.search(path.name)
-    return int(match[1]) if match else None
 
 
 def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankRecord:

@@ -8,6 +8,7 @@ from functools import reduce
 from itertools import combinations
 from pathlib import Path
 
+from traceops.core.errors import InputError
 from traceops.fabric.model import Machine
 from traceops.machine.bug_report import is_bug_report
 from traceops.machine.saved_gpus import Difference, difference, gpus_of, told_gpus
@@ -78,7 +79,7 @@ def read_outputs(
 def _read(path: Path, found: _Found) -> None:
     try:
         text, problem = saved_text(path)
-    except OSError:  # who reads the fabric says what is wrong with it
+    except InputError:  # who reads the fabric says what is wrong with it
         return
     if problem is not None:
         found.problems.append((str(path), problem))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular
+from traceops.core.regular_file import LARGEST_DOCUMENT
+from traceops.traces.text_lines import whole_text
 
-_GZIP = b"\x1f\x8b"
-_PIECE = 1 << 20
 _MARKS = (
     b"NVSMI LOG",
     b"NVIDIA-SMI ",
@@ -49,29 +46,11 @@ CUT_OFF = "what comes after the place where the archive is cut off or damaged"
 
 def saved_text(path: Path) -> tuple[str, str | None]:
     """A file's text, unpacked, and what is wrong with it; empty where it lacks every mark of what is looked for."""
-    with open_regular(path) as file:
-        packed = file.read(2) == _GZIP
-        file.seek(0)
-        if packed:
-            data, problem = _unpacked(gzip.GzipFile(fileobj=file))
-        else:
-            data, problem = file.read(LARGEST_DOCUMENT + 1), None
+    data, problem = whole_text(str(path), LARGEST_DOCUMENT)
     if len(data) > LARGEST_DOCUMENT or not any(mark in data for mark in _MARKS):
-        return "", problem
+        return "", problem and CUT_OFF
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    return _ESCAPE.sub("", text) if "\x1b[" in text else text, problem
-
-
-def _unpacked(file: gzip.GzipFile) -> tuple[bytes, str | None]:
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        while size <= LARGEST_DOCUMENT and (piece := file.read1(_PIECE)):
-            pieces.append(piece)
-            size += len(piece)
-    except (OSError, EOFError, zlib.error):
-        return b"".join(pieces), CUT_OFF
-    return b"".join(pieces), None
+    return (_ESCAPE.sub("", text) if "\x1b[" in text else text), problem and CUT_OFF
 
 
 def by_host(text: str) -> list[tuple[str | None, str]]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
-
-from isal import isal_zlib
 
 from traceops.core.errors import FileError, InputError
 from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular, read_regular
+from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, packing_of, unpacked
+from traceops.traces.packed import Damaged as Damaged
 
-CHUNK_BYTES = 1 << 18
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WBITS = 31
 # Of what fsspec's stores are built on, as far as it is loaded.
 _STORE_ERRORS = (
     ("asyncio", "TimeoutError"),  # Python's own TimeoutError from 3.11 on
@@ -24,10 +21,6 @@ _STORE_ERRORS = (
     ("gcsfs.retry", "HttpError"),
     ("google.auth.exceptions", "GoogleAuthError"),
 )
-
-
-class Damaged(Exception):
-    """The bytes end early or are corrupt; whatever was readable has been yielded before."""
 
 
 def is_remote(path: str) -> bool:
@@ -91,45 +84,20 @@ def read_whole(path: str, most: int = LARGEST_DOCUMENT) -> bytes:
     return data
 
 
-def chunks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the file's bytes, gunzipped where it starts like gzip, whatever its name says.
+def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
+    """Yield the file's bytes, unpacked where it starts like gzip, xz, bzip2 or zstd, whatever its name says.
 
-    Raises Damaged after the last readable byte where the gzip stream is cut off or corrupt.
+    A zip archive of one file is unpacked where `name` ends so.
+
+    Raises Damaged after the last readable byte where the packed stream is cut off or corrupt.
     """
     first = file.read(CHUNK_BYTES)
-    if len(first) < len(_GZIP_MAGIC):
-        first += file.read(CHUNK_BYTES)
-    if not first.startswith(_GZIP_MAGIC):
-        while first:
-            yield first
-            first = file.read(CHUNK_BYTES)
+    while 0 < len(first) < LONGEST_MAGIC and (more := file.read(CHUNK_BYTES)):
+        first += more
+    packing = packing_of(first[:LONGEST_MAGIC], name)
+    if packing is not None:
+        yield from unpacked(file, packing, first)
         return
-    following = first
-    while following:  # gzip files may be concatenated, and padded with zeros
-        if not following.startswith(_GZIP_MAGIC):
-            raise Damaged("other bytes follow the end of the gzip stream")
-        following = (yield from _gunzip(file, following)).lstrip(b"\0")
-        while len(following) < len(_GZIP_MAGIC) and (more := file.read(CHUNK_BYTES)):
-            following = (following + more).lstrip(b"\0")
-
-
-def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
-    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
-    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-    ended = False
-    while not inflate.eof:
-        if not pending and not ended:
-            pending = file.read(CHUNK_BYTES)
-            ended = not pending
-        try:
-            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
-            data = inflate.decompress(pending, CHUNK_BYTES)
-        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
-            raise Damaged(f"the gzip stream is corrupt ({error})") from error
-        pending = inflate.unconsumed_tail
-        if data:
-            yield data
-        elif ended and not inflate.eof:
-            raise Damaged("the gzip stream is cut off")
-    unused: bytes = inflate.unused_data
-    return unused
+    while first:
+        yield first
+        first = file.read(CHUNK_BYTES)

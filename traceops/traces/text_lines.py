@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from traceops.core.errors import FileError
+from traceops.traces.encodings import as_utf8, encoding_of
+from traceops.traces.envelopes import form_of, without_envelopes
+from traceops.traces.packed import CannotUnpackError, packing_of
 from traceops.traces.source import Damaged, chunks, open_binary
 
 LONGEST_LINE = 1 << 14
@@ -13,17 +17,74 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x
 
 
 def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
-    """Pieces of whole lines with the number of their first line; overlong lines are cut, gzip is unzipped.
+    """Pieces of whole lines with the number of their first line, unpacked, in UTF-8, without a collector's JSON.
 
-    longest: bytes from which a line is too long.
+    longest: bytes from which a line is too long, and is cut.
 
-    Where a gzip stream is damaged, the blocks end with what was readable. Raises InputError where the file
+    Where a packed stream is damaged, the blocks end with what was readable. Raises InputError where the file
     cannot be read.
     """
+    yield from without_envelopes(_blocks(path, longest))
+
+
+def is_dressed(head: bytes, name: str) -> bool:
+    """Whether the text of a file that begins so has to be unpacked, decoded or taken out of a collector's JSON."""
+    return packing_of(head, name) is not None or encoding_of(head) is not None or form_of(head) is not None
+
+
+def text_head(path: str, most: int) -> bytes:
+    """The first bytes of a file's text, as `blocks` has it: of at least `most` in the file if it has so many.
+
+    Raises InputError where the file cannot be read.
+    """
+    head = b""
+    with open_binary(path) as file:
+        try:
+            for chunk in as_utf8(chunks(file, path)):
+                head += chunk
+                if len(head) >= most:
+                    break
+        except CannotUnpackError as error:
+            raise FileError(path, str(error)) from error
+        except Damaged:
+            pass
+    return b"".join(block for _, block in without_envelopes([(1, head)]))
+
+
+def whole_text(path: str, most: int) -> tuple[bytes, str | None]:
+    """A file's text, unpacked, in UTF-8, without a collector's JSON, and what is wrong with what it is packed in.
+
+    Of more than `most` bytes somewhat more are read. Raises InputError where the file cannot be read.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    for _, block in blocks(path, most):
+        pieces.append(block)
+        size += len(block)
+        if size > most:
+            break
+    return b"".join(pieces), damage(path) if size <= most else None
+
+
+def damage(path: str) -> str | None:
+    """What is wrong with a packed file, all of which is read for that; None where nothing is.
+
+    Raises InputError where the file cannot be read.
+    """
+    with open_binary(path) as file:
+        try:
+            for _ in chunks(file, path):
+                pass
+        except Damaged as error:
+            return str(error)
+    return None
+
+
+def _blocks(path: str, longest: int) -> Iterator[tuple[int, bytes]]:
     number, pending, overlong = 1, b"", False
     with open_binary(path) as file:
         try:
-            for chunk in chunks(file):
+            for chunk in as_utf8(chunks(file, path)):
                 if overlong:  # the rest of a line whose beginning was passed on
                     end = _first_end(chunk)
                     if end is None:
@@ -38,6 +99,8 @@ def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]
                 if len(pending) > longest:
                     yield number, pending[:longest]
                     pending, overlong = b"", True
+        except CannotUnpackError as error:
+            raise FileError(path, str(error)) from error
         except Damaged:
             pass
     if pending:

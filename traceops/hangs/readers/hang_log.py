@@ -53,7 +53,13 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
 
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
-    reader = _LogReader(path, rank)
+    speakers = Speakers(rank)
+    events = _read(path, speakers)
+    return _read(path, speakers) if speakers.misled else events
+
+
+def _read(path: str, speakers: Speakers) -> tuple[LogEvent, ...]:
+    reader = _LogReader(path, speakers)
     for number, line in relevant_lines(path, NEEDLES, lambda: reader.busy):
         reader.read(number, line)
     return reader.finish()
@@ -69,8 +75,8 @@ def _ends_nothing(text: str) -> bool:
 class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
-    def __init__(self, path: str, rank: int | None) -> None:
-        self._speakers = Speakers(rank)
+    def __init__(self, path: str, speakers: Speakers) -> None:
+        self._speakers = speakers
         self._lines = LogicalLines()
         self._events = EventList(path)
         self._attempts = Attempts()

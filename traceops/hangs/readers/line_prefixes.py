@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{1,9}(?:Z|[+-]\d\d:?\d\d)"
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
+_BY_UNIT = r"[\w.-]{1,253} [\w./@-]{1,60}\[\d{1,10}\]: "  # journald and syslog; the kernel has no number
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        r">[> ]{0,15}",  # an e-mail
-        rf"{_TIME} (?:std(?:out|err) [FP] )?",  # docker logs -t, kubectl logs --timestamps, containerd's files
+        r"(?:> ?){1,8}",  # an e-mail
+        # docker logs -t, kubectl logs --timestamps; containerd's files, journalctl -o short-iso, aws logs tail
+        rf"{_TIME} (?:std(?:out|err) [FP] |{_BY_UNIT}|[\w.$-]{{1,100}}/[\w./$\[\]-]{{1,200}} )?",
+        rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_BY_UNIT}",
         r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ",  # kubectl logs --prefix
         # stern, pdsh, kubectl in a loop; not NCCL's own host:pid:tid
-        r"(?:[\w.-]{1,200}-)?(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?(?!\d{1,10}:\d{1,10} \[)|  ?\| )",
+        r"(?:[\w.-]{1,200}-)?(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?(?!\d{1,10}:\d{1,10} \[)|  ?\| "
+        r"| (?:pytorch|trainer|train|main|worker|master|launcher|app) )",
         r"[\w.-]{1,100}-\d{1,4} {1,20}\| ",  # docker compose
         r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80} pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",  # Ray
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
@@ -25,6 +30,18 @@ _BAR = re.compile(
 )
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}$")  # Ray, at the end of a line
 _MOST = 4
+# pdsh, clush and DeepSpeed's launcher: whatever the host is called. A number in it tells it from 'INFO: '.
+_HOST = re.compile(r"(?=[\w.-]{0,99}\d)[A-Za-z][\w.-]{0,99}: ?(?!\d{1,10}:\d{1,10} \[)")
+_HOST_SHARE = 0.9
+_FEWEST = 4  # lines
+
+
+def host_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """The names of hosts in front of lines, where nearly all have one; None elsewhere."""
+    said = [line for line in lines if line.strip()]
+    if len(said) < _FEWEST or sum(_HOST.match(line) is not None for line in said) < _HOST_SHARE * len(said):
+        return None
+    return re.compile("^" + _HOST.pattern)
 
 
 def without_prefixes(line: str) -> str:

@@ -35,6 +35,8 @@ class Speakers:
         self._default = default
         self._known: dict[tuple[str, int], int | None] = {}
         self._differing: set[str] = set()
+        self._guessed: set[str] = set()
+        self.misled = False  # a label was taken for a rank, and a later line showed that it is none
 
     def split(self, line: str) -> tuple[int | None, str]:
         """The rank that says the line, None if it is not told, and the line without the prefixes."""
@@ -54,6 +56,7 @@ class Speakers:
         for kind, number in reversed(labels):
             guess = self._meaning(kind, number)
             if guess is not None:
+                self._guessed.add(kind)
                 return guess, body
         return self._default, body
 
@@ -69,8 +72,9 @@ class Speakers:
     def _learn(self, label: tuple[str, int], rank: int) -> None:
         if len(self._known) < _MOST_KNOWN and self._known.setdefault(label, rank) != rank:
             self._known[label] = None  # one label, several ranks: it names a node
-        if label[1] != rank:
+        if label[1] != rank and label[0] not in self._differing:
             self._differing.add(label[0])
+            self.misled |= label[0] in self._guessed
 
     def _meaning(self, kind: str, number: int) -> int | None:
         if (kind, number) in self._known:

@@ -11,7 +11,7 @@ from traceops.hangs.evidence import Frame
 
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
-_FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
+_FATAL_FRAME = re.compile(r'^ {1,2}File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")

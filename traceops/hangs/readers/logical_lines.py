@@ -12,6 +12,10 @@ from traceops.hangs.readers.log_rules import WORK
 from traceops.hangs.readers.log_stalls import BY_RANK, RANK_LINE
 
 _PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
+# Of srun and mpirun: anything may begin with a number and a colon, so it is one where the line before has the same.
+_LABEL = re.compile(
+    r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)"
+)
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
 _TORN = re.compile(r"timeout:(?: W(?:o(?:r(?:k[A-Z]{0,5}\(?)?)?)?)?\s{0,8}$")
 _MEMORY = "out of memory. Tried to allocate"
@@ -46,7 +50,7 @@ class LogicalLines:
         if self._held:
             if self._continues(line):
                 of_rank = RANK_LINE.match(line)
-                self._held.append(of_rank[1] if of_rank else _PREFIX.sub("", line, count=1).strip())
+                self._held.append(of_rank[1] if of_rank else line[_own_length(self._held[0], line) :].strip())
                 if len(self._held) >= self._most() or self._is_whole():
                     yield from self.flush()
                 return
@@ -68,7 +72,7 @@ class LogicalLines:
         begun = _PREFIX.match(first)
         if len(line) > _LONGEST or (own is not None and (begun is None or own[0] != begun[0])):
             return False
-        body = line[own.end() :] if own is not None else line
+        body = line[_own_length(first, line) :]
         if not body.strip():
             return False
         if first.endswith(BY_RANK):
@@ -97,6 +101,12 @@ class LogicalLines:
         if _MEMORY in first:
             return text.endswith(("environment-variables)", "CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
         return WORK.search(_joined(self._held)) is not None
+
+
+def _own_length(first: str, line: str) -> int:
+    """Of the label of who says a line, where it is the one of the first line."""
+    label = _PREFIX.match(line) or _LABEL.match(first)
+    return len(label[0]) if label is not None and line.startswith(label[0]) else 0
 
 
 def _begins(line: str) -> bool:

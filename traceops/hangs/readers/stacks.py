@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,7 @@ from traceops.core.errors import FileError
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
 from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
 from traceops.traces.source import open_binary
-from traceops.traces.text_lines import text_lines
+from traceops.traces.text_lines import text_head, text_lines
 
 _HEAD = 1 << 16
 _MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory
@@ -58,13 +57,7 @@ _LOG_LINE = re.compile(
 
 def sniff(path: str) -> str | None:
     """'stacks', 'log', or None for what is no text, from the first kilobytes; raises InputError if unreadable."""
-    with open_binary(path) as file:
-        head = file.read(_HEAD)
-    if head.startswith(b"\x1f\x8b"):
-        try:
-            head = zlib.decompressobj(31).decompress(head, _HEAD)
-        except zlib.error:
-            return None
+    head = text_head(path, _HEAD)[:_HEAD]
     if not head.strip() or _is_binary(head):
         return None
     if _is_pyspy_json(head) or _GDB_ALONE.match(head) is not None:

@@ -1,0 +1,130 @@
+"""Logs as people have them: packed, in another encoding, in a collector's words, cut off. They are told as they are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from dresses import DRESSES, LABELS, NAMES
+
+from traceops.core.errors import InputError
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.model import Diagnosis
+
+DATA = Path(__file__).parents[1] / "data" / "crash_logs"
+LOGS = (
+    "batch_norm", "device_assert", "import_undefined_symbol", "sigkill_torchrun", "slurm_oom_kill", "planted/bus_error",
+    "planted/index_out_of_range", "planted/loader_dies", "planted/terminated", "planted/no_room",
+    "set_aside/duplicate_gpu_megatron", "set_aside/ecc_and_watchdog",
+)  # fmt: skip
+
+
+def roots(diagnosis: Diagnosis) -> list[tuple[object, ...]]:
+    return [(root.rule, root.cause, root.ranks, root.where, root.confidence) for root in diagnosis.roots]
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_a_log_is_told_the_same_in_each_dress(tmp_path: Path, dress: str) -> None:
+    """xz, zip, UTF-16 and a collector's JSON were 'no evidence of a hang'; mails lost frames of compiled code."""
+    for name in LOGS:
+        log = DATA / f"{name}.txt"
+        path = tmp_path / NAMES.get(dress, "train.log")
+        path.write_bytes(DRESSES[dress](log.read_text()))
+        told = diagnose(path)
+        assert roots(told) == roots(diagnose(log)), name
+        lines = {event.line for event in told.evidence.log}
+        assert not lines or max(lines) <= max(
+            path.read_bytes().count(b"\n") + 1, log.read_text().count("\n") + 90
+        )
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_launchers_label_adds_no_rank_where_the_log_tells_it(tmp_path: Path, label: str) -> None:
+    """'0: [rank1]: …' of srun --label: task 0 is a node. What came before the first such line was told of rank 0."""
+    for name in LOGS:
+        log = DATA / f"{name}.txt"
+        path = tmp_path / "train.log"
+        path.write_text("".join(LABELS[label].format(line) + "\n" for line in log.read_text().splitlines()))
+        for (rule, cause, ranks, where, _), (*others, _) in zip(
+            roots(diagnose(path)), roots(diagnose(log)), strict=True
+        ):
+            assert [rule, cause, ranks if others[2] else (), where] == others, name
+
+
+def test_a_packed_log_that_is_cut_off_is_used_and_named(tmp_path: Path) -> None:
+    text = (DATA / "batch_norm.txt").read_text()
+    packed = gzip.compress((text + "".join(f"{n * 7919 % 104729} tokens\n" for n in range(9000))).encode())
+    (tmp_path / "train.log.gz").write_bytes(packed[:-2000])
+    told = diagnose(tmp_path)
+    assert [root.cause for root in told.roots] == ["batch_norm"]
+    [(file, what)] = told.evidence.problems
+    assert (
+        file.endswith("train.log.gz") and what == "the gzip stream is cut off: what comes before that is used"
+    )
+
+
+def test_an_archive_of_several_files_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for rank in range(3):
+            archive.writestr(
+                f"rank_{rank}.log", "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+            )
+    with pytest.raises(
+        InputError, match=r"logs\.zip is a zip archive of 3 files: unpack it and give the folder"
+    ):
+        diagnose(path)
+    (tmp_path / "train.log").write_text((DATA / "batch_norm.txt").read_text())
+    beside = diagnose(tmp_path)
+    assert [root.cause for root in beside.roots] == ["batch_norm"]
+    assert [Path(file).name for file, _ in beside.evidence.problems] == ["logs.zip"]
+
+
+def test_a_loggers_own_json_keeps_its_level(tmp_path: Path) -> None:
+    """What only calls itself an error is seen by its level, which the message alone has not."""
+    path = tmp_path / "train.log"
+    record = {"level": "error", "message": "could not reach the store at 10.0.0.1, giving up"}
+    path.write_text(json.dumps({"level": "info", "message": "started"}) + "\n" + json.dumps(record) + "\n")
+    assert [event.kind for event in diagnose(path).evidence.log] == ["trouble"]
+    raised = "Traceback (most recent call last):\n  File \"train.py\", line 7, in f\n    g()\nKeyError: 'a'"
+    path.write_text(json.dumps({"levelname": "ERROR", "message": "step failed", "exc_info": raised}) + "\n")
+    assert [root.where for root in diagnose(path).roots] == ["f (train.py:7)"]
+
+
+RAISED = "Traceback (most recent call last):\n  File \"train.py\", line 7, in f\n    g()\n{}: 'labels'\n"
+
+
+def test_logs_of_several_jobs_of_slurm_are_not_mixed(tmp_path: Path) -> None:
+    """Three tasks of an array were told as one program, with the first one's failure."""
+    for task, text in enumerate((RAISED.format("MemoryError"), RAISED.format("KeyError"), "step 1\n")):
+        (tmp_path / f"slurm-77_{task}.out").write_text(text)
+    told, other = diagnose(tmp_path), tmp_path / "slurm-77_0.out"
+    assert "KeyError" in told.roots[0].statement and {Path(e.path).name for e in told.evidence.log} == {
+        "slurm-77_1.out"
+    }
+    assert [(Path(file).name, what) for file, what in told.evidence.problems] == [
+        ("slurm-77_0.out", f"it is of another job of Slurm than what is told here (77_1): traceops diagnose {other}"),
+        ("slurm-77_2.out", "it is of a later job of Slurm than 77_1, and tells of no failure"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("train-0.previous.log", "train-0.log"),
+        ("previous-train-0.log", "train-0.log"),
+        ("train-0_previous.log", "train-0_current.log"),
+        ("x/attempt_0/3/stderr.log", "x/attempt_1/3/stderr.log"),
+    ],
+)
+def test_a_start_after_which_another_began_ended_no_job(tmp_path: Path, earlier: str, later: str) -> None:
+    for name, text in ((earlier, RAISED.format("KeyError")), (later, "step 1\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert diagnose(tmp_path).roots == ()
+    (tmp_path / later).write_text(RAISED.format("MemoryError"))
+    assert [root.cause for root in diagnose(tmp_path).roots] == ["host_memory"]
+    assert [root.rule for root in diagnose(tmp_path / earlier).roots] == ["TO-E005"]

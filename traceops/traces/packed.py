@@ -1,0 +1,181 @@
+"""Bytes of a file that is packed with gzip, xz, bzip2, zstd or zip, as far as they go."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import importlib
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from typing import IO, Any, Literal, Protocol
+
+from isal import isal_zlib
+
+Packing = Literal["gzip", "xz", "bzip2", "zstd", "zip"]
+
+CHUNK_BYTES = 1 << 18
+LONGEST_MAGIC = 10
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31
+_XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
+_ZSTD_WINDOW = 1 << 27
+_OF_FINDER = ("__MACOSX/", ".DS_Store")
+
+
+class Damaged(Exception):
+    """The bytes end early or are corrupt; whatever was readable has been yielded before."""
+
+
+class CannotUnpackError(Damaged):
+    """The packing is known, but not read here."""
+
+
+class _Stream(Protocol):
+    """What bz2's and lzma's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+def packing_of(head: bytes, name: str = "") -> Packing | None:
+    """How a file that begins so is packed. Only a name tells an archive from a checkpoint of torch, which is one."""
+    if head.startswith(_GZIP_MAGIC):
+        return "gzip"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
+        return "bzip2"
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return "zstd"
+    if head.startswith(b"PK\x03\x04") and name.lower().endswith(".zip"):
+        return "zip"
+    return None
+
+
+def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
+    """Yield the file's bytes unpacked; `first` has been read of it.
+
+    Raises Damaged after the last readable byte where the stream is cut off or corrupt.
+    """
+    if packing == "gzip":
+        yield from _streams(file, first, packing, _GZIP_MAGIC, _gunzip)
+    elif packing == "xz":
+        unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz")
+        yield from _streams(file, first, packing, b"\xfd7zXZ\0", unxz)
+    elif packing == "bzip2":
+        yield from _streams(file, first, packing, b"BZh", _of(bz2.BZ2Decompressor, "bzip2"))
+    elif packing == "zstd":
+        yield from _unzstd(file)
+    else:
+        yield from _of_archive(file)
+
+
+_Unpack = Callable[[IO[bytes], bytes], Generator[bytes, None, bytes]]
+
+
+def _streams(
+    file: IO[bytes], following: bytes, packing: str, magic: bytes, unpack: _Unpack
+) -> Iterator[bytes]:
+    """Packed files may be concatenated, and padded with zeros."""
+    while following:
+        if not following.startswith(magic):
+            raise Damaged(f"other bytes follow the end of the {packing} stream")
+        following = (yield from unpack(file, following)).lstrip(b"\0")
+        while len(following) < len(magic) and (more := file.read(CHUNK_BYTES)):
+            following = (following + more).lstrip(b"\0")
+
+
+def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
+    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    ended = False
+    while not inflate.eof:
+        if not pending and not ended:
+            pending = file.read(CHUNK_BYTES)
+            ended = not pending
+        try:
+            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
+            data = inflate.decompress(pending, CHUNK_BYTES)
+        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
+            raise Damaged(f"the gzip stream is corrupt ({error})") from error
+        pending = inflate.unconsumed_tail
+        if data:
+            yield data
+        elif ended and not inflate.eof:
+            raise Damaged("the gzip stream is cut off")
+    unused: bytes = inflate.unused_data
+    return unused
+
+
+def _of(new: Callable[[], _Stream], packing: str) -> _Unpack:
+    def unpack(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+        stream = new()
+        while not stream.eof:
+            if stream.needs_input and not pending and not (pending := file.read(CHUNK_BYTES)):
+                raise Damaged(f"the {packing} stream is cut off")
+            try:
+                data = stream.decompress(pending, CHUNK_BYTES)
+            except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+                raise Damaged(f"the {packing} stream is corrupt ({error})") from error
+            pending = b""
+            if data:
+                yield data
+        return stream.unused_data
+
+    return unpack
+
+
+def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    reader = _zstd_reader(file)
+    errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
+    try:
+        while data := reader.read(CHUNK_BYTES):
+            yield data
+    except errors as error:
+        raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
+
+
+def _zstd_reader(file: IO[bytes]) -> Any:
+    with contextlib.suppress(ImportError):  # Python 3.14
+        return importlib.import_module("compression.zstd").ZstdFile(file)
+    with contextlib.suppress(ImportError):
+        opener = importlib.import_module("zstandard").ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        return opener.stream_reader(file, read_across_frames=True)
+    raise CannotUnpackError("is packed with zstd: unpack it with zstd -d, or pip install zstandard")
+
+
+def _zstd_errors() -> Iterator[type[Exception]]:
+    for module in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            error: type[Exception] = importlib.import_module(module).ZstdError
+            yield error
+
+
+def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
+    """The only file of a zip archive."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = [
+                one
+                for one in archive.infolist()
+                if not one.is_dir() and not one.filename.startswith(_OF_FINDER)
+            ]
+            if len(members) != 1:
+                raise CannotUnpackError(
+                    f"is a zip archive of {len(members):,} files: unpack it and give the folder"
+                )
+            with archive.open(members[0]) as member:
+                while data := member.read(CHUNK_BYTES):
+                    yield data
+    except RuntimeError as error:  # it needs a password
+        raise CannotUnpackError(f"is a zip archive that cannot be read ({error})") from error
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, OSError) as error:
+        raise Damaged(f"the zip archive is cut off or corrupt ({error})") from error
