@@ -111,9 +111,10 @@ def look(folder: Path, thread: int, waiting: Looks) -> None:
         drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
         often = 1 << min(stacks.count // SLOWER_AFTER, 6)
         over = waiting.wait(LOOK_S * often * (0.5 + drawn / 0x7FFFFFFF), True)
-        now, _, _, frames = waiting.take() or (time.perf_counter_ns(), 0, 0, None)
+        found = waiting.take()
+        now = time.perf_counter_ns() if found is None else found[0]
         if not over:
-            stacks.sample(0, max(now - last, 0) // 1000, frames)
+            stacks.sample(0, max(now - last, 0) // 1000, found)
             last = now
         if over or now - flushed > FLUSH_S * 1e9:
             flushed = now

@@ -1,8 +1,8 @@
-"""Looks at the host's stack: when the next one is due, and what the main thread itself found then.
+"""Looks at the host's stack: when the next one is due, and where the main thread was then.
 
-The compiled `Looks` (native/looks.c) has the main thread look, between two instructions. A thread that looks at another
-one sees it where it gives up the interpreter's lock: functions of some ms that hold it were told as what follows them.
-Where the main thread does not come to it within 3 ms, it is in a call of C, and whoever waits looks by itself.
+The compiled `Looks` (native/looks.c) has the thread look that has the interpreter's lock, between two instructions. A
+thread that waits for the lock sees the main thread where that gives it up: functions of some ms that hold it were told
+as what follows them. Where nobody has the lock, whoever waits for the look gets it and looks by itself.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Protocol
 from traceops.capture.short_way.ways import LongWay
 
 # When it was made (`time.perf_counter_ns`), when the step began that went on and how many had ended (`LongWay.begun_ns`
-# and `count`), and the frames with their instructions, innermost first.
-Look = tuple[int, int, int, list[tuple[CodeType, int]]]
+# and `count`), the main thread's frames with their instructions, innermost first, the thread that looked, and its
+# frames where it is another.
+Frames = list[tuple[CodeType, int]]
+Look = tuple[int, int, int, Frames, int, Frames]
 
 
 class Looks(Protocol):
     """Waits for the next look."""
 
     def wait(self, seconds: float, look: bool, /) -> bool:
-        """Wait so long, and then, with `look`, until the main thread has looked, or cannot. True where it was ended."""
+        """Wait so long, and then, with `look`, until somebody has looked, or we can. True where it was ended."""
         ...
 
     def take(self) -> Look | None:

@@ -160,7 +160,7 @@ class Observer:
         due = 0.0
         while True:
             now = time.perf_counter_ns()
-            wait_ns = self._pace.pause_ns()
+            wait_ns = self._pace.pause_ns(self._stacks.count)
             if due <= now:
                 # Looks at even intervals would see an even program always at the same places.
                 drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
@@ -168,17 +168,13 @@ class Observer:
             if self._looks.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9, self._looking):
                 return
             begin = time.perf_counter_ns()
-            at, step_begun, count, frames = self._looks.take() or (
-                begin,
-                self._way.begun_ns,
-                self._way.count,
-                None,
-            )
+            look = self._looks.take()
+            at, step_begun, count = (begin, self._way.begun_ns, self._way.count) if look is None else look[:3]
             slow = self._slow(at, step_begun)
             if self._looking and (slow or at >= due):
                 since = max(last, step_begun) if slow else last
                 weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
-                self._stacks.sample(self._first + count, weight_us, frames)
+                self._stacks.sample(self._first + count, weight_us, look)
                 self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
                 last = at
             elif self._looking:

@@ -26,7 +26,6 @@ class Pace:
         self._begun_ns = begun_ns
         self._look_ns = 30_000.0  # the first ones are slower
         self._spent_ns = self._slow_ns = 0.0
-        self._looks = 0
 
     @property
     def cost_ns(self) -> float:
@@ -36,7 +35,6 @@ class Pace:
     def looked(self, took_ns: int, *, early: bool) -> None:
         """A look is over. early: it was not due yet, but the step takes longer than usual."""
         self._look_ns += 0.05 * (took_ns - self._look_ns)
-        self._looks += 1
         if early:
             self._slow_ns += self.cost_ns
         else:
@@ -46,11 +44,11 @@ class Pace:
         """There was nothing to look at."""
         self._slow_ns += _WAKING_NS
 
-    def pause_ns(self) -> float:
-        """Between two looks, on average."""
+    def pause_ns(self, looks: int) -> float:
+        """Between two looks, on average, after so many."""
         part = _FREE_COST if self._spent_ns < _FREE_NS else _COST
         seconds = min(max(self.cost_ns / part / 1e9, _LEAST_S), _MOST_S)
-        return 1e9 * seconds * (1 << min(self._looks // _SLOWER_AFTER, 6))
+        return 1e9 * seconds * (1 << min(looks // _SLOWER_AFTER, 6))
 
     def has_left(self, now_ns: int, *, to_find: bool = False) -> bool:
         """Whether a step that takes longer may be looked at early; to_find: whether to wake up to see if one does.

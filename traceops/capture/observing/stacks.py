@@ -1,4 +1,4 @@
-"""Where the host of a rank is: stacks of its main thread, looked at from a thread of our own."""
+"""Where the host of a rank is: stacks of its main thread, looked at when a look is due."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import linecache
 import sys
 import threading
 from array import array
-from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from traceops.capture.observing.looks import Frames, Look
 from traceops.core.redaction import redact_text
 
 _MOST_FRAMES = 100
@@ -31,18 +31,22 @@ class Stacks:
         self._new: list[list[Any]] = []
         self.count = 0
 
-    def sample(self, step: int, weight_us: int, looked: Sequence[tuple[CodeType, int]] | None = None) -> None:
-        """Take one look, which stands for so many µs of step number `step`.
-
-        looked: what the thread found itself, code and instruction of each frame, innermost first; None: look now.
-        """
-        numbers = self._look() if looked is None else self._numbers(looked)
+    def sample(self, step: int, weight_us: int, look: Look | None = None) -> None:
+        """Count one look, which stands for so many µs of step number `step`; None: look now."""
+        numbers = self._look() if look is None else self._looked(look)
         if numbers:
             self._count(numbers, step, weight_us)
 
-    def _numbers(self, looked: Sequence[tuple[CodeType, int]]) -> list[int]:
+    def _looked(self, look: Look) -> list[int]:
+        _, _, _, frames, thread, beside = look
+        numbers = self._numbers(frames)
+        if beside and frames[0][0].co_name == _ENGINE and self._is_engines(thread):
+            numbers = self._numbers(beside) + numbers
+        return numbers
+
+    def _numbers(self, frames: Frames) -> list[int]:
         numbers = []
-        for code, instruction in looked:
+        for code, instruction in frames:
             place = (id(code), instruction)
             number = self._places.get(place)
             numbers.append(self._place(code, place, _line(code, instruction)) if number is None else number)
@@ -87,12 +91,14 @@ class Stacks:
 
     def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
         """The frames of a thread that autograd itself started."""
-        known = getattr(threading, "_active", {})
-        own = threading.get_ident()
         for ident in frames:
-            if ident not in known and ident not in (own, self._thread):
+            if self._is_engines(ident):
                 return self._walk(frames[ident])
         return []
+
+    def _is_engines(self, ident: int) -> bool:
+        """Whether Python has not started this thread; asked on ours, which has."""
+        return ident != self._thread and ident not in getattr(threading, "_active", {})
 
     def _place(self, code: CodeType, place: tuple[int, int], line: int | None) -> int:
         self._codes[id(code)] = code

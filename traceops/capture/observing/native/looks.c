@@ -2,9 +2,11 @@
  *
  * A thread that wants to look needs the interpreter's lock. Where the main thread runs Python code it gives that away after
  * 5 ms at the earliest, or where it waits for something next: so a function of some ms was hardly ever seen, and what
- * came behind it took its share. From Python 3.12 on the main thread looks by itself, between two instructions: a pending
- * call. In a call of C it does so where that returns, whose line it then finds. Python 3.10 and 3.11 do not notice
- * the pending calls of other threads. There the lock is asked for at once, for the time that we wait for it.
+ * came behind it took its share. From Python 3.12 on whichever thread has the lock looks, between two instructions: a
+ * pending call. If that is not the main thread, that one waits, and is where it was when the look was due. If nobody has
+ * the lock, who waits for the look gets it at once, and looks. In a call of C that keeps the lock a look is made where it
+ * returns, and finds its line. Python 3.10 and 3.11 do not notice the pending calls of other threads. There the lock is
+ * asked for at once, for the time that we wait for it.
  * traceops/capture/observing/looks.py says what for, and has the same without it. */
 
 #ifndef _GNU_SOURCE
@@ -23,12 +25,18 @@
 #error "the interpreter's lock is what keeps the threads apart here"
 #endif
 
-enum { MOST_FRAMES = 100, AT_ONCE_US = 53 /* which nobody else has, and sys.setswitchinterval hits */ };
+enum { MOST_FRAMES = 100 };
 #ifdef __APPLE__
 #define HOST_CLOCK CLOCK_UPTIME_RAW /* of time.perf_counter_ns */
 #else
 #define HOST_CLOCK CLOCK_MONOTONIC
 #endif
+
+typedef struct {
+    Py_ssize_t used;
+    PyObject *codes[MOST_FRAMES]; /* innermost first */
+    int instructions[MOST_FRAMES];
+} Stack;
 
 typedef struct {
     PyObject_HEAD
@@ -37,13 +45,12 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int ended, asked, queued;
-    unsigned long thread; /* that is looked at */
     unsigned forks;
-    /* Under the interpreter's lock: the latest look that nobody has taken. */
-    Py_ssize_t used;
+    /* Under the interpreter's lock: whom to look at, and the latest look that nobody has taken. */
+    PyThreadState *thread;
     long long at_ns, begun_ns, count;
-    PyObject *codes[MOST_FRAMES];
-    int instructions[MOST_FRAMES];
+    Stack seen, beside;    /* beside: of the thread that looked, where that is another */
+    unsigned long looking; /* its number */
 } Looks;
 
 /* A fork leaves the lock as some thread held it, which the child does not have. */
@@ -79,11 +86,16 @@ static int until(Looks *self, const struct timespec *when) {
 #endif
 }
 
-static void forget(Looks *self) {
-    while (self->used > 0) {
-        self->used--;
-        Py_CLEAR(self->codes[self->used]);
+static void empty(Stack *stack) {
+    while (stack->used > 0) {
+        stack->used--;
+        Py_CLEAR(stack->codes[stack->used]);
     }
+}
+
+static void forget(Looks *self) {
+    empty(&self->seen);
+    empty(&self->beside);
 }
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -95,39 +107,45 @@ static long long number(PyObject *of, const char *name) {
     return found;
 }
 
+static void walk(PyThreadState *thread, Stack *stack) {
+    PyFrameObject *frame = PyThreadState_GetFrame(thread);
+    while (frame != NULL && stack->used < MOST_FRAMES) {
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        stack->codes[stack->used] = (PyObject *)PyFrame_GetCode(frame);
+        stack->instructions[stack->used++] = PyFrame_GetLasti(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+}
+
 /* Nothing here runs Python code. */
 static void look(Looks *self) {
     struct timespec now;
-    PyFrameObject *frame = PyEval_GetFrame();
+    PyThreadState *here = PyThreadState_Get();
+    PyObject *raised = PyErr_GetRaisedException();
     clock_gettime(HOST_CLOCK, &now);
     forget(self);
     self->at_ns = now.tv_sec * 1000000000ll + now.tv_nsec;
     self->begun_ns = number(self->way, "begun_ns");
     self->count = number(self->way, "count");
-    Py_XINCREF(frame);
-    while (frame != NULL && self->used < MOST_FRAMES) {
-        PyFrameObject *back = PyFrame_GetBack(frame);
-        self->codes[self->used] = (PyObject *)PyFrame_GetCode(frame);
-        self->instructions[self->used++] = PyFrame_GetLasti(frame);
-        Py_DECREF(frame);
-        frame = back;
-    }
-    Py_XDECREF(frame);
-    PyErr_Clear();
+    walk(self->thread, &self->seen);
+    if (here != self->thread)
+        walk(here, &self->beside);
+    self->looking = PyThread_get_thread_ident();
+    PyErr_SetRaisedException(raised);
 }
 
-static int on_main_thread(void *given) {
+/* The pending call, on any thread. */
+static int called(void *given) {
     Looks *self = given;
     if (self->forks == forks) {
         pthread_mutex_lock(&self->lock);
         int asked = self->asked;
-        pthread_mutex_unlock(&self->lock);
-        if (asked && PyThread_get_thread_ident() == self->thread)
-            look(self);
-        pthread_mutex_lock(&self->lock);
         self->asked = self->queued = 0;
-        pthread_cond_broadcast(&self->changed);
         pthread_mutex_unlock(&self->lock);
+        if (asked)
+            look(self);
     }
     Py_DECREF(self);
     return 0;
@@ -135,47 +153,45 @@ static int on_main_thread(void *given) {
 
 #if PY_VERSION_HEX >= 0x030D0000
 static int is_ending(void) { return Py_IsFinalizing(); }
-static int add_call(Looks *self) { return Py_AddPendingCall(on_main_thread, self); }
-static void find(void) {}
 #else
-/* A call of the interpreter's, which any thread may make, is noticed at once; one of the main thread alone is not. Python
- * exports this without telling; NULL where a build does not. */
-static int (*add_any_call)(PyInterpreterState *, int (*)(void *), void *, int);
 static int is_ending(void) { return _Py_IsFinalizing(); }
-static int add_call(Looks *self) {
-    return add_any_call == NULL ? -1 : add_any_call(PyInterpreterState_Main(), on_main_thread, self, 0);
-}
-static void find(void) { *(void **)&add_any_call = dlsym(RTLD_DEFAULT, "_PyEval_AddPendingCall"); }
 #endif
 
-/* How long the main thread may take to come to it: beyond that it is in a call of C, and does not hold up who looks. */
-static const double GRACE_S = 0.003;
+/* A call of the interpreter's, which any thread may make; one of the main thread's waits where that does. Python exports
+ * this without telling; NULL where a build does not. */
+static int (*add_call)(PyInterpreterState *, int (*)(void *), void *, int);
+static void find(void) { *(void **)&add_call = dlsym(RTLD_DEFAULT, "_PyEval_AddPendingCall"); }
 
-/* Without the interpreter's lock, and with ours: have the main thread look. kept: a reference that a call may have. */
-static void ask_main_thread(Looks *self, int *kept) {
-    if (is_ending())
+/* Without the interpreter's lock, and with ours: have whoever has that look. kept: a reference that a call may have. */
+static void ask(Looks *self, int *kept) {
+    if (add_call == NULL || is_ending())
         return;
     self->asked = 1;
     if (*kept) {
         self->queued = 1;
         pthread_mutex_unlock(&self->lock);
-        int full = add_call(self);
+        int full = add_call(PyInterpreterState_Main(), called, self, 0);
         pthread_mutex_lock(&self->lock);
         if (full)
             self->asked = self->queued = 0;
         else
             *kept = 0;
     }
-    struct timespec when = after(GRACE_S);
-    while (self->asked && !self->ended && until(self, &when) == 0)
-        ;
-    self->asked = 0; /* who comes later finds nothing to do */
+}
+
+/* With the interpreter's lock: who comes to it later finds nothing to do. */
+static void ask_no_more(Looks *self) {
+    pthread_mutex_lock(&self->lock);
+    self->asked = 0;
+    pthread_mutex_unlock(&self->lock);
 }
 
 static void take_lock(PyThreadState *saved, int Py_UNUSED(at_once)) { PyEval_RestoreThread(saved); }
 static void put_interval_back(void) {}
 
 #else
+
+enum { AT_ONCE_US = 53 /* which nobody else has, and sys.setswitchinterval hits */ };
 
 /* What Python exports without telling; NULL where a build does not. */
 static unsigned long (*get_interval)(void);
@@ -185,7 +201,8 @@ static void find(void) {
     *(void **)&set_interval = dlsym(RTLD_DEFAULT, "_PyEval_SetSwitchInterval");
 }
 
-static void ask_main_thread(Looks *Py_UNUSED(self), int *Py_UNUSED(kept)) {}
+static void ask(Looks *Py_UNUSED(self), int *Py_UNUSED(kept)) {}
+static void ask_no_more(Looks *Py_UNUSED(self)) {}
 
 static volatile unsigned long interval; /* as it was before we shortened it; 0 where we never did */
 
@@ -196,33 +213,55 @@ static void put_interval_back(void) {
         set_interval(interval);
 }
 
+/* Who waits for the lock wakes up once an interval: beside a long call of C that keeps it, 2.5 % of a core and more. What
+ * was asked for in the first ms stays asked for, so then the interval can be put back. That takes another thread, which is
+ * not for nothing either: only the looks behind one that waited long have it. */
+enum { LONG_NS = 2000000, WARY_LOOKS = 20 };
+static const struct timespec AT_ONCE_FOR = {0, 1000000};
+static volatile int wary; /* so many looks more */
+
+static void *put_back_soon(void *Py_UNUSED(unused)) {
+    nanosleep(&AT_ONCE_FOR, NULL);
+    put_interval_back();
+    return NULL;
+}
+
 /* Who waits for the interpreter's lock is who reads the interval. */
 static void take_lock(PyThreadState *saved, int at_once) {
+    pthread_t thread; /* with our mask of signals: it blocks all */
+    struct timespec begin, end;
     at_once = at_once && get_interval != NULL && set_interval != NULL;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
     if (at_once) {
         put_interval_back();
         unsigned long found = get_interval();
         if (found > AT_ONCE_US) {
             interval = found;
             set_interval(AT_ONCE_US);
+            if (wary > 0 && pthread_create(&thread, NULL, put_back_soon, NULL) == 0)
+                pthread_detach(thread);
         }
     }
     PyEval_RestoreThread(saved);
-    if (at_once)
+    if (at_once) {
         put_interval_back();
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        long long ns = (end.tv_sec - begin.tv_sec) * 1000000000ll + end.tv_nsec - begin.tv_nsec;
+        wary = ns > LONG_NS ? WARY_LOOKS : wary > 0 ? wary - 1 : 0;
+    }
 }
 
 #endif
 
 static PyObject *wait_for(Looks *self, PyObject *args) {
     double seconds;
-    int ask, ended, kept;
-    if (!PyArg_ParseTuple(args, "dp", &seconds, &ask))
+    int wanted, ended, kept;
+    if (!PyArg_ParseTuple(args, "dp", &seconds, &wanted))
         return NULL;
     if (self->forks != forks)
         Py_RETURN_TRUE;
     forget(self);
-    kept = ask && !self->queued; /* a call that is queued has a reference already */
+    kept = wanted && !self->queued; /* a call that is queued has a reference already */
     if (kept)
         Py_INCREF(self);
     PyThreadState *saved = PyEval_SaveThread();
@@ -230,32 +269,41 @@ static PyObject *wait_for(Looks *self, PyObject *args) {
     pthread_mutex_lock(&self->lock);
     while (!self->ended && until(self, &when) == 0)
         ;
-    if (ask && !self->ended)
-        ask_main_thread(self, &kept);
     ended = self->ended;
+    if (wanted && !ended)
+        ask(self, &kept);
     pthread_mutex_unlock(&self->lock);
-    take_lock(saved, ask && !ended);
+    take_lock(saved, wanted && !ended);
+    ask_no_more(self);
     if (kept)
         Py_DECREF(self);
     return PyBool_FromLong(ended);
 }
 
-static PyObject *take(Looks *self, PyObject *Py_UNUSED(ignored)) {
-    if (self->used == 0)
-        Py_RETURN_NONE;
-    PyObject *frames = PyList_New(self->used);
-    if (frames == NULL)
-        return NULL;
-    for (Py_ssize_t at = 0; at < self->used; at++) {
-        PyObject *frame = Py_BuildValue("Oi", self->codes[at], self->instructions[at]);
-        if (frame == NULL) {
-            Py_DECREF(frames);
-            return NULL;
-        }
-        PyList_SET_ITEM(frames, at, frame);
+static PyObject *frames(const Stack *stack) {
+    PyObject *listed = PyList_New(stack->used);
+    for (Py_ssize_t at = 0; listed != NULL && at < stack->used; at++) {
+        PyObject *frame = Py_BuildValue("Oi", stack->codes[at], stack->instructions[at]);
+        if (frame == NULL)
+            Py_CLEAR(listed);
+        else
+            PyList_SET_ITEM(listed, at, frame);
     }
+    return listed;
+}
+
+static PyObject *take(Looks *self, PyObject *Py_UNUSED(ignored)) {
+    if (self->seen.used == 0)
+        Py_RETURN_NONE;
+    PyObject *seen = frames(&self->seen), *beside = frames(&self->beside);
+    if (seen == NULL || beside == NULL) {
+        Py_XDECREF(seen);
+        Py_XDECREF(beside);
+        return NULL;
+    }
+    PyObject *look = Py_BuildValue("LLLNkN", self->at_ns, self->begun_ns, self->count, seen, self->looking, beside);
     forget(self);
-    return Py_BuildValue("LLLN", self->at_ns, self->begun_ns, self->count, frames);
+    return look;
 }
 
 static PyObject *end(Looks *self, PyObject *Py_UNUSED(ignored)) {
@@ -279,7 +327,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         return NULL;
     self->way = Py_NewRef(way);
     self->forks = forks;
-    self->thread = PyThread_get_thread_ident();
+    self->thread = PyThreadState_Get();
     pthread_mutex_init(&self->lock, NULL);
 #ifdef __APPLE__
     pthread_cond_init(&self->changed, NULL);
@@ -315,7 +363,7 @@ static PyTypeObject looks_type = {
     .tp_name = "traceops.capture.observing._looks.Looks",
     .tp_basicsize = sizeof(Looks),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Looks at the main thread's stack, which that thread makes itself.",
+    .tp_doc = "Looks at the main thread's stack, when they are due.",
     .tp_new = create,
     .tp_dealloc = (destructor)destroy,
     .tp_methods = methods,
