@@ -57,7 +57,11 @@ def test_the_heading_says_of_how_many_steps_it_speaks() -> None:
 
 
 def test_changes_that_save_next_to_nothing_are_not_printed() -> None:
-    assert not any("what if" in line or "replay" in line for line in printed(with_what_if(0.99, 0.0, -5.0)))
+    lines = printed(with_what_if(0.99, 0.0, -5.0))
+    assert not any("change 0" in line or line.startswith("what if") for line in lines)
+    assert [line for line in lines if "replay" in line] == [
+        "What if: no change that was replayed saves 1 % of the step."
+    ]
 
 
 def test_a_report_without_replay_prints() -> None:

@@ -172,6 +172,7 @@ def _what_if(found: Opened, asked: Asked) -> WhatIfAnswer:
         rows=rows[: asked.top],
         loaders_unknown=replay.loaders_unknown if replay is not None else (),
         hosts_unknown=replay.hosts_unknown if replay is not None else (),
+        no_replay=found.report.summary.no_replay,
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.tool import Tool
+from traceops.core.words import NoReplay
 from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
 from traceops.report.cross_rows import RoleName, RoleRow, WhatIfRow
 from traceops.report.numbers import Count, NotNegative, Number, Whole
@@ -257,6 +258,7 @@ class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     rows: tuple[WhatIfRow, ...]
     loaders_unknown: LoadersUnknown = ()
     hosts_unknown: HostsUnknown = ()
+    no_replay: Annotated[NoReplay | None, Meta(description="As in report.json.")] = None
 
 
 class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):

@@ -37,7 +37,7 @@ from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.finding_blocks import finding_block
-from traceops.render.report.then_text import why_least
+from traceops.render.report.then_text import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK
 from traceops.report.cross_rows import RoleRow, WhatIfRow
 from traceops.report.rows import RankRow
@@ -138,7 +138,8 @@ def _worst_of_bucket(line: LedgerLine) -> Cell:
 
 def _what_if(answer: WhatIfAnswer) -> list[Block]:
     if not answer.rows:
-        return [text("nothing was replayed")]
+        why = "" if answer.no_replay is None else f": {NO_REPLAY[answer.no_replay]}"
+        return [text(f"nothing was replayed{why}")]
     note, words = _rest(answer), _words(answer)
     if answer.replay_error_pct is not None:
         within = f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured "

@@ -23,6 +23,9 @@ StepsBy = Literal[
     "cut_off",
 ]
 
+# Why the steps of a run are not replayed.
+NoReplay = Literal["one_rank", "other_ranks_missing", "no_collectives", "nothing_matched", "no_common_step"]
+
 # What is known of an allocation in a recorded window, by the phases in which it was made and freed.
 MemoryKind = Literal[
     "before",

@@ -48,6 +48,7 @@ def _figures(report: ReportDocument) -> dict[str, float]:
     values: dict[str, float | None] = {
         "step_ms": None if step is None else step.median,
         "unprofiled_step_ms": summary.unprofiled_step_time_ms,
+        "step_without_profiler_ms": summary.plain_ms,
         "overlap_pct": summary.overlap_pct,
         "exposed_comm_ms": summary.exposed_comm_ms,
         "idle_pct": summary.idle_pct,

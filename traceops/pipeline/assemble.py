@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.across.no_replay import no_replay
 from traceops.across.plain_step import PlainStep
 from traceops.across.profiler_cost import profiler_cost
 from traceops.across.run_steps import WholeRun
@@ -74,14 +75,15 @@ def assemble(
     seen: ObservedRun | None = None,
     plain: PlainStep | None = None,
     undisturbed: Undisturbed | None = None,
+    own_ms: float | None = None,
 ) -> Report:
-    """Everything the renderers need, in the units and keys of report.json."""
+    """Everything the renderers need, in the units and keys of report.json. own_ms: a step without the profiler."""
     of_hang = root_rules.in_order_of_roots(hang, verdicts)
     others = [f for verdict in verdicts if verdict.rule not in root_rules.BY_ID for f in verdict.findings]
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(_summary(found, run, rank_rows, judged, seen), run_info, run),
+        summary=with_speed(_summary(found, run, rank_rows, judged, seen, own_ms), run_info, run),
         ranks=rank_rows,
         hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
@@ -190,6 +192,7 @@ def _summary(
     rank_rows: Sequence[RankRow],
     judged: Sequence[Check],
     seen: ObservedRun | None,
+    own_ms: float | None,
 ) -> Summary:
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
@@ -231,6 +234,7 @@ def _summary(
         compute_pct=_median([row.compute_pct for row in rank_rows]),
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
+        step_without_profiler_ms=_round(own_ms),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
         step_kinds=_step_kinds(found, None if seen is None else seen.whole),
         profiler_slowdown=_round(_slowdown(found, run, seen)),
@@ -246,6 +250,7 @@ def _summary(
         ),
         clocks=clocks_of(run),
         replay=replay_of(run),
+        no_replay=no_replay(run),
         hta_failed=_hta_failures(run),
         notes=(*found.notes, *_empty_steps(run)),
     )

@@ -17,7 +17,7 @@ from traceops.pipeline.assemble import assemble
 from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
-from traceops.pipeline.own_window import of_own_window
+from traceops.pipeline.own_window import of_own_window, without_profiler_ms
 from traceops.pipeline.run_info import own_gpus, rank_hosts, run_block, world_size
 from traceops.pipeline.same_steps import with_same_steps
 from traceops.report.model import Report
@@ -72,6 +72,7 @@ def conclude(
     on_gpu = any(summary.on_gpu for summary in usable)
     found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole, on_gpu=on_gpu))
     plain = plain_step(seen.whole, found.manifest, on_gpu=on_gpu)
+    own_ms = without_profiler_ms(found.manifest, steps, seen.whole, plain)
     undisturbed, light_notes = undisturbed_run(found, run, plain)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     verdicts = judge(
@@ -88,8 +89,9 @@ def conclude(
             seen.memory,
             other_steps,
             plain,
+            own_ms,
         )
     )
     return Analysis(
-        assemble(found, run, run_block(found, usable), verdicts, hang, seen, plain, undisturbed), run
+        assemble(found, run, run_block(found, usable), verdicts, hang, seen, plain, undisturbed, own_ms), run
     )

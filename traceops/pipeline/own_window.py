@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from traceops.across.before_window import steps_before
+from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.core.shorter_schedule import steps_needed, timed_before_first
 from traceops.traces.run_manifest import is_step_time
@@ -43,6 +44,21 @@ def of_own_window(
         return told | _before(ranks, window, whole)
     early = timed_before_first(manifest.get("schedule"))
     return told | _median_of_first(ranks, early) if on_gpu and early is not None else told
+
+
+def without_profiler_ms(
+    manifest: dict[str, Any], window: Collection[int], whole: WholeRun | None, plain: PlainStep | None
+) -> float | None:
+    """The step without the profiler that is told everywhere, ms: the typical one of the whole run, where that is known.
+
+    Of steps before the first window where torch's profiler slows those behind it, and of those right before a window
+    that was asked for later. manifest: of this window.
+    """
+    told = manifest.get("unprofiled_step_ms")
+    known = float(told) if isinstance(told, (int, float)) and is_step_time(told) else None
+    if whole is None or asked_for_later(manifest, window):
+        return known
+    return whole.typical_ms if plain is None or plain.before is None else plain.ms
 
 
 def asked_for_later(manifest: dict[str, Any], window: Collection[int]) -> bool:

@@ -34,6 +34,7 @@ def without_time(report: Report) -> Report:
             exposed_comm_ms=None,
             unjudged=(),
             replay=None,
+            no_replay=None,
         ),
         ranks=tuple(
             msgspec.structs.replace(row, steps=0, **dict.fromkeys(_OF_STEPS, None)) for row in report.ranks

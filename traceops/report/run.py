@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from traceops.core.rank_text import runs_of
 from traceops.core.step_words import STEP, WINDOW, StepWords
-from traceops.core.words import StepsBy
+from traceops.core.words import NoReplay, StepsBy
+from traceops.measure.profiler_cost import SLOWED
 from traceops.report.numbers import NotNegative, Number, Whole
 
 
@@ -275,7 +276,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     idle_pct: float | None = None
     compute_pct: float | None = None
     non_compute_pct: float | None = None
-    unprofiled_step_time_ms: float | None = None
+    unprofiled_step_time_ms: Annotated[
+        float | None,
+        Meta(description="The median of the steps that profiler_slowdown holds the recorded ones against."),
+    ] = None
+    step_without_profiler_ms: Annotated[
+        NotNegative | None,
+        Meta(
+            description="What a step takes without the profiler: the typical step of the whole run; of the steps "
+            "before the first window where the profiler slowed those behind it; of those right before a window that "
+            "was asked for later. Where the run was not observed, unprofiled_step_time_ms. Null without such steps, "
+            "and in reports of earlier versions."
+        ),
+    ] = None
     first_steps: Annotated[
         bool,
         Meta(
@@ -312,6 +325,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     matching: Matching | None = None
     clocks: Clocks | None = None
     replay: Replay | None = None
+    no_replay: Annotated[
+        NoReplay | None,
+        Meta(
+            description="Why steps were not replayed, so that nothing says what a change would save. one_rank: the run "
+            "has one. other_ranks_missing: it has more, and one has a trace. no_collectives: the traces show none. "
+            "nothing_matched: none was found on all its ranks. no_common_step: ranks share no step with most of its "
+            "collectives matched. Null where they were, and in reports of earlier versions."
+        ),
+    ] = None
     hta_failed: Annotated[
         dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
     ] = {}
@@ -323,8 +345,25 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return WINDOW if self.steps_found_by == "window" else STEP
 
     @property
+    def plain_ms(self) -> float | None:
+        """What a step takes without the profiler, ms; None where none was timed."""
+        return (
+            self.unprofiled_step_time_ms
+            if self.step_without_profiler_ms is None
+            else self.step_without_profiler_ms
+        )
+
+    @property
+    def stretched_from_ms(self) -> float | None:
+        """The same where the profiler makes the recorded steps much longer than that."""
+        plain, slowdown, recorded = self.plain_ms, self.profiler_slowdown, self.step_time_ms.typical
+        if plain is None or slowdown is None or slowdown < SLOWED:
+            return None
+        return plain if recorded is None or recorded >= SLOWED * plain else None
+
+    @property
     def own_step_ms(self) -> float | None:
         """What a step takes by itself, ms: without the profiler where such steps were timed, else as recorded."""
         if self.steps_found_by in ("window", "cut_off"):
             return None
-        return self.unprofiled_step_time_ms or self.step_time_ms.typical
+        return self.plain_ms or self.step_time_ms.typical

@@ -38,8 +38,9 @@ class Inputs:
 
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
     observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
-    plain: what a step takes that is not recorded. undisturbed: where it goes; None where no light window tells.
-    memory: what the ranks held of their GPUs. other_steps: ranks that are left out because of theirs.
+    plain: what a step takes that is not recorded. own_ms: the one number that is told of it, ms. undisturbed: where it
+    goes; None where no light window tells. memory: what the ranks held of their GPUs. other_steps: ranks that are left
+    out because of theirs.
     """
 
     found: Discovery
@@ -54,6 +55,7 @@ class Inputs:
     memory: tuple[MemoryUse, ...] = ()
     other_steps: tuple[OtherSteps, ...] = ()
     plain: PlainStep | None = None
+    own_ms: float | None = None
 
     @property
     def ranks(self) -> list[RankSummary]:
@@ -78,14 +80,11 @@ class Inputs:
 
     @property
     def unprofiled_ms(self) -> float | None:
-        """The median step of those that were timed without the profiler, ms; None without any.
+        """What a step takes without the profiler, ms; None where none was timed.
 
         Nor is there one to hold against a window of which nobody knows where its steps begin.
         """
-        if self.run.unit != "step":
-            return None
-        known = self.manifest.get("unprofiled_step_ms")
-        return float(known) if isinstance(known, (int, float)) and known > 0 else None
+        return self.own_ms if self.run.unit == "step" else None
 
     @property
     def single_file(self) -> bool:

@@ -209,7 +209,7 @@ def _kind(sizes: Sequence[Sequence[MeasuredRun]]) -> ScalingKind:
 
 def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> list[str]:
     notes = []
-    if any(capture.report.summary.unprofiled_step_time_ms is None for own in sizes for capture in own):
+    if any(capture.report.summary.plain_ms is None for own in sizes for capture in own):
         notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
     if any(len(own) < 2 for own in sizes):
         notes.append(

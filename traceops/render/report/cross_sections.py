@@ -28,6 +28,7 @@ from traceops.render.report import (
 )
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
 from traceops.render.report.step_timeline import how_to_open, step_timeline
+from traceops.render.report.then_text import why_no_what_if
 from traceops.report.model import Report
 
 
@@ -87,7 +88,9 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     """What a change would save."""
     table = detail_tables.what_if_table(report)
     if table is None:
-        return None
+        no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
+        why = (text(why_no_what_if(report, 0.0)),)
+        return Section("what-if", "What a change would save", why, "What if") if no_replay else None
     replay, words = cross_text.replay_sentence(report), report.summary.step_words
     return Section(
         "what-if",

@@ -15,7 +15,6 @@ from traceops.core.rank_text import first_steps_text, ranks_text, who_first
 from traceops.core.short_text import short_name
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, percent_text
-from traceops.measure.profiler_cost import SLOWED
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Fold, Span, Text, code, fold, items, soft, spans, text
 from traceops.render.report.aligned import aligned_steps, caption
@@ -204,10 +203,10 @@ def _rests_on(report: Report, cure: Cure | None, unrecorded: bool) -> str:
     if cure is None:
         return ""
     said = "" if cure.how else "At most what it costs can be saved; how much is not predicted."
-    plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
+    plain = report.summary.stretched_from_ms
     if unrecorded:
         said += " Without the profiler."
-    elif plain is not None and slowdown is not None and slowdown >= SLOWED:
+    elif plain is not None:
         said += f" With the profiler; without it a step takes {ms_text(plain)} ms."
     return said.strip()
 

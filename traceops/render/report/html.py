@@ -120,7 +120,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         *((("Steps are", Cell(found)),) if (found := how_found(report)) else ()),
         (report.summary.step_words.typical.capitalize(), _unit(typical)),
         ("p5 – p95", _unit(number(step.p5), number(step.p95))),
-        ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),
+        ("Without profiler", _unit(number(report.summary.plain_ms))),
         *speed_facts(report),
     ]
     slowdown = report.summary.profiler_slowdown

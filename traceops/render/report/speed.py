@@ -22,7 +22,7 @@ def speed_text(report: Report) -> str:
     parts = [f"{number_text(value)} {unit}" for value, unit in known if value is not None]
     flops = report.summary.flops
     if flops is not None and flops.mfu_pct is not None:
-        recorded = "" if report.summary.unprofiled_step_time_ms else " as recorded"
+        recorded = "" if report.summary.plain_ms else " as recorded"
         parts.append(f"MFU {flops.mfu_pct:.1f} %{recorded} ({_of_peak(flops)})")
     elif flops is not None and flops.tflops_per_s is not None:
         parts.append(f"{number_text(flops.tflops_per_s)} TFLOP/s a rank")

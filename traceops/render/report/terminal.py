@@ -10,7 +10,6 @@ from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.measure.profiler_cost import SLOWED
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
@@ -25,7 +24,7 @@ from traceops.render.report.speed import speed_text
 from traceops.render.report.step_kinds import kinds_sentence
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
-from traceops.render.report.then_text import least_note, unfit_note
+from traceops.render.report.then_text import least_note, unfit_note, why_no_what_if
 from traceops.render.report.undisturbed import sentence as undisturbed_sentence
 from traceops.render.report.undisturbed import undisturbed_of
 from traceops.render.report.verdict import verdict
@@ -128,7 +127,7 @@ def _first_steps(report: Report) -> list[Block]:
     if not report.summary.first_steps:
         return []
     said = "The recorded steps are the program's first whole ones, which often take longer than later ones"
-    plain = report.summary.unprofiled_step_time_ms
+    plain = report.summary.plain_ms
     later = "" if plain is None else f": without the profiler, those take {fixed_text(plain, 2)} ms"
     return [text(f"{said}{later}.", indent=(0, 2))]
 
@@ -137,7 +136,11 @@ def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
     said = [] if rows is None else [f"The whole run: {sentence(rows, report)}"]
     said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
-    said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed)}"]
+    said += (
+        []
+        if undisturbed is None
+        else [f"Undisturbed: {undisturbed_sentence(undisturbed, report.summary.plain_ms)}"]
+    )
     return [text(line, indent=(0, 2)) for line in said]
 
 
@@ -177,12 +180,12 @@ def _range_text(least: float | None) -> str:
     return "" if least is None else f"{fixed_text(least, 2)} to "
 
 
-def _what_if(report: Report) -> list[TableBlock]:
-    """The changes that save most, and how good the replay is; nothing where none saves 1 %."""
+def _what_if(report: Report) -> list[Block]:
+    """The changes that save most, and how good the replay is; why there are none."""
     rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))
     rows = [row for row in rows if (row.saved_pct or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
     if not rows:
-        return []
+        return [soft(why)] if (why := why_no_what_if(report, _WORTH_PCT)) else []
     cells = [
         (
             row.change,
@@ -199,12 +202,12 @@ def _what_if(report: Report) -> list[TableBlock]:
         if error is None
         else f"unchanged, the replay is within {percent_text(error)} of the measured {words.choose('steps', 'window')}"
     )
-    plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
+    plain = report.summary.stretched_from_ms
     if within and (note := least_note(report)):
         within += f"; {note}"
     if within and (note := unfit_note(report)):
         within += f"; {note}"
-    if within and plain is not None and slowdown is not None and slowdown >= SLOWED:
+    if within and plain is not None:
         within += f"; these are steps with the profiler, without it one takes {fixed_text(plain, 2)} ms"
     columns = (
         Column("change", "what if", number=False),

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from traceops.core.units import ms_text
+from traceops.core.words import NoReplay
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 
 _LOADERS = "the pace of data loaders' workers is not known"
 _HOSTS = "how fast hosts are without the profiler is not known"
+
+
+NO_REPLAY: Mapping[NoReplay, str] = {
+    "one_rank": "steps are replayed on what ranks exchange, and this run has one rank",
+    "other_ranks_missing": "it takes the traces of all ranks, and one is here",
+    "no_collectives": "ranks exchange nothing here; record steps with an optimizer step, not under no_sync()",
+    "nothing_matched": "no collective is in all its ranks' traces; record the same steps on all ranks (traceops run)",
+    "no_common_step": "ranks share no step that can be matched; record the same steps on all ranks (traceops run)",
+}
+
+
+def why_no_what_if(report: Report, least_pct: float) -> str:
+    """Why nothing is said of what a change would save; '' where something is known that saves so much of the step."""
+    if report.summary.no_replay is not None:
+        return f"No what-if: {NO_REPLAY[report.summary.no_replay]}."
+    if report.summary.replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if):
+        return ""
+    words = report.summary.step_words
+    return f"What if: no change that was replayed saves {least_pct:g} % of {words.the}."
 
 
 def then_text(report: Report, then_ms: float, pct: float) -> str:

@@ -21,6 +21,7 @@ _PARTS = (
     ("idle_ms", "is idle for"),
 )
 _LEAST_PCT = 0.5  # of the step: what is less is not told
+_APART = 0.02  # of the typical step: what differs less is told as one
 MOST_ROWS = 64
 
 
@@ -35,8 +36,8 @@ def share_pct(rows: UndisturbedRows, *parts: str) -> float:
     return 100.0 * middle / rows.step_ms
 
 
-def sentence(rows: UndisturbedRows) -> str:
-    """The three steps, and what the device does in the first."""
+def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
+    """The three steps, and what the device does in the first. typical_ms: of the whole run."""
     parts = [
         f"{verb} {ms_text(ms)}"
         for name, verb in _PARTS
@@ -58,6 +59,8 @@ def sentence(rows: UndisturbedRows) -> str:
         else f" ({rows.before.count} steps before the recorded ones, {ms_text(rows.before.least_ms)} to "
         f"{ms_text(rows.before.most_ms)})"
     )
+    if typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART:
+        of = f" (those of up to 1.2 times the median; the typical one takes {ms_text(typical_ms)})"
     scaled = ", scaled from the light window" if rows.scaled else ""
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
@@ -81,7 +84,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     rows = undisturbed_of(report)
     if rows is None:
         return None
-    said = sentence(rows)
+    said = sentence(rows, report.summary.plain_ms)
     columns = (
         Column("rank", "Rank", decimals=0),
         Column("compute_ms", "Compute ms"),

@@ -13,7 +13,6 @@ from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
-from traceops.measure.profiler_cost import SLOWED
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.cures import lost_ms, measured_step, rule_cure
@@ -115,8 +114,8 @@ def _label(finding: Finding) -> str:
 
 def _as_recorded(report: Report, first: Finding) -> str:
     """That the profiler made the steps much longer, where the sentence before speaks of such steps."""
-    plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
-    if plain is None or slowdown is None or slowdown < SLOWED or first.rule == PROFILER_COST.id:
+    plain = report.summary.stretched_from_ms
+    if plain is None or first.rule == PROFILER_COST.id:
         return ""
     if is_unrecorded(first):
         return ""
