@@ -24,6 +24,7 @@ from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_passing import without_passed
+from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_progress import read_progress
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.ras import is_ras, read_ras
@@ -239,7 +240,8 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
     elif kind == "log":
         if _OURS.match(head) is not None:  # it quotes what it was told of
             return
-        events = without_passed(str(path), without_outlived(str(path), read_log(str(path), rank)))
+        events = without_outlived(str(path), read_log(str(path), rank))
+        events = with_pod_states(str(path), without_passed(str(path), events))
         if events:
             found.log += events
             found.files.append(str(path))

@@ -19,6 +19,9 @@ _OWN_KEYS = ("message", "msg")
 _PRETTY = re.compile(
     rb'^[ \t]{1,40}"(?:textPayload|message|MESSAGE|log|line|@message|_raw)": ?("(?:[^"\\]|\\.)*"),?\s*$'
 )
+_KEYS_BESIDE = (
+    b'"insertId"', b'"ingestionTime"', b'"logName"', b'"eventId"', b'"@timestamp"', b'"textPayload"', b'"MESSAGE"',
+)  # fmt: skip
 _PRETTY_HEAD = re.compile(rb"^\s{0,40}[\[{]")
 _SYNTAX = re.compile(rb'^\s{0,40}(?:[\]}\[{]|"[^"\\]{1,80}": ?(?:[\[{]|"|-?\d|true|false|null))')
 _OF_TRACEBACK = (b"Traceback (most recent call last)", rb"File \"")
@@ -35,7 +38,8 @@ def form_of(block: bytes) -> Form | None:
     if any(_said(line, structured=True) is not None for line in first):
         return "lines"
     lines = block.split(b"\n", 20 * _LOOKED_AT)
-    return "pretty" if any(_PRETTY.match(line) for line in lines) else None
+    of_collector = any(key in block for key in _KEYS_BESIDE)  # any document may hold a message
+    return "pretty" if of_collector and any(_PRETTY.match(line) for line in lines) else None
 
 
 def without_envelopes(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

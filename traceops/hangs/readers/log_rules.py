@@ -209,6 +209,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("nccl", "ncclInternalError", ()),
     ("nccl", "ncclInvalidUsage", ()),
     ("nccl", "NCCLABORTEDCOMM", ()),
+    ("trouble", "CrashLoopBackOff", ()),  # of kubectl get pods and describe: how it is now
 )
 
 
