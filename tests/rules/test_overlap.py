@@ -20,6 +20,8 @@ from generated_run import (
 from measured_runs import BUILDERS, across, program
 
 from traceops.across.replay.what_if import NO_COMMUNICATION
+from traceops.across.undisturbed import Undisturbed, UndisturbedRank
+from traceops.core.units import ms_text
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
 from traceops.rules.overlap_gain import SAVED, SAVED_AT_BEST
 
@@ -104,7 +106,8 @@ def test_gradients_that_start_after_backward_are_o003():
     measured = across(run)
     [found] = judge_late_start(measured).findings
     assert found.rule == "TO-O003"
-    assert "shorter by that at most" in found.message  # one_bucket: 5.8 ms were said, and its cure saves 2.6
+    left = measured.step_ms - found.impact_ms  # one_bucket: 5.8 ms were said, and its cure saves 2.6
+    assert f"Hidden beside backward, the step would take {ms_text(left)} ms at best." in found.message
     assert found.severity in ("warning", "error")
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert found.impact_ms == pytest.approx(transfer, rel=0.05)
@@ -114,8 +117,9 @@ def test_gradients_that_start_after_backward_are_o003():
 def test_what_late_gradients_cost_is_one_number():
     """'at most 6.18 ms' stood beside a cost of 2.38: no more can be hidden than there is compute."""
     made = program(ddp, Size(latency_us=4000.0, kernel_us=100.0), layers=2, buckets=1)
-    [found] = judge_late_start(across(simulate(after_backward(made), 4))).findings
-    assert f"shorter by {found.impact_ms:.2f} ms at most" in found.message
+    measured = across(simulate(after_backward(made), 4))
+    [found] = judge_late_start(measured).findings
+    assert f"would take {ms_text(measured.step_ms - found.impact_ms)} ms at best" in found.message
 
 
 def test_losses_and_flags_are_no_gradients():
@@ -227,6 +231,57 @@ def test_what_transfer_costs_beside_late_hosts_is_told_with_and_without_them():
     best = (measured.what_if.mean_ns(measured.what_if.replayed_ns) - least) / 1e6
     assert shown[SAVED] < shown[SAVED_AT_BEST] == pytest.approx(min(best, exposed_ms(measured)), rel=1e-3)
     assert f"with none of them late it is up to {shown[SAVED_AT_BEST]:.2f} ms shorter" in found.message
+
+
+def without_profiler(measured, step_ms, idle_ms, unmatched_ms=0.0):
+    """The undisturbed step of ranks that transfer for as long as in the recorded ones."""
+    transfer = exposed_ms(measured)
+    rest = step_ms - transfer - idle_ms - unmatched_ms
+    ranks = [
+        UndisturbedRank(t.summary.rank, step_ms, rest, transfer, 0.0, unmatched_ms, 0.0, idle_ms, 0.0)
+        for t in measured.ranks
+    ]
+    return Undisturbed(step_ms, step_ms, "cupti", 6, tuple(ranks))
+
+
+def test_transfer_is_graded_by_the_step_without_the_profiler():
+    """The profiler made hosts late and steps long: 'below 10 % of the step', of a third of the real one."""
+    busy = [SlowHost(rank, 12000) for rank in range(4)]
+    measured = across(simulate(program(ddp, layers=6), 4, busy))
+    transfer = exposed_ms(measured)
+    assert judge_exposed(measured).clear
+    [found] = judge_exposed(measured, without_profiler(measured, 3 * transfer, 0.0)).findings
+    assert found.severity == "warning" and f"({100 / 3:.0f} %)" in found.message
+    assert "That is of a step without the profiler, by the light window" in found.message
+    shown = {e.metric: e.value for e in found.evidence}
+    assert shown["step"] == pytest.approx(3 * transfer, rel=1e-3)
+    assert 0.8 * transfer <= found.impact_ms <= transfer + 1e-3
+    assert SAVED_AT_BEST not in shown, "no host is late there"
+
+
+def test_hosts_that_hold_up_the_step_without_the_profiler_too_leave_a_remark():
+    busy = [SlowHost(rank, 12000) for rank in range(4)]
+    measured = across(simulate(program(ddp, layers=6), 4, busy))
+    step = without_profiler(measured, 4 * exposed_ms(measured), 2 * exposed_ms(measured))
+    [found] = judge_exposed(measured, step).findings
+    assert found.severity == "info"
+
+
+def test_a_light_window_that_does_not_tell_transfer_from_waiting_grades_nothing():
+    measured = across(simulate(program(ddp, layers=6), 4))
+    transfer = exposed_ms(measured)
+    step = without_profiler(measured, 4 * transfer, 0.0, unmatched_ms=transfer)
+    assert judge_exposed(measured, step) == judge_exposed(measured)
+
+
+def test_late_gradients_speak_of_one_step():
+    """'6 ms at most, by 2 ms with hosts as recorded', beside a step as recorded and one without the profiler."""
+    made = after_backward(program(ddp, buckets=1))
+    measured = across(simulate(made, 4))
+    step_ms = 0.8 * measured.step_ms
+    [found] = judge_late_start(measured, without_profiler(measured, step_ms, 0.0)).findings
+    assert f"of each {ms_text(step_ms)} ms step" in found.message
+    assert f"would take {ms_text(step_ms - found.impact_ms)} ms at best" in found.message
 
 
 @pytest.mark.parametrize("judged", [judge_exposed, judge_small])

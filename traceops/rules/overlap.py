@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from traceops.across.communication import exposed_shares
 from traceops.across.cross_rank import CrossRank
 from traceops.across.gradients import of_gradients
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text, size_text, stored
@@ -19,7 +19,8 @@ from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
-from traceops.rules.overlap_gain import alike, gain_evidence, gain_of, gain_text
+from traceops.rules.overlap_basis import basis_of
+from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, step_left
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
 
@@ -29,8 +30,10 @@ EXPOSED = Rule(
     fires=(
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
         "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. Info where the step would be less "
-        "than 3 % shorter without any transfer. On CPUs and over gloo, what the median rank waits for a core in the "
-        "recorded steps is taken off before the bounds: the ranks' cores do the transfer."
+        "than 3 % shorter without any transfer. Where a light window tells of the step without the profiler, shares "
+        "are of that step, and hosts count as in time if no device is idle for 3 % of it. On CPUs and over gloo, what "
+        "the median rank waits for a core in the recorded steps is taken off before the bounds: the ranks' cores do "
+        "the transfer."
     ),
     advice=(
         "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
@@ -45,8 +48,8 @@ SMALL_COLLECTIVES = Rule(
     fires=(
         "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
         "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
-        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Gains below 3 %, and waiting for "
-        "cores, count as in TO-O001."
+        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Gains below 3 %, the step "
+        "without the profiler, and waiting for cores, count as in TO-O001."
     ),
     advice=(
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
@@ -62,7 +65,8 @@ LATE_START = Rule(
         "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
         "10 %, error from 25 %. Those of layers (tensor, context, expert, pipeline parallel) beside others, and those "
         "launched behind the optimizer's step, do not count. Info where there is less than 3 % of the step of compute "
-        "to hide it behind. Waiting for cores counts as in TO-O001."
+        "to hide it behind. The step without the profiler, and "
+        "waiting for cores, count as in TO-O001."
     ),
     advice=(
         "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
@@ -89,13 +93,15 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """Communication that costs the step time."""
     waited = waited_pct(inputs)
     return [
-        without_waiting(judge_exposed(inputs.run), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
-        without_waiting(judge_small(inputs.run), _SMALL_PCT, _SMALL_BOUNDS, waited),
-        without_waiting(judge_late_start(inputs.run), _GRADIENTS_PCT, _LATE_BOUNDS, waited),
+        without_waiting(judge_exposed(inputs.run, inputs.undisturbed), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
+        without_waiting(judge_small(inputs.run, inputs.undisturbed), _SMALL_PCT, _SMALL_BOUNDS, waited),
+        without_waiting(
+            judge_late_start(inputs.run, inputs.undisturbed), _GRADIENTS_PCT, _LATE_BOUNDS, waited
+        ),
     ]
 
 
-def judge_exposed(run: CrossRank) -> Verdict:
+def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
     """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
     if not any(len(times.summary.comm.start) for times in run.ranks):
         return EXPOSED.not_evaluated("the traces hold no communication")
@@ -113,18 +119,17 @@ def judge_exposed(run: CrossRank) -> Verdict:
         )
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(_DO_NOT_FIT)
-    shares = exposed_shares(run)
-    if not shares:
+    basis = basis_of(run, undisturbed)
+    if basis is None:
         return EXPOSED.not_evaluated("the traces hold no complete step")
-    median = float(np.median(list(shares.values())))
+    shares, median, impact = basis.shares, basis.pct, basis.exposed_ms
     severity = severity_of(median, *_EXPOSED_BOUNDS)
     if severity is None:
         return EXPOSED.clear(
             f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
-    impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
-    gain = gain_of(run, impact)
-    if gain.ms < _LEAST_GAIN_PCT / 100 * run.step_ms:
+    gain = gain_of(run, impact, in_time=basis.in_time)
+    if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
         severity = "info"  # the step would hardly be shorter: other things bound it
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [
@@ -135,16 +140,18 @@ def judge_exposed(run: CrossRank) -> Verdict:
         Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
         *gain_evidence(gain, run.step_words),
+        *basis.evidence(run.step_words),
     ]
     if overlap:
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
     message = (
         f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
-        "hides; waiting for late ranks is not counted."
+        f"hides; waiting for late ranks is not counted.{basis.note}"
     )
     by_role = transfer_by_role(run)
     if by_role:
-        message += f" Of it {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
+        of_it = "Of it" if basis.recorded_ms is None else "As recorded, of it"
+        message += f" {of_it} {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
         evidence += role_evidence(by_role, run.step_words)
     return EXPOSED.verdict(
         EXPOSED.finding(
@@ -159,7 +166,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
     )
 
 
-def judge_small(run: CrossRank) -> Verdict:
+def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     matched = run.matching.collectives
     if not matched:
@@ -186,10 +193,10 @@ def judge_small(run: CrossRank) -> Verdict:
     rank = max(members, key=lambda r: sum(members[r]))
     words = run.step_words
     count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
-    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
-    step = run.step_ms
+    basis = basis_of(run, undisturbed)
+    step, exposed = (run.step_ms, 0.0) if basis is None else (basis.step_ms, basis.exposed_ms)
     cost = min(total_ms, exposed)
-    gain = gain_of(run, cost)
+    gain = gain_of(run, cost, in_time=basis is not None and basis.in_time)
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
     if severity is not None and gain.ms < _LEAST_GAIN_PCT / 100 * step:
@@ -205,7 +212,7 @@ def judge_small(run: CrossRank) -> Verdict:
     message = (
         f"{count:.0f} collectives {words.per}, {size_text(float(np.median(sizes)))} in the median, take "
         f"{total_ms:.2f} ms in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} "
-        f"({percent_text(share)}) is exposed.{gain_text(gain, words)}"
+        f"({percent_text(share)}) is exposed.{'' if basis is None else basis.note}{gain_text(gain, words)}"
     )
     evidence = [
         Evidence("small collectives", round(count, 1), words.per, _MANY),
@@ -213,6 +220,7 @@ def judge_small(run: CrossRank) -> Verdict:
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
         *gain_evidence(gain, words),
+        *(() if basis is None else basis.evidence(words)),
     ]
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -226,7 +234,7 @@ def judge_small(run: CrossRank) -> Verdict:
     )
 
 
-def judge_late_start(run: CrossRank) -> Verdict:
+def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
     """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
     waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
     shares: dict[int, list[float]] = defaultdict(list)
@@ -252,8 +260,10 @@ def judge_late_start(run: CrossRank) -> Verdict:
         return LATE_START.not_evaluated(_DO_NOT_FIT)
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
-    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
-    step = run.step_ms
+    basis = basis_of(run, undisturbed)
+    if basis is None:
+        return LATE_START.not_evaluated("the traces hold no complete step")
+    step, exposed = basis.step_ms, basis.exposed_ms
     cost = min(exposed, float(np.median(sizes)) / 1e6)
     share = 100.0 * cost / step if step else 0.0
     severity, words = severity_of(share, *_LATE_BOUNDS), run.step_words
@@ -263,17 +273,14 @@ def judge_late_start(run: CrossRank) -> Verdict:
             f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)",
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
-    gain = gain_of(run, min(cost, hides))
+    gain = gain_of(run, min(cost, hides), in_time=basis.in_time)
     if gain.ms < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
-    most = gain.ms if gain.best_ms is None else gain.best_ms
-    shorter = "that" if alike(most, cost) else f"{most:.2f} ms"
-    recorded = "" if gain.best_ms is None else f", by {gain.ms:.2f} ms with hosts as late as recorded"
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing can hide it: {cost:.2f} ms of {words.each} ({share:.0f} %). A step would be shorter by {shorter} "
-        f"at most{recorded}: what computes beside a transfer takes longer."
+        f"nothing hides it: {cost:.2f} ms of {basis.of_step(words)} ({share:.0f} %). Hidden beside backward, "
+        f"{words.the} would take {step_left(gain, step)} at best.{basis.note}"
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
@@ -281,6 +288,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
         Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
         Evidence(_GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
         *gain_evidence(gain, words),
+        *basis.evidence(words),
     ]
     return LATE_START.verdict(
         LATE_START.finding(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.replay.what_if import NO_COMMUNICATION
+from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
-from traceops.core.units import stored
+from traceops.core.units import ms_text, stored
 
 SAVED = "saved without it"  # the metric of the evidence that is the impact
 SAVED_AT_BEST = "saved without it and with no host late"
@@ -24,8 +24,9 @@ def alike(ms: float, of_ms: float) -> bool:
 class Gain:
     """ms that a step would be shorter without a transfer, which is `of_ms` exposed.
 
-    ms: as hosts were recorded, where the replay holds; else the transfer itself. best_ms: with no host late, where that
-    is clearly more; a profiler slows hosts. replayed: the replay says so.
+    ms: as hosts were recorded, where the replay holds, or with none late, where that is known of the step without the
+    profiler; else the transfer itself. best_ms: with no host late, where that is clearly more; a profiler slows hosts.
+    replayed: the replay says so.
     """
 
     ms: float
@@ -39,8 +40,11 @@ class Gain:
         return not alike(self.ms, self.of_ms)
 
 
-def gain_of(run: CrossRank, exposed_ms: float) -> Gain:
-    """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any."""
+def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False) -> Gain:
+    """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any.
+
+    in_time: whether no host is late in the step that this is about.
+    """
     saved = None if run.what_if is None else run.what_if.saved_ns(NO_COMMUNICATION)
     if run.what_if is None or saved is None:
         return Gain(exposed_ms, exposed_ms, None, False)
@@ -48,6 +52,10 @@ def gain_of(run: CrossRank, exposed_ms: float) -> Gain:
     ends = run.what_if.range_ns(NO_COMMUNICATION)
     if ends is None:
         return Gain(gain, exposed_ms, None, True)
+    hosts = run.what_if.saved_ns(HOST_IN_TIME)
+    if in_time and hosts is not None:
+        alone = run.what_if.mean_ns(run.what_if.replayed_ns) - max(hosts, 0.0) - ends[0]
+        return Gain(min(exposed_ms, max(gain, alone / 1e6)), exposed_ms, None, True)
     best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
     return Gain(gain, exposed_ms, best if best - gain > _ALIKE * exposed_ms else None, True)
 
@@ -65,6 +73,14 @@ def gain_text(gain: Gain, words: StepWords) -> str:
         else f"hosts bound it too, and with none of them late it is up to {gain.best_ms:.2f} ms shorter"
     )
     return f" Replayed with free communication, {words.the} is {shorter}: {bound}."
+
+
+def step_left(gain: Gain, step_ms: float) -> str:
+    """'84.5 ms', or '84.5 ms (80.1 with hosts in time)': what is left of a step without the transfer."""
+    left = f"{ms_text(max(step_ms - gain.ms, 0.0))} ms"
+    if gain.best_ms is None:
+        return left
+    return f"{left} ({ms_text(max(step_ms - gain.best_ms, 0.0))} with hosts in time)"
 
 
 def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:

@@ -43,7 +43,7 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     predicted = rule_cure(report, finding) or _replayed(report, finding)
     if predicted is not None:
         return predicted
-    step = mean_of_ranks(report)
+    step = evidence_ms(finding, "step") or mean_of_ranks(report)
     if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
         return None
     return Cure(step, step, "", step - finding.impact_ms)

@@ -15,7 +15,7 @@ from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.render.report.cures import lost_ms, measured_step, rule_cure
+from traceops.render.report.cures import evidence_ms, lost_ms, measured_step, rule_cure
 from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
@@ -33,6 +33,7 @@ from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
+from traceops.rules.overlap_gain import SAVED_AT_BEST
 from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.slow_group import SLOW_GROUP
@@ -269,12 +270,10 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         return finding.message.rstrip("."), 1
     if loses is None:
         lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
-        step = _of_step(lost, mean_of_ranks(report), words)
-        only = (
-            ""
-            if saved == ms_text(lost)
-            else f"; without that {words.a} would be {saved} ms shorter, with hosts as recorded"
-        )
+        step = _of_step(lost, evidence_ms(finding, "step") or mean_of_ranks(report), words)
+        best = any(e.metric == SAVED_AT_BEST for e in finding.evidence)
+        only = f"; without that {words.a} would be {saved} ms shorter{', with hosts as recorded' * best}"
+        only = "" if saved == ms_text(lost) else only
         return (
             f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}"
             f"{only}",
