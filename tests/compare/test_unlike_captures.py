@@ -10,6 +10,7 @@ from comparison_reports import edited, kernel, made
 
 from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.model import Comparison, MetricChange
+from traceops.render.comparison.text import effect_text
 
 Edit = Callable[[dict[str, Any]], None]
 EARLY = {"before_ms": 41.5, "later_ms": 12.0, "settled": 17}
@@ -38,15 +39,22 @@ def torch(version: str) -> Edit:
 
 
 def sides(
-    before: Edit, now: Edit, *, unprofiled: int = 0
+    before: Edit, now: Edit, *, unprofiled: int = 0, works_ms: float = 10.0
 ) -> tuple[list[ComparedCapture], list[ComparedCapture]]:
-    """Five captures a side, head far slower and with twice the kernels."""
+    """Five captures a side, head far slower and with twice the kernels; its devices work for works_ms a step."""
+    idle = {"idle_host": 41.5 - works_ms}
     base = [
         edited(made([12.0 + n / 100] * unprofiled, [12.0 + n / 100] * 4, at=2 * n), before) for n in range(5)
     ]
     head = [
         edited(
-            made([41.5 + n / 100] * unprofiled, [41.5 + n / 100] * 4, at=2 * n + 1, counts={"kernels": 1000}),
+            made(
+                [41.5 + n / 100] * unprofiled,
+                [41.5 + n / 100] * 4,
+                at=2 * n + 1,
+                buckets=idle,
+                counts={"kernels": 1000},
+            ),
             now,
         )
         for n in range(5)
@@ -128,6 +136,47 @@ def test_what_the_profiler_costs_is_no_regression(before: Edit, now: Edit, why: 
     assert of(result, "step_time").outcome == "inconclusive"
     assert of(result, "kernels").outcome == "regression"
     assert "The step time itself is open: the profiler's own cost is not the same" in result.sentence
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(torch("2.8.0"), torch("2.9.0")), (recorded(), recorded(with_stack=True))]
+)
+def test_what_no_profiler_explains_is_judged(before: Edit, now: Edit) -> None:
+    """A slowdown of ten times was left open where torch differed, though head's devices worked for all of it."""
+    result = compare(*sides(before, now, works_ms=40.0))
+    step = of(result, "step_time")
+    assert (result.verdict, step.outcome, step.change_pct, step.p) == ("regression", "regression", None, None)
+    assert step.low_pct == pytest.approx(100 * (40.0 / 12.04 - 1), rel=1e-3)
+    assert "step time 12.02 ms → 41.52 ms as recorded (at least 232.2 % slower)" in result.sentence
+    assert (
+        "head's devices work for 40 ms a step, and no recorded step of base takes more than"
+        in result.sentence
+    )
+    assert result.findings[0].rule == "TO-R001" and effect_text(step) == "at least +232 %"
+    back = compare(*reversed(sides(before, now, works_ms=40.0)))
+    assert of(back, "step_time").outcome == "improvement" and "% faster)" in back.sentence
+
+
+def test_less_than_the_threshold_is_certain_of_nothing() -> None:
+    result = compare(*sides(torch("2.8.0"), torch("2.9.0"), works_ms=12.3))
+    assert of(result, "step_time").outcome == "inconclusive"
+
+
+def test_steps_of_other_kinds_have_no_bound() -> None:
+    """Devices that work for longer in what need not be the same steps say nothing of them."""
+    result = compare(*sides(found_by("profiler"), found_by("window"), works_ms=40.0))
+    assert result.verdict == "inconclusive"
+
+
+def test_what_the_profiler_would_have_to_cost_is_said() -> None:
+    def same_kernels(report: dict[str, Any]) -> None:
+        report["run"].update(torch_version="2.9.0")
+        for row in report["steps"]:
+            row["kernels"] = 500
+
+    result = compare(*sides(torch("2.8.0"), same_kernels))
+    assert result.verdict == "inconclusive"
+    assert "unless its profiler takes 29.5 of its 41.52 ms or more" in result.sentence
 
 
 def test_steps_without_the_profiler_are_compared_whatever_the_profiler_cost() -> None:

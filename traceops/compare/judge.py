@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec.structs import replace
 
+from traceops.compare.bounds import StepBound
 from traceops.compare.capture import ComparedCapture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -34,10 +35,11 @@ def measure(
     in_turn: bool,
     today: date,
     unlike: Mapping[str, str] = MappingProxyType({}),
+    bound: StepBound | None = None,
 ) -> tuple[MetricChange, ...]:
     """Each metric on both sides with its outcome; p is corrected over the metrics that gate together.
 
-    unlike: metrics of which the two sides say nothing, and why.
+    unlike: metrics of which the two sides say nothing, and why. bound: of the step time, what they say all the same.
     """
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
@@ -61,7 +63,10 @@ def measure(
             threshold = (row.threshold_pct or 0.0) / 100.0 * scale
             found = 100.0 * known.detectable(strict, config.power, threshold) / scale
             row = _judge(replace(row, p=corrected[row.metric], mde_pct=found), config)
-        judged.append(_left_open(row, unlike[row.metric]) if row.metric in unlike else row)
+        if row.metric in unlike:
+            open_ = _left_open(row, unlike[row.metric])
+            row = _bounded(open_, bound) if row.metric == "step_time" and bound is not None else open_
+        judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
 
 
@@ -70,6 +75,15 @@ def _left_open(row: MetricChange, why: str) -> MetricChange:
     if row.threshold_pct is None:
         return replace(row, outcome="informative", reason=why, mde_pct=None)
     return replace(row, outcome="inconclusive", reason=why, p=None, low_pct=None, high_pct=None, mde_pct=None)
+
+
+def _bounded(row: MetricChange, bound: StepBound) -> MetricChange:
+    """A step time that was left open, by what is certain of it; open still where that is within its threshold."""
+    if row.threshold_pct is None or abs(bound.pct) < row.threshold_pct:
+        return row
+    ends = {"low_pct": bound.pct} if bound.pct > 0 else {"high_pct": bound.pct}
+    outcome: MetricOutcome = "regression" if bound.pct > 0 else "improvement"
+    return replace(row, outcome=outcome, reason=bound.text, change=None, change_pct=None, **ends)
 
 
 def _deciding(

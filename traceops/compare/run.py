@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from traceops.compare.bounds import step_bound
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import damaged, differences, refusals
@@ -67,9 +68,11 @@ def compare(
     metrics = metrics_for((base, head))
     unlike = () if force else unlike_steps(base, head)
     open_ = {name: one.short for one in reversed(unlike) for name in one.metrics}
+    by_profiler = all(one.of_profiler for one in unlike if "step_time" in one.metrics)
+    bound = step_bound(base, head) if "step_time" in open_ and by_profiler else None
     rows = measure(
         metrics, base, head, config,
-        noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today, unlike=open_,
+        noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today, unlike=open_, bound=bound,
     )  # fmt: skip
     profiled = metric_of(rows, "profiled_step_time")
     changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)

@@ -12,6 +12,7 @@ from traceops.core.units import count_text, digits_text, gib_text, size_text
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
+_TWICE = 2.0  # base's step: what nearly no profiler costs
 _FAR = 4.0  # limits, beyond which few steps are told first as what they look like
 
 
@@ -24,7 +25,7 @@ def sentence(comparison: Comparison) -> str:
     if comparison.verdict == "improvement":
         best = next(row for row in comparison.gated if row.outcome == "improvement")
         if step is not None and step.outcome == "improvement":
-            return f"Faster: step time {values_text(step)}.{why}{_open_text(comparison)}"
+            return f"Faster: step time {values_text(step)}{_certain(step)}.{why}{_open_text(comparison)}"
         why = _why_memory(comparison) if best.metric == "peak_memory" else ""
         return f"Better: {best.label} {values_text(best)}.{why}{_open_text(comparison)}"
     if step is None or step.base is None or step.head is None:
@@ -33,7 +34,7 @@ def sentence(comparison: Comparison) -> str:
         unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
         if unlike is not None:
             return (
-                f"Inconclusive: {unlike.why}. So the step time is not judged: {values_text(step)}. "
+                f"Inconclusive: {unlike.why}. So the step time is not judged: {values_text(step)}.{_at_least(step)} "
                 f"To have it judged, {unlike.cure}.{_open_text(comparison)}"
             )
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
@@ -52,6 +53,17 @@ def sentence(comparison: Comparison) -> str:
     return _no_regression(comparison, step, why)
 
 
+def _at_least(step: MetricChange) -> str:
+    """What must hold if a step that takes far longer is none: a profiler makes no step shorter."""
+    base, head = step.base, step.head
+    if base is None or head is None or head < _TWICE * base:
+        return ""
+    return (
+        f" Without the profiler head is slower too, unless its profiler takes {digits_text(head - base)} of its "
+        f"{digits_text(head)} ms or more."
+    )
+
+
 def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> str:
     regressed = [row for row in comparison.metrics if row.outcome == "regression"]
     main = step if step is not None and step in regressed else regressed[0]
@@ -60,7 +72,7 @@ def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> 
     why = _why_memory(comparison) if main.metric == "peak_memory" else why
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
-    said = f"Regression: {main.label} {values_text(main)}{_assumed(comparison, main)}.{why}"
+    said = f"Regression: {main.label} {values_text(main)}{_certain(main)}{_assumed(comparison, main)}.{why}"
     return f"{said}{_differing(comparison, why)}{more}"
 
 
@@ -83,6 +95,11 @@ def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
         else ""
     )
     return f"No regression: step time {values_text(step)}.{found}{accepted}{_open_text(comparison)}"
+
+
+def _certain(row: MetricChange) -> str:
+    """Why a bound holds, behind a colon."""
+    return f": {row.reason}" if _bound_text(row) and row.change_pct is None else ""
 
 
 def _assumed(comparison: Comparison, row: MetricChange) -> str:
@@ -170,8 +187,14 @@ def values_text(row: MetricChange) -> str:
     interval = ""
     if row.low_pct is not None and row.high_pct is not None:
         interval = f", {_signed(row.low_pct)} to {_signed(row.high_pct)}"
-    pct = f" ({_signed(row.change_pct)} %{interval})" if row.change_pct is not None else ""
+    pct = f" ({_signed(row.change_pct)} %{interval})" if row.change_pct is not None else _bound_text(row)
     return f"{_value(row, row.base)} → {_value(row, row.head)}{pct}"
+
+
+def _bound_text(row: MetricChange) -> str:
+    """' (at least 12 % slower)' of a step time of which only that is certain."""
+    pct, way = (row.low_pct, "slower") if row.low_pct is not None else (row.high_pct, "faster")
+    return "" if pct is None else f" as recorded (at least {abs(pct):.1f} % {way})"
 
 
 def _signed(pct: float) -> str:

@@ -29,12 +29,14 @@ class Unlike:
     """A reason not to judge these metrics; none where it is only told.
 
     why: a clause of the verdict; short: the same behind a metric's numbers. cure: what makes them judgeable, an order.
+    of_profiler: whether only what the profiler cost is not alike, so that what it cannot change still tells.
     """
 
     why: str
     short: str
     cure: str
     metrics: frozenset[str]
+    of_profiler: bool = False
 
 
 def unlike_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> tuple[Unlike, ...]:
@@ -113,7 +115,7 @@ def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[Compared
             f"only profiled steps were timed, and torch {versions[1]}'s profiler may not cost what {versions[0]}'s does"
         )
     short = "the profiler's own cost is not the same on both sides"
-    return [Unlike(why, short, _RECORD_ALIKE, metrics) for why in found]
+    return [Unlike(why, short, _RECORD_ALIKE, metrics, of_profiler=True) for why in found]
 
 
 def _has_operators(side: Sequence[ComparedCapture]) -> bool | None:

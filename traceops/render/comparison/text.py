@@ -80,6 +80,9 @@ def head_text(metric: MetricChange) -> str:
 def effect_text(metric: MetricChange) -> str:
     """'+5.2 % (+3.9 to +6.6)': the change and its interval; '+2 (+1.5 %)' for what is counted."""
     pct, low, high = (finite(value) for value in (metric.change_pct, metric.low_pct, metric.high_pct))
+    bound = low if high is None else high if low is None else None
+    if metric.change_pct is None and bound is not None:
+        return f"at least {percent_changes([bound])[0]} %"  # nothing else is certain
     if metric.family == "exact" or pct is None:
         absolute = finite(metric.change)
         if absolute is None:
