@@ -19,6 +19,7 @@ from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, Record
 from traceops.hangs.file_ranks import rank_in_name, rank_of_text
 from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
+from traceops.hangs.kernel_lines import with_kernel_joined
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
@@ -71,6 +72,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     found.log, others = one_slurm_job(
         found.log if root.is_file() else with_earlier_starts(found.log), found.texts
     )
+    found.log = with_kernel_joined(found.log, found.texts)
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
     fabric = _fabric(found)
