@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import jsonschema
 import msgspec
 import pytest
 from run_folders import DATA, failed_run, run_of
+from started import environment
 
 from traceops.across.links import link_by_name
 from traceops.across.replay.larger import larger_transfers, predicted_share
@@ -20,12 +23,14 @@ from traceops.cli import main
 from traceops.cli.scale import price_of
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
+from traceops.pipeline.run_info import samples_per_step
 from traceops.report.cross_rows import RoleRow
 from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow
 from traceops.report.run import Ledger, Run, StepTime, Summary
 from traceops.runs.from_one import step_from_one
-from traceops.runs.scale import MeasuredRun, interval, lost_parts, scale_document
+from traceops.runs.scale import interval, lost_parts, scale_document
+from traceops.runs.scale_runs import OPEN_LINE, STEP_LINE, MeasuredRun
 from traceops.runs.trend import trend_rate
 from traceops.schemas import schema_path
 
@@ -252,7 +257,7 @@ def test_the_command_reads_runs_and_writes_all_four_files(
     failed_run(tmp_path / "profile" / "n8")
     assert main(["scale", "profile/n2", "profile/n4"]) == 2
     assert "different kinds of device" in capsys.readouterr().err
-    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
+    monkeypatch.setattr("traceops.runs.scale_runs._device", lambda capture: "GPU")
     assert main(["scale", "profile", "--price", "2.5"]) == 0
     said = capsys.readouterr()
     assert (
@@ -314,7 +319,7 @@ def test_sizes_are_trained_in_turn_with_the_same_threads_and_what_failed_is_trie
         return 0
 
     monkeypatch.setattr("traceops.cli.sweep._train", train)
-    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
+    monkeypatch.setattr("traceops.runs.scale_runs._device", lambda capture: "GPU")
     command = ["scale", "--nproc", "2,4", "--repeat", "2", "--quick"]
     assert main([*command, "--dry-run"]) == 0 and trained == []
     assert main(command) == 2  # nothing is left to compare with
@@ -344,3 +349,26 @@ def test_the_first_training_that_does_not_tell_its_samples_is_the_last(
     assert trained == ["nproc=2_1"]
     told = capsys.readouterr().err
     assert "nproc=2_1 does not say how many samples a step has" in told and "--global-batch-size N" in told
+    assert f"`{OPEN_LINE}`" in told and f"`{STEP_LINE}`" in told
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_lines_that_it_names_tell_the_samples(tmp_path: Path) -> None:
+    """As they stand, in a script under traceops run."""
+    lines = [
+        "import torch, traceops",
+        "model = torch.nn.Linear(4, 4)",
+        "optimizer = torch.optim.SGD(model.parameters())",
+        OPEN_LINE,
+        "    for batch in [torch.ones(6, 4)] * 12:",
+        "        model(batch).sum().backward()",
+        "        optimizer.step()",
+        f"        {STEP_LINE}",
+    ]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    run = [sys.executable, "-m", "traceops", "run", "--nproc", "1", "--out", "run", "--", "train.py"]
+    done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert samples_per_step(manifest) == 6.0

@@ -27,7 +27,8 @@ from traceops.pipeline.settings import own_kernels
 from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import FoundRun, find_runs
 from traceops.runs.from_one import optimizer_ms
-from traceops.runs.scale import MeasuredRun, no_samples, scale_document
+from traceops.runs.scale import scale_document
+from traceops.runs.scale_runs import MeasuredRun, no_samples
 from traceops.runs.vary import SweepAxis, points_of
 
 
