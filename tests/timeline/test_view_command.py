@@ -16,6 +16,7 @@ from perfetto_reading import packets_of
 from small_traces import training, write_run, x
 
 from traceops.cli import main
+from traceops.timeline.file_name import file_name
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -37,6 +38,36 @@ def test_it_says_what_it_wrote_and_how_to_open_it(run: Path, capsys: pytest.Capt
     assert said.err == ""
     assert packets_of(Path("reports/mine/timeline.pftrace.gz"))
     assert [path.name for path in Path("reports/mine").iterdir()] == ["timeline.pftrace.gz"]
+
+
+def test_a_part_has_a_file_of_its_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--around and --steps wrote over the whole timeline, which may have taken minutes to write."""
+    assert main(["view", str(run), "-q"]) == 0
+    whole = Path("reports/mine/timeline.pftrace.gz").read_bytes()
+    assert main(["view", str(run), "-q", "--steps", "4,6", "--ranks", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "reports/mine/timeline.ranks_1.steps_4_6.pftrace.gz"
+    assert Path("reports/mine/timeline.pftrace.gz").read_bytes() == whole
+    assert packets_of(Path("reports/mine/timeline.ranks_1.steps_4_6.pftrace.gz"))
+
+
+@pytest.mark.parametrize(
+    ("around", "ranks", "steps", "name"),
+    [
+        (None, None, None, "timeline.pftrace.gz"),
+        ("TO-S001", None, None, "timeline.TO-S001.pftrace.gz"),
+        (" to-s001#2", None, [5], "timeline.TO-S001.2.steps_5.pftrace.gz"),
+        ("TO-S001.1", [7, 4, 5, 6, 0], None, "timeline.TO-S001.ranks_0_4-7.pftrace.gz"),
+        (None, range(0, 400, 2), None, "timeline.ranks_200_eb9542d1.pftrace.gz"),
+    ],
+)
+def test_the_name_of_a_part(around, ranks, steps, name) -> None:
+    assert file_name(around, ranks, steps) == name
+
+
+def test_what_is_no_finding_names_no_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(run), "--around", "../x"]) == 2
+    assert "'../x' is no finding" in capsys.readouterr().err
+    assert not Path("reports").exists()
 
 
 def test_json_for_those_who_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 from traceops.pipeline.analyze import find_traces
+from traceops.timeline.file_name import FILE_NAME
 from traceops.timeline.query import find_processor, is_timeline, run_query
-from traceops.timeline.write import FILE_NAME, write_timeline
+from traceops.timeline.write import write_timeline
 
 
 def main(args: argparse.Namespace) -> int:

@@ -12,13 +12,15 @@ from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.render.printer import say
+from traceops.timeline.file_name import file_name
 from traceops.timeline.size import LARGE_BYTES, Expected
-from traceops.timeline.write import FILE_NAME, write_timeline
+from traceops.timeline.write import write_timeline
 
 
 def main(args: argparse.Namespace) -> int:
     found = find_traces(args.path)
-    output = Path(args.output) if args.output else output_folder(args.path, found.name) / FILE_NAME
+    name = file_name(args.around, args.ranks, args.steps)
+    output = Path(args.output) if args.output else output_folder(args.path, found.name) / name
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
         timeline = write_timeline(
             found,

@@ -25,6 +25,7 @@ from traceops.pipeline.settings import own_kernels
 from traceops.timeline.added_packets import stream_words, write_packets
 from traceops.timeline.around import around_finding
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
+from traceops.timeline.file_name import FILE_NAME
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed
 from traceops.timeline.part import Form, PartTask, RankPart, write_part
@@ -37,7 +38,6 @@ from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote
 from traceops.version import __version__
 
-FILE_NAME = "timeline.pftrace.gz"
 _JSON = (".json", ".json.gz")
 _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
 

@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="file to write (reports/NAME/timeline.pftrace.gz). A name that ends in .gz is gzipped; one that ends in "
-        ".json or .json.gz becomes Chrome's JSON",
+        help="file to write (reports/NAME/timeline.pftrace.gz; a part has a name of its own, such as "
+        "timeline.TO-S001.pftrace.gz). A name that ends in .gz is gzipped; one that ends "
+        "in .json or .json.gz becomes Chrome's JSON",
     )
     add("--ranks", type=numbers, metavar="LIST", help="ranks to show, such as 0,2-3 (all)")
     add("--steps", type=numbers, metavar="LIST", help="steps to show, such as 4-5 (all)")
