@@ -15,7 +15,6 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import traceops.capture.script as script
 from traceops.capture import guard, session, stepping, steps
 from traceops.capture.last_words import LastWords
 from traceops.capture.short_way.ways import LongWay
+from traceops.capture.threads import DaemonThread, our_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from faults import Call, Faults
@@ -167,14 +167,14 @@ def _state() -> dict[str, object]:
         "dtype": torch.get_default_dtype(),
         "random": random.getstate(),
         "folder": Path.cwd(),
-        "threads": [thread.name for thread in _threads()],
+        "threads": [one.name for one in _threads()],
         "collector": [told for told in gc.callbacks if isinstance(getattr(told, "__self__", None), LongWay)],
         "hooks": _patched(),
     }
 
 
-def _threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name in ("traceops-sigterm", "traceops-observer")]
+def _threads() -> list[DaemonThread]:
+    return [one for one in our_threads() if one.name in ("traceops-sigterm", "traceops-observer")]
 
 
 def _is_over(handler: object) -> bool:

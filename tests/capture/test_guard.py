@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from itertools import cycle
 
 import pytest
@@ -133,10 +132,12 @@ def test_the_heartbeat_never_writes_into_a_file_of_the_scripts(tmp_path):
 
 
 def test_with_a_responder_too(table, clean):
-    threads = threading.active_count()
+    from traceops.capture.threads import our_threads
+
+    threads = len(our_threads())
     watched = table.run(evidence=True)
     assert (watched.code, watched.printed, watched.traced) == (3, clean[0].printed, 2)
-    assert threading.active_count() == threads + 1, "a daemon, which ends with the process"
+    assert len(our_threads()) == threads + 1, "a daemon, which ends with the process"
 
 
 def test_room_is_looked_at_before_the_trace_is_written(table, clean, monkeypatch):

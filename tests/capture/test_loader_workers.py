@@ -17,6 +17,7 @@ import pytest
 from traceops.capture.observing import loader_workers
 from traceops.capture.observing.loader_workers import LoaderWorkers, look
 from traceops.capture.observing.looks import NoLooks
+from traceops.capture.threads import our_threads
 from traceops.core.step_log import LOADER_GLOB, MAGIC, STEPS_FILE
 from traceops.traces.observed import read_observed
 
@@ -55,8 +56,12 @@ def _worker_loop(folder, told=None):
     other_work(folder, told) if told else slow_item(folder)
 
 
+def names_of_threads():
+    return [one.name for one in (*threading.enumerate(), *our_threads())]
+
+
 def other_work(folder, told):
-    told.send([one.name for one in threading.enumerate()])
+    told.send(names_of_threads())
 
 
 def threads_of(work, context=FORK):
@@ -140,7 +145,7 @@ def test_whatever_else_is_forked_has_no_thread_of_ours(folder, monkeypatch):
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
-        os.write(write, " ".join(one.name for one in threading.enumerate()).encode())
+        os.write(write, " ".join(names_of_threads()).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 1000) == b"MainThread"
@@ -185,6 +190,6 @@ def test_an_error_in_a_worker_is_nobodys(folder, monkeypatch):
         look(folder, threading.get_ident(), NoLooks())
     monkeypatch.setattr(loader_workers, "_is_here_loaders", lambda: True)
     LoaderWorkers(folder)._told()  # in a thread of its own, which contains it
-    for thread in threading.enumerate():
+    for thread in our_threads():
         if thread.name == "traceops-loader":
             thread.join()

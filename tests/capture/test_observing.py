@@ -16,6 +16,7 @@ from traceops.capture.observing.observer import Observer
 from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.short_way.ways import LongWay, short_way
+from traceops.capture.threads import our_threads
 from traceops.core.step_log import EVENT, RECORD, RECORDED, SKIPPED, SPAN
 from traceops.traces.observed import read_observed
 
@@ -58,7 +59,7 @@ def test_every_step_is_timed_and_the_host_is_seen(folder):
     assert "slow_function" in functions
     own = next(f for f in seen.frames if f.function == "slow_function")
     assert own.text == "wait_for(lambda: observer.samples > count)"
-    assert "traceops-observer" not in {thread.name for thread in threading.enumerate()}
+    assert "traceops-observer" not in {thread.name for thread in our_threads()}
     assert gc.callbacks == callbacks
 
 

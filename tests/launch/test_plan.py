@@ -100,7 +100,7 @@ def test_dry_run_prints_what_would_run(capsys, monkeypatch):
     assert json.loads(settings["TRACEOPS_CAPTURE"])["with_stack"] is True
     assert (settings["A"], settings["OMP_NUM_THREADS"]) == ("b c", "1")
     assert "--standalone" in words and "--nproc-per-node=3" in words
-    assert words[-7:] == ["-m", "traceops.capture.script", "train.py", "--lr", "1", "--", "x y"][-7:]
+    assert words[-8:] == ["-m", "--", "traceops.capture.script", "train.py", "--lr", "1", "--", "x y"]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert traceops_run("--dry-run", "--", "train.py") == 0
     assert "OMP_NUM_THREADS" not in capsys.readouterr().out
@@ -233,3 +233,15 @@ def test_steps_after_a_ranks_last_word_are_counted():
     assert [rank.steps for rank in with_last_steps([killed, done], [])] == [13, 13]
     earlier = [replace(record, pid=2) for record in last]  # of an attempt before: torchrun has begun anew
     assert [rank.steps for rank in with_last_steps([killed, done], earlier)] == [13, 13]
+
+
+@pytest.mark.torch
+def test_torchrun_takes_no_option_of_the_scripts():
+    """`--nproc` of a script's was "ambiguous" to it, and nothing ran."""
+    from torch.distributed.run import parse_args
+
+    script = ["train.py", "--nproc", "3", "--no", "-m", "x y", "--", "--help"]
+    words = Plan("mine", Path("/runs/mine"), Cluster(1), script, {}, {}).command()
+    parsed = parse_args(words[words.index("torch.distributed.run") + 1 :])
+    assert parsed.training_script == "traceops.capture.script"
+    assert parsed.training_script_args == script

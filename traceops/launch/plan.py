@@ -156,7 +156,8 @@ class Plan:
             logs = [f"--log-dir={folder}", "--tee=3" if pasted else "--redirects=3"]
         return [
             sys.executable, "-m", "torch.distributed.run", *self.cluster.torchrun_options(self.name), *logs,
-            "-m", "traceops.capture.script", *self.trains,
+            # Behind "--": an option of the script's may be short for several of torchrun's (--nproc), which it refuses.
+            "-m", "--", "traceops.capture.script", *self.trains,
         ]  # fmt: skip
 
     @property

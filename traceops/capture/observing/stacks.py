@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from traceops.capture.observing.looks import Frames, Look
+from traceops.capture.threads import our_threads
 from traceops.core.redaction import redact_text
 
 _MOST_FRAMES = 100
@@ -97,8 +98,10 @@ class Stacks:
         return []
 
     def _is_engines(self, ident: int) -> bool:
-        """Whether Python has not started this thread; asked on ours, which has."""
-        return ident != self._thread and ident not in getattr(threading, "_active", {})
+        """Whether neither Python nor we have started this thread."""
+        if ident == self._thread or ident in getattr(threading, "_active", {}):
+            return False
+        return all(ident != one.ident for one in our_threads())
 
     def _place(self, code: CodeType, place: tuple[int, int], line: int | None) -> int:
         self._codes[id(code)] = code
