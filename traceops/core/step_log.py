@@ -6,6 +6,7 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
 
     ["f", function, file, first line, line, text of that line or null]   a frame; they are numbered from 0
     ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
+    ["n", [frame, …]]                                                    frames with a line in a block without gradients
     ["t", [step, stack, µs, step, stack, µs, …]]                         samples: each stands for so many µs
     ["m", step, allocations, retries, frees]                             the CUDA allocator's counters until then
     ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces

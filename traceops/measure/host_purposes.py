@@ -76,7 +76,11 @@ def _by_name(frames: Sequence[SampledFrame], stack: Sequence[int]) -> Purpose | 
 def _without_gradients(
     frames: Sequence[SampledFrame], stack: Sequence[int], trained: set[tuple[str, str]]
 ) -> Purpose:
-    """Whether a function that is decorated so, and trains nowhere, has a module called."""
+    """Whether a function that is decorated so, and trains nowhere, has a module called, or a line in such a block."""
+    for at in _blocks(frames, stack):
+        calls = any(_is_call(frames[number]) for number in stack[at + 1 :])
+        if calls and not any(_optimizes(frames[number]) for number in stack[: at + 1]):
+            return Purpose("inference", stack[at])
     for at in _decorated(frames, stack):
         calls = any(_is_call(frames[number]) for number in stack[at + 1 :])
         optimizes = any(_optimizes(frames[number]) for number in stack[: at + 1])
@@ -88,6 +92,11 @@ def _without_gradients(
 def _decorated(frames: Sequence[SampledFrame], stack: Sequence[int]) -> Iterator[int]:
     """Where on a stack functions are that torch's context decorators call."""
     return (at + 1 for at in range(len(stack) - 1) if _DECORATED.search(frames[stack[at]].file))
+
+
+def _blocks(frames: Sequence[SampledFrame], stack: Sequence[int]) -> Iterator[int]:
+    """Where on a stack lines of the program are that stand in `with torch.no_grad():`, of no installed package."""
+    return (at for at, number in enumerate(stack) if frames[number].no_grad)
 
 
 def _is_call(frame: SampledFrame) -> bool:

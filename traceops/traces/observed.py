@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,13 +28,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SampledFrame:
-    """A line of a program that a host was in; text: what stands there."""
+    """A line of a program that a host was in; text: what stands there.
+
+    no_grad: whether it is in a block of its function in which torch keeps no gradients.
+    """
 
     function: str
     file: str
     first_line: int
     line: int
     text: str | None
+    no_grad: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,9 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
             frames.append(_believed(_frame, rest) or SampledFrame("?", "?", 0, 0, None))
         elif kind == "s":
             stacks.append(_believed(_numbers, rest[:1], len(frames)) or ())
+        elif kind == "n":
+            for number in _believed(_numbers, rest[:1], len(frames)) or ():
+                frames[number] = replace(frames[number], no_grad=True)
         elif kind == "t":
             samples += _believed(_samples, rest[:1], len(stacks)) or ()
         elif kind == "m" and len(rest) == 4 and (row := _believed(_numbers, [rest], _MOST)):

@@ -9,6 +9,7 @@ from array import array
 from types import CodeType, FrameType
 from typing import Any
 
+from traceops.capture.observing.grad_lines import without_gradients
 from traceops.capture.observing.looks import Frames, Look
 from traceops.capture.threads import our_threads
 from traceops.core.redaction import redact_text
@@ -30,6 +31,7 @@ class Stacks:
         self._stacks: dict[bytes, int] = {}
         self._samples: list[int] = []
         self._new: list[list[Any]] = []
+        self._told = 0  # frames
         self.count = 0
 
     def sample(self, step: int, weight_us: int, look: Look | None = None) -> None:
@@ -118,10 +120,14 @@ class Stacks:
         """The lines since it was asked last."""
         made, self._new = self._new, []
         samples, self._samples = self._samples, []
+        without = []
         for line in made:
             if line[0] == "f":
                 line[5] = _text(line[2], line[4])
-        return [*made, ["t", samples]] if samples else made
+                if line[5] is not None and without_gradients(linecache.getlines(line[2]), line[4]):
+                    without.append(self._told)
+                self._told += 1
+        return [*made, *([["n", without]] if without else []), *([["t", samples]] if samples else [])]
 
 
 def _line(code: CodeType, instruction: int) -> int | None:
