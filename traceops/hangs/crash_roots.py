@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceops.core.findings import Confidence
+from traceops.core.rank_text import who
 from traceops.hangs.crash_kinds import LATER, RULE_OF
-from traceops.hangs.crash_words import crash_statement, did_what, own_line
+from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_line
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
-from traceops.hangs.evidence import LogEvent
+from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.model import Root
 from traceops.hangs.roots import DIED, HOST, NETWORK
+from traceops.hangs.stack_activity import is_own
+from traceops.hangs.words import died_alike
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
@@ -70,7 +73,8 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     if crash is None:
         return root
     if root.rule == DIED:
-        return _died_of(root, crash.of(root.ranks))
+        alike = () if root.tells_waiting else _alike(crash, root.ranks)
+        return _died_alike(root, crash.of(alike)) if alike else _died_of(root, crash.of(root.ranks))
     if root.rule == HOST and root.confidence == "low" and set(root.ranks) <= set(crash.ranks):
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
         told = crash_root(crash)
@@ -85,13 +89,43 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     return root
 
 
+def _alike(crash: Crash, ranks: Sequence[int]) -> tuple[int, ...]:
+    """These ranks and all that failed with the same words at the same line; empty without others."""
+    own = {_told(event) for event in crash.events if event.rank in ranks}
+    alike = {event.rank for event in crash.events if event.rank is not None and _told(event) in own}
+    return tuple(sorted(alike)) if len(own) == 1 and alike > set(ranks) else ()
+
+
+def _told(event: LogEvent) -> tuple[str, Frame | None]:
+    return event.text, next((frame for frame in event.frames if is_own(frame)), None)
+
+
+def _died_alike(root: Root, crash: Crash) -> Root:
+    """Ranks that failed in one way, as on a start that cannot succeed anywhere: told once, for all of them."""
+    return replace(
+        root,
+        ranks=crash.ranks,
+        statement=died_alike(crash.ranks, it_did(crash)),
+        waiting=tuple(rank for rank in root.waiting if rank not in crash.ranks),
+        where=own_line(crash),
+        crash=crash,
+        evidence=(("seen to end first", who(root.ranks)), *_exit_code(root), *_proof(crash)),
+    )
+
+
+def _exit_code(root: Root) -> tuple[tuple[str, str], ...]:
+    """How the rank ended; without its own words, which its crash has."""
+    code = tuple(one for one in root.evidence if one[0] == "exit code")
+    return code or root.evidence
+
+
 def _died_of(root: Root, crash: Crash) -> Root:
     """A rank that a launcher saw die, with what it said of its failure."""
     return replace(
         root,
         where=own_line(crash),
         crash=crash,
-        evidence=(*root.evidence, *_proof(crash)),
+        evidence=(*_exit_code(root), *_proof(crash)),
     )
 
 

@@ -209,6 +209,7 @@ def _rank_statuses(
     roots: Sequence[Root],
 ) -> list[RankStatus]:
     to_blame = {rank for root in roots for rank in root.ranks}
+    died = {rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks}
     halted, failed = stopped(evidence), ended_too(evidence)
     ready = {rank for event in evidence.log if event.kind == "missing" for rank in ready_ranks(event.text)}
     rows = []
@@ -216,7 +217,7 @@ def _rank_statuses(
         position, process = ranks.get(rank), evidence.processes.get(rank)
         head = position.head if position is not None else None
         state: RankState
-        if rank in dead:
+        if rank in dead or rank in died:
             state = "dead"
         elif rank in halted:
             state = "stopped"

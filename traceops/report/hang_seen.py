@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traceops.core.rank_text import who_first
 from traceops.hangs.evidence import LogEvent
-from traceops.hangs.model import Diagnosis
+from traceops.hangs.model import Diagnosis, Root
 
 _MOST_LINES = 8
 
@@ -15,12 +15,25 @@ _MOST_LINES = 8
 def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     """Lines that tell of trouble: all that were classified but how far ranks have come and what the "
     "causes quote."""
+    crashes = [root.crash for root in diagnosis.roots if root.crash is not None]
+    told = {event for crash in crashes for event in crash.events}
     quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
     return [
         event
         for event in diagnosis.evidence.log
-        if event.kind != "status" and f"{event.path}:{event.line}" not in quoted
+        if event.kind != "status"
+        and event not in told
+        and f"{event.path}:{event.line}" not in quoted
+        and not any(_is_end_of(event, root) for root in diagnosis.roots)
     ]
+
+
+def _is_end_of(event: LogEvent, root: Root) -> bool:
+    """Whether a launcher's line on the end of ranks says what the cause says of them already."""
+    code = str(event.exit_code)
+    return (
+        bool(event.accused) and set(event.accused) <= set(root.ranks) and ("exit code", code) in root.evidence
+    )
 
 
 def timed_out(diagnosis: Diagnosis) -> LogEvent | None:

@@ -101,7 +101,8 @@ def _root(root: Root, advised: set[str]) -> Iterator[Block]:
     said = f"{MARK['error']} {root_sentence(root)} {root_label(root)}"
     yield text(said, look="level-error", indent=(0, 2))
     for what, value in root.evidence[:_MOST_EVIDENCE]:
-        yield text(f"{what}: {value}", indent=(4, 6))
+        said_already = " ".join(value.split()).rstrip(". ") in said  # where it is said is news
+        yield text(what if said_already and ":" in what else f"{what}: {value}", indent=(4, 6))
     if len(root.evidence) > _MOST_EVIDENCE:
         yield text(f"… {len(root.evidence) - _MOST_EVIDENCE} more in the report", look="soft", indent=(4, 0))
     advice = root_advice(root)
