@@ -1,5 +1,6 @@
 """Programs that run in our process: their arguments, their folder, and Python's safe path."""
 
+import py_compile
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -54,13 +55,21 @@ run_as_main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    "words", [["program.py", "--x"], ["program.py", "fails"], ["-m", "program", "--x"], ["folder", "x"]]
+    "words",
+    [
+        ["program.py", "--x"],
+        ["program.py", "fails"],
+        ["program.pyc", "x"],
+        ["-m", "program", "--x"],
+        ["folder", "x"],
+    ],
 )
 def test_a_program_lives_as_under_python_itself(tmp_path, words):
     """A thread of it that went on found traceops in `__main__`, and its objects went before its handlers ran."""
     (tmp_path / "folder").mkdir()
     for path in ("program.py", "folder/__main__.py"):
         (tmp_path / path).write_text(PROGRAM)
+    py_compile.compile(str(tmp_path / "program.py"), str(tmp_path / "program.pyc"))
     env = {**environment(compiler=True), "PYTHONDONTWRITEBYTECODE": "1"}
     theirs, ours = (
         subprocess.run(

@@ -1,3 +1,5 @@
+import py_compile
+
 import pytest
 from capture_reading import events, run_json, step_numbers
 
@@ -94,6 +96,18 @@ def test_a_module_and_an_exit_message(profiled):
     assert done.returncode == 1 and done.stderr.endswith("no good\n")
     assert run["ranks"][0]["error"] == "SystemExit: no good"
     assert "42 relative" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["app/fails.py"], ["app/fails.pyc"], ["-m", "app.fails"], ["app"]])
+def test_an_error_is_shown_as_python_itself_shows_it(profiled, python, tmp_path, words):
+    """A module's came without the two lines of `runpy`, a file of byte code's with some."""
+    for name in ("fails", "__main__"):
+        (tmp_path / "app" / f"{name}.py").write_text("def fails():\n    1 / 0\n\n\nfails()\n")
+    py_compile.compile(str(tmp_path / "app" / "fails.py"), str(tmp_path / "app" / "fails.pyc"))
+    done, _ = profiled(*words)
+    itself = python(*words)
+    assert done.returncode == itself.returncode == 1
+    assert done.stderr.replace(f"{tmp_path}/", "") == itself.stderr.replace(f"{tmp_path}/", "")
 
 
 def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):

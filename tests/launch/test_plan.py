@@ -172,6 +172,16 @@ def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     assert first_failure(ranks, {0: -15, 1: 1}) == Failure(1, 1, "OSError: [Errno 27] File too large")
 
 
+def test_a_run_that_somebody_ended_with_sigterm_says_so():
+    """It ended with torchrun's code 1, and without a word."""
+    ranks = [manifest(0, "terminated", 143, ended_ns=3), manifest(1, "finished", 0, ended_ns=2)]
+    assert first_failure(ranks, {0: -15}) == Failure(0, 143, "ended by SIGTERM")
+    assert first_failure([manifest(0, "running", None)], {0: -15}).exit_code == 143
+    assert first_failure(ranks, {0: -15, 1: 5}).exit_code == 5, (
+        "torchrun ends the others of a rank that fails"
+    )
+
+
 @pytest.mark.parametrize("gone", [(), (0,), (0, 1), (1,), (1, 0)])
 def test_a_rank_that_left_is_found_however_late_we_look(gone):
     """Rank 1 called os._exit(0). Where both ended between two looks, the looks say nothing of the order."""

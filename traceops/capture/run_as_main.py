@@ -12,7 +12,7 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -40,12 +40,11 @@ def run_as_main(words: Sequence[str]) -> None:
         return
     if not safe:
         sys.path[0] = str(Path(words[0]).resolve().parent)
-    if path.endswith(_NO_TEXT):
-        runpy.run_path(words[0], run_name="__main__")
-        return
-    code = _compiled(path)
+    loader = SourcelessFileLoader if path.endswith(_NO_TEXT) else SourceFileLoader
+    loaded = loader("__main__", path)
+    code: Any = _compiled(path) if loader is SourceFileLoader else loaded.get_code("__main__")
     names = _new_main()
-    names.update(__cached__=None, __file__=path, __loader__=SourceFileLoader("__main__", path))
+    names.update(__cached__=None, __file__=path, __loader__=loaded)
     exec(code, names)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
-_HERE = (__file__, _program.__file__, runpy.__file__, "<frozen runpy>")
+_HERE = (__file__, _program.__file__)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -96,7 +95,7 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _own_traceback(error: BaseException) -> BaseException:
-    """`error` without the frames of this module and of runpy, which are not the script's."""
+    """`error` as Python itself would show it: without our frames."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in _HERE:
         frame = frame.tb_next

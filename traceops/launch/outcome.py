@@ -81,7 +81,8 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
         rank for rank in ranks if (rank.status == "failed" or rank.error) and rank.exit_code not in (None, 0)
     ]
     root = next(reversed(reported), None)
-    if root is not None and _echoes_only(raised, root) and reported[root] == -signal.SIGTERM:
+    ended = root is not None and reported[root] == -signal.SIGTERM
+    if root is not None and ended and (_echoes_only(raised, root) or _nobody_failed(raised, reported)):
         return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
     if raised:
         by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
@@ -92,6 +93,11 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
         if code not in (0, -signal.SIGTERM):
             return Failure(rank, shell_code(code), f"exit code {code}")
     return None
+
+
+def _nobody_failed(raised: Sequence[RankManifest], reported: Mapping[int, int]) -> bool:
+    """Whether SIGTERM, which nobody told us of, ended those that ended."""
+    return not raised and all(code in (0, -signal.SIGTERM) for code in reported.values())
 
 
 def _echoes_only(raised: Sequence[RankManifest], root: int) -> bool:
