@@ -27,6 +27,35 @@ def test_several_optimizers_make_one_step(fired, ends):
     assert "".join(str(int(detector.stepped(name))) for name in fired) == ends
 
 
+@pytest.mark.parametrize(
+    ("fired", "ends"),
+    [
+        ("bb a cc a dd a ee a ff a", "11 1 01 0 01 0 01 0 01 0"),  # each has one end already
+        ("bbccdd a eeffgg a hhiijj a kkllmm a", "111111 1 011111 0 011111 1 000000 1"),  # the third shows it
+        ("bbbb a cccc a dddd a eeee a ffff a", "1111 1 0111 0 0111 1 0000 1 0000 1"),
+        ("aaa bbb aaa ccc aaa ddd aaa", "111 111 011 111 011 111 011"),  # phases that come back
+        # It has stopped: another training begins, and is believed after twice the usual steps and eight more.
+        (f"bbbb a cccc a dddd a eeee a {'z' * 24}", f"1111 1 0111 0 0111 1 0000 1 {'0' * 16}{'1' * 8}"),
+    ],
+)
+def test_an_optimizer_that_steps_once_between_new_ones_ends_the_step(fired, ends):
+    """Meta-learning: the copies' steps counted as the training's, and its own did not."""
+    detector = StepDetector()
+    told = "".join(" " if name == " " else str(int(detector.stepped(name))) for name in fired)
+    assert told == ends
+
+
+def test_optimizers_that_are_gone_are_forgotten():
+    detector = StepDetector()
+    outer, ends = type("Outer", (), {})(), 0
+    for _ in range(500):
+        for inner in [type("Inner", (), {})() for _ in range(2)]:
+            detector.stepped(inner)
+            detector.stepped(inner)
+        ends += detector.stepped(outer)
+    assert ends >= 497 and len(detector._outer._seen) < 100
+
+
 @pytest.mark.parametrize("groups", [[[1], [2]], [{"lr": 0.1}], [{"params": iter(())}], None])
 def test_param_groups_of_what_is_no_optimizer_are_left_alone(groups):
     """With `--step-on forward` it is a model, whose `param_groups` is whatever its author keeps there."""

@@ -15,6 +15,7 @@ from traceops.capture.after_import import when_loaded
 from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
 from traceops.capture.known import Known
+from traceops.capture.outer_steps import OuterSteps
 from traceops.capture.step_ends import StepEnds
 from traceops.capture.training_thread import Nesting, Trainer
 from traceops.core.capture_failure import CaptureOperation
@@ -35,13 +36,15 @@ class StepDetector:
     that first round does (the generator's, after the discriminator's). If another one steps twice without
     it (a gradient scaler that skips it), that one takes over. One that is new, where a step has just ended, begins a
     first round again: a new training phase, or a program that makes its optimizers anew. The earlier one may live on,
-    in a cycle of references: then both have the same parameters.
+    in a cycle of references: then both have the same parameters. Where one keeps stepping once between others that are
+    new each time (meta-learning's, on copies of the model), its steps end the training's.
 
     alone: returns the optimizer whose step is sure to end a training step next, and changes nothing here; else None.
     """
 
     def __init__(self) -> None:
         self._known = Known()
+        self._outer = OuterSteps(self._known.lives)
         self._round: dict[int, None] = {}  # in their order; there may be one for each parameter
         self._learned = True
         self._marker: int | None = None
@@ -55,8 +58,13 @@ class StepDetector:
 
     def stepped(self, optimizer: Any) -> bool:
         """Whether the step of this optimizer ends a training step."""
-        ends = self._ends(self._known.number(optimizer), optimizer)
-        self.alone = self._known.reference(optimizer) if ends and self._learned else _none
+        number = self._known.number(optimizer)
+        ends = self._ends(number, optimizer)
+        outer = self._outer.stepped(number, self._newest, ends=ends)
+        if outer is not None:
+            ends = number == outer
+        sure = self._learned or outer is not None
+        self.alone = self._known.reference(optimizer) if ends and sure else _none
         return ends
 
     def _ends(self, optimizer: int, what: Any) -> bool:
