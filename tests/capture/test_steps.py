@@ -5,7 +5,8 @@ import time
 import pytest
 
 from traceops.capture.guard import Guard
-from traceops.capture.steps import StepDetector, on_training_step
+from traceops.capture.step_detector import StepDetector
+from traceops.capture.steps import on_training_step
 from traceops.capture.training_thread import Trainer
 
 
