@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from traceops.capture.run_as_main import run_as_main
-from traceops.capture.steps import StepDetector
+from traceops.capture.step_detector import StepDetector
 from traceops.core.whole_file import write_whole
 from traceops.memory.allocator import expandable_segments
 from traceops.memory.events import Category
