@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from field_eighth import EIGHTH
+from field_eighth_fine import EIGHTH_FINE
 from field_fabric import FABRIC
 from field_fifth_files import FIFTH_FILES
 from field_fifth_fine import FIFTH_FINE
@@ -23,5 +25,5 @@ from field_traces import TRACES
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH)
+SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

@@ -125,6 +125,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Fifth day", [row for row in rows if row.input.day == 5]),
         ("Sixth day", [row for row in rows if row.input.day == 6]),
         ("Seventh day", [row for row in rows if row.input.day == 7]),
+        ("Eighth day", [row for row in rows if row.input.day == 8]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
