@@ -81,9 +81,6 @@ def test_a_call_that_failed_once_and_was_survived_ends_nothing(tmp_path: Path) -
         "│ epoch │ loss │\n│ 1 │ 0.5 │\n",
         "╭──── Training ────╮\n│ step 5 in 3 s │\n",
         "Traceback level  2\n",
-        "[W1119 17:59:26.2 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61): Failed to recv\n"
-        "Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:682 (most recent call\n"
-        "frame #4: c10d::TCPStore::check(std::vector<std::string>) + 0x1 (0x1 in /x/libtorch_cpu.so)\n",
     ),
 )
 def test_tables_and_boxes_are_none(tmp_path: Path, text: str) -> None:

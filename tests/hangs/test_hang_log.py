@@ -434,8 +434,6 @@ def test_tracebacks_of_ranks_do_not_mix(read):
     [
         "Exception in thread Thread-1 (f):\nTraceback (most recent call last):\n  File \"x.py\", line 1, in f\nValueError: a\n",
         "Exception ignored in: <x>\nTraceback (most recent call last):\n  File \"x.py\", line 1, in f\nValueError: a\n",
-        "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n"
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
         "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nKeyboardInterrupt\n",
     ],
 )  # fmt: skip

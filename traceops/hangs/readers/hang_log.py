@@ -9,6 +9,7 @@ from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.log_attempts import FATAL, Attempts
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
+from traceops.hangs.readers.log_failures import Failures
 from traceops.hangs.readers.log_frames import LineFrames
 from traceops.hangs.readers.log_passing import tries_again
 from traceops.hangs.readers.log_records import records_from_log
@@ -91,6 +92,7 @@ class _LogReader:
             tuple[int, int | None, str]
         ] = []  # what failed and is tried again, as the line says
         self._suspects = Suspects()
+        self._failures = Failures()
         self._last = 0  # line
         self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
 
@@ -147,6 +149,7 @@ class _LogReader:
             return None
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
+            self._failures.take(number, rank, body)
         bare = bare_exception(body) if told is None else None
         if bare is not None and not bare.startswith(_NOT_THE_CAUSE):
             before = self._bare.get(rank)
@@ -247,6 +250,7 @@ class _LogReader:
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
+            self._failures.raised(raised.line, rank, raised.text)
             return
         before = self._raised.get(rank)
         if before is not None and self._is_again(before.event, raised):
@@ -294,5 +298,7 @@ class _LogReader:
             for rank in self._open if self._events.is_empty else ():
                 if (cut := self._tracebacks[rank].cut_off(self._at_head)) is not None:
                     self._events.add("trouble", rank, *cut)
+            for number, rank, text in self._failures.found() if self._events.is_empty else ():
+                self._events.add("trouble", rank, number, text)
             events = self._events.in_order()
         return self._attempts.latest(events)

@@ -22,12 +22,15 @@ _PREFIXES = tuple(
         r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80} pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",  # Ray
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
+        r"std(?:err|out): ?",  # tests of accelerate and transformers
     )
 )
 # A message follows tqdm's bar in the same line: '  5%|▌   | 20/400 [00:10<03:10,  2.00it/s][ERROR] …'.
 _BAR = re.compile(
     r"(?:[^|]{0,120}: {0,4})?\s{0,4}\d{1,3}%\|[^|]{0,400}\| {0,4}\d[^\[\]]{0,60}\[[^\[\]]{0,400}\] ?"
 )
+# A line that somebody stressed in Markdown: '**Killed**'.
+_STRESSED = re.compile(r"(\*\*|`{1,3})(?=[^\s*`])([^*`]{1,2000})\1\s{0,8}$")
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}$")  # Ray, at the end of a line
 _MOST = 4
 # pdsh, clush and DeepSpeed's launcher: whatever the host is called. A number in it tells it from 'INFO: '.
@@ -58,4 +61,5 @@ def without_prefixes(line: str) -> str:
         start = bar.end()
     if "[repeated " in line:
         line = _REPEATED.sub("", line)
-    return line[start:]
+    stressed = _STRESSED.match(line, start) if line[start : start + 1] in ("*", "`") else None
+    return line[start:] if stressed is None else stressed[2]

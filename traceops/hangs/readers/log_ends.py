@@ -9,6 +9,9 @@ from dataclasses import dataclass
 _WORDS = {
     "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "aborted": signal.SIGABRT, "abort": signal.SIGABRT,
     "bus error": signal.SIGBUS, "illegal instruction": signal.SIGILL, "illegal hardware instruction": signal.SIGILL,
+    # in Chinese
+    "已杀死": signal.SIGKILL, "段错误": signal.SIGSEGV, "已放弃": signal.SIGABRT, "已中止": signal.SIGABRT,
+    "总线错误": signal.SIGBUS, "非法指令": signal.SIGILL,
 }  # fmt: skip
 # A job of an interactive shell is anything; of these something trains or serves.
 _PROGRAMS = (
@@ -49,6 +52,14 @@ _WAYS = (
     _Way(
         " exited with code ", re.compile(r"[\w.-]{1,200} exited with code (?P<code>\d{1,3})\s{0,8}$"),
         "docker compose",
+    ),
+    _Way(
+        " exited with code ", re.compile(r".{0,80}\bPod: [\w.-]{1,253} exited with code (?P<code>\d{1,3})\b"),
+        "Kubeflow's operator",
+    ),
+    _Way(
+        "] got exitcode: ",
+        re.compile(r".*\b_atexit_cleanup\(\):\d{1,5}\] got exitcode: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
     ),
     # 'SIGSEGV(11), PID: 14, Thread 14': TORCH_SHOW_CPP_STACKTRACES of a dying process
     _Way("), PID: ", re.compile(r"(?P<name>SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "), "torch"),
@@ -111,9 +122,10 @@ _WAYS = (
 # '[1]+  Killed                  python train.py'; zsh: 'zsh: killed     python train.py'.
 _SHELLS = (
     re.compile(
-        r"(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?"
-        r"(?P<name>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
-        r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}(?!" + _BESIDE + r")\S)"
+        r"(?:\S{1,500}[:：] ?(?:line|行|第) ?\d{1,7} ?行?[:：] {0,4}\d{1,10} )?"
+        r"(?P<name>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
+        r"|已杀死|段错误|已放弃|已中止|总线错误|非法指令)"
+        r"(?: {0,4}[(（](?:core dumped|核心已转储|吐核)[)）])?(?:\s{0,8}$| {4,40}(?!" + _BESIDE + r")\S)"
     ),
     re.compile(
         r"(?:\[\d{1,4}\]\s{0,2}[+-]?\s{1,8}(?:\d{1,10} )?|zsh: )"
@@ -123,7 +135,7 @@ _SHELLS = (
 )
 _SHELL_WORDS = (
     "Killed", "killed", "egmentation fault", "Aborted", "abort", "us error", "llegal instruction",
-    "llegal hardware instruction",
+    "llegal hardware instruction", "已杀死", "段错误", "已放弃", "已中止", "总线错误", "非法指令",
 )  # fmt: skip
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _MOST_SHOWN = 120  # characters of a line

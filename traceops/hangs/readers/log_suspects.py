@@ -43,7 +43,7 @@ _ANYWHERE = re.compile(
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
 _DRAWN = re.compile(
     r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
-    r"|[A-Za-z_][\w.]{0,100} {2,100}Traceback \(most recent call last\)\s{0,4}$"
+    r"|[A-Za-z_][\w.]{0,100}?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
 )
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")

@@ -12,6 +12,7 @@ from traceops.hangs.evidence import Frame
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
 _FATAL_FRAME = re.compile(r'^ {1,2}File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
+_TORN = 'File "'  # a frame whose line is cut, where all lines stood indented
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
@@ -138,7 +139,7 @@ class Tracebacks:
         if match is not None:
             open_.frames.append(Frame(match[3] or "<module>", match[1], int(match[2])))
             return None
-        if len(line) - len(line.lstrip(" ")) > open_.base:
+        if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN):
             return None
         self._open = None
         if not (_ends_headless if open_.headless else _ENDS.match)(

@@ -1,0 +1,138 @@
+"""Programs that say in plain words, which no rule knows, that something failed: never said to hold nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceops.core.errors import InputError
+from traceops.report.hang_seen import seen_lines
+from traceops.report.hang_text import hang_level, hang_sentence
+
+LAUNCHER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
+HEAD = 'Traceback (most recent call last):\n  File "/x/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+STORE = (
+    "[rank1]:[W1119 17:59:26.271588084 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61, "
+    "addr=[localhost]:33850, remote=[localhost]:30005): Failed to recv, got 0 bytes. Connection was likely closed. "
+    "Did the remote server shutdown or crash?\n"
+)
+LEFT = "[rank0]:[W510 13:52:57.02 ProcessGroupNCCL.cpp:1524] Warning: WARNING: destroy_process_group() was not called\n"
+SAID = (
+    # Launchers and schedulers.
+    "the job has been aborted",
+    "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has "
+    "been aborted.",
+    "  Exit code:    1",
+    "Process 3 exit with status code 1.",
+    "[rank: 1] Child process with PID 123 terminated with code 1. Forcefully terminating all other processes",
+    "x1000c0s0b0n0: rank 3 exited with code 1",
+    "The replica workerpool0-0 exited with a non-zero status of 1.",
+    "Execution failed. User process 'python' exited with status code 1.",
+    "ExitCode 1",
+    "exited: trainer (exit status 1; not expected)",
+    "trainer.service: Main process exited, code=exited, status=1/FAILURE",
+    "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+    "=>> PBS: job killed: walltime 3600 exceeded limit 3500",
+    "   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)",
+    "1234.0           python                  acct         64     FAILED      1:0 ",
+    "(head, rank=0, pid=5) Job 1 failed with return code list: [1, 0]",
+    "W0101 10:00:00.1 5 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 7 closing signal SIGTERM",
+    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "llamafactory.cli - Initializing distributed tasks at: 127.0.0.1:29437 failed to create process.",
+    # Kubernetes and its operators.
+    'time="2024-02-21T09:32:29Z" level=info msg="Pod: kubeflow.simple-worker-0 exited with code 1" job=a',
+    'msg="PyTorchJob=simple, ReplicaType=Worker expected=1, running=0, succeeded=0, failed=1, Replicas=1"',
+    "PyTorchJob simple is restarting because 1 Worker replica(s) failed.",
+    "1.7e+09\tDEBUG\tevents\tError pod w-0 container c waiting message: back-off 40s restarting failed container=c",
+    "trainer-0   0/1     CrashLoopBackOff   5 (20s ago)   5m",
+    "trainer-0   0/1     Error              0             5m",
+    "Container trainer failed liveness probe, will be restarted",
+    "Warning  FailedScheduling  5m  default-scheduler  0/5 nodes are available: 5 Insufficient nvidia.com/gpu.",
+    # Benchmarks and tests.
+    "| Failed requests                   | 400      |",
+    "Failed requests:                         12",
+    "Successful requests:                     0",
+    "FAILED tests/test_training.py::MegDSTestTraining::test_training_all_0_base - ...",
+    "====== 1 failed, 3 passed in 2.1s ======",
+    # Sentences.
+    "Worker 3 died unexpectedly",
+    "The trial has failed",
+    f"stderr: {HEAD}stderr: {LAUNCHER}",
+    f"{HEAD}{LAUNCHER}\n====\n/x/test_script.py FAILED\n-----\n",
+    "ExceptionTraceback (most recent call last)\n<ipython-input-3> in <module>\n----> 5 trainer.fit(model, train_lo",
+    STORE,
+)
+HEALTHY = (
+    "succeeded=1, failed=0, Replicas=1\nFailed requests:   0\nSuccessful requests:   100\n0 tasks failed\n",
+    "If a worker failed, training restarts from the last checkpoint\nrestart_on_failed_worker ... True\n",
+    "will retry when the server died\nmax failed steps: 3\nno process was killed\n",
+    "node0:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.\n",
+    "WARNING 01-20 custom_all_reduce.py: disabled because your platform lacks GPU P2P capability or P2P test failed.\n",
+    "Process 7 exits successfully.\nexited with code 0\nexit code: 0\nscript finished with exit status 0\n",
+    "exit code 130\ngot exitcode: 0\n",
+    f"step 1199 loss 0.1\n{LEFT}{STORE}",
+    f"{STORE}Training complete!\n",
+    f"step 1000/1000 loss 0.1\n{STORE}",
+    "Killing subprocess 22920\n",  # old torch's launcher, also behind a job that went well
+    "Warning  FailedScheduling  5m  0/5 nodes are available: 5 Insufficient nvidia.com/gpu.\n"
+    "Normal  Scheduled  4m  Successfully assigned default/trainer-0 to node-3\n",
+    f"{HEAD}torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: 2\n",
+    "1234.0           python                  acct         64  COMPLETED      0:0 \n",
+    "trainer-0   1/1     Running     0             5m\ntrainer-1   0/1     Completed   0             5m\n",
+    "**step 1 loss 2.0**\n***********************\n",
+)
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_says_that_it_failed_is_shown_and_not_judged(told, text):
+    diagnosis = told(f"loading\n{text}\n")
+    assert not diagnosis.roots and hang_level(diagnosis) == "warning"
+    assert list(seen_lines(diagnosis))
+
+
+@pytest.mark.parametrize("text", HEALTHY)
+def test_what_only_speaks_of_failing_or_passed_is_no_trouble(told, text):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(text)
+
+
+def test_plain_words_are_looked_at_only_where_nothing_else_is_told(told):
+    diagnosis = told("Worker 3 died unexpectedly\n[ERROR] the mesh has no such axis\n")
+    assert [event.text for event, _ in seen_lines(diagnosis)] == ["[ERROR] the mesh has no such axis"]
+
+
+def test_a_launchers_exception_is_told_without_the_rule_below_it(told):
+    (event, _), *_ = seen_lines(told(f"{HEAD}{LAUNCHER}\n=====\na.py FAILED\n"))
+    assert event.text == LAUNCHER.strip()
+
+
+def test_the_report_of_torchrun_behind_a_tests_prefix_is_read(told):
+    text = "".join(
+        f"stderr: {line}\n"
+        for line in (
+            "Root Cause (first observed failure):", "[0]:", "  time      : 2023-05-23_01:30:32",
+            "  rank      : 1 (local_rank: 1)", "  exitcode  : -11 (pid: 2067)",
+        )
+    )  # fmt: skip
+    assert "Rank 1 died: it was killed by SIGSEGV" in hang_sentence(told(text))
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("**Killed**", "SIGKILL"),
+        ("`Segmentation fault (core dumped)`", "SIGSEGV"),
+        ("已杀死", "SIGKILL"),
+        ("./run.sh: 行 12:  8156 已杀死               python main.py", "SIGKILL"),
+        ("run.sh：第 12 行： 8156 段错误               （核心已转储） python main.py", "SIGSEGV"),
+        ("已放弃 (核心已转储)", "SIGABRT"),
+    ],
+)
+def test_the_shells_word_is_read_stressed_and_in_chinese(told, line, name):
+    assert name in hang_sentence(told(f"step 1 loss 2.0\n{line}\n"))
+
+
+def test_frames_that_all_stand_indented_may_end_in_a_torn_one(told):
+    diagnosis = told(
+        '  File "/x/pool.py", line 389, in _run\n    return await coro\n  File "/x/context.py", line 111, i'
+    )
+    assert hang_level(diagnosis) == "warning" and "/x/pool.py:389" in next(seen_lines(diagnosis))[0].text

@@ -1,0 +1,130 @@
+"""Lines that say in plain words that something failed: shown where nothing else in a log tells of trouble."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_SEARCHED = 400
+_MOST = 8
+# Who may fail, and how, in one clause: 'Worker 3 died', 'the job has failed', 'Trial t1 failed'.
+_WHO = (
+    r"\b(?i:workers?|ranks?|process(?:es)?|pods?|containers?|jobs?|tasks?|actors?|replicas?|nodes?|executors?|trainers?"
+    r"|launchers?|servers?|engines?|schedulers?|requests?|training|trials?|steps?|commands?|scripts?|subprocess|child)\b"
+)
+_FAILS = (
+    r"\b(?:(?:has|have|had|was|were|is|are|been|got|unexpectedly|suddenly) ){0,3}"
+    r"(?:failed|crashed|died|aborted|dead|hung|evicted|unreachable|killed|terminated unexpectedly)\b"
+)
+_CLAUSE = re.compile(
+    rf"{_WHO}[^.;,:!?|=\"']{{0,40}}?[ ]{_FAILS}(?! ?[:=] ?(?:0\b|[Ff]alse|[Nn]one)|[- ]over\b)"
+)
+# What has not happened, or only may: 'if a worker died', 'restart on failed', '0 tasks failed', 'has not failed'.
+_ONLY_SAID = re.compile(
+    r"\b(?i:if|when|whenever|unless|case|should|would|could|may|might|can|whether|until|after|never|not|no|none"
+    r"|without|avoids?|prevents?|handles?|detects?|ignor\w{1,4}|retr(?:y|ies|ying)|previously|max\w{0,4}|\w{1,10}n't)\b|(?:^|\s)0\s"
+)
+# The level of a line that is not severe says that nothing failed for good.
+_MILD = re.compile(
+    r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b|\b(?:level|severity)\W{1,4}(?:debug|info|warn)|^\[?[IW]\d{3,4} |Warning: "
+)
+_EXIT = re.compile(
+    r"\b(?i:exit(?:ed|s)?|returned|finished|terminated|completed)[ _-]?"
+    r"(?i:(?:with|an?|non-?zero|abnormal|exit|return|status|error)[ _-]){0,4}"
+    r"(?i:code|status)(?: ?[:=]| is| of)?\s{0,12}\(?(?P<code>-?\d{1,5})\b(?![.,]?\d|[%/])"
+)
+_ENDS_WELL = ("0", "-0", "130", "-2")  # 2: somebody pressed Ctrl-C
+# Of a benchmark, a test suite or an operator: how many failed, or that none was well.
+_COUNTED = re.compile(
+    r"\b[Ff]ailed (?:requests?|replicas?|tests?|tasks?|pods?|jobs?|ranks?|workers?)\s{0,40}[|:=]\s{0,40}[1-9]\d{0,8}\b"
+    r"|\b[1-9]\d{0,8} (?:\w{1,20} )?(?:requests?|replicas?|replica\(s\)|tests?|tasks?|pods?|jobs?|ranks?|workers?)"
+    r" (?:have |has )?failed\b|^=+ (?:\d{1,6} \w{1,12}, )?[1-9]\d{0,5} failed\b|\bfailed=[1-9]\d{0,5}, Replicas="
+    r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
+)
+_NAMED = re.compile(
+    r"^FAILED \S{1,300}::\S|^\S{1,300}\.py FAILED\s{0,8}$"  # pytest; the head of torchrun's report
+    # torchrun ends the others; Hydra of MPICH, Intel and MVAPICH; Python's launcher on Windows.
+    r"|\bSending process \d{1,10} closing signal SIG(?:TERM|KILL)\b"
+    r"|\bBAD TERMINATION OF ONE OF YOUR\b|\bfailed to create process\b"
+    # systemd; Slurm's scontrol and sacct.
+    r"|\bMain process exited, code=(?:killed|dumped|exited, status=[1-9])"
+    r"|\bJobState=(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|PREEMPTED|BOOT_FAIL|DEADLINE)\b"
+    r"|\s(?:FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME\S{0,4})\s{1,20}\d{1,3}:\d{1,3}\s{0,40}$"
+    # Kubernetes, of a pod: a condition, or a row of kubectl get pods.
+    r"|\b(?:CrashLoopBackOff|RunContainerError|CreateContainer(?:Config)?Error"
+    r"|[Bb]ack-?off \d{0,4}\w{0,4} ?restarting failed)\b"
+    r"|\s\d{1,3}/\d{1,3}\s{1,20}(?:\w{1,8}:)?(?:Error|StartError|Evicted|Failed|ContainerStatusUnknown)\s{1,20}\d"
+)
+# What passes: a pod that waits for a node or an image, until it starts.
+_WAITS = re.compile(
+    r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b"
+)
+_STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b")
+# Torch's store at rank 0 is gone: nothing, where the program had come to its end.
+_STORE = re.compile(r"\[c10d\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
+_DONE = re.compile(
+    r"destroy_process_group\(\) was not called|\b100%\||\b(\d{2,9})/\1\b"
+    r"|\b(?i:shutting down|shutdown complete|exiting|all done)\b"
+    r"|\b(?i:train(?:ing)?|run|job|benchmark|evaluation|test(?:ing)?|script)\b.{0,30}\b(?i:completed?|finished|done)\b"
+)
+_OF_LAUNCHER = "torch.distributed.elastic."
+_BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
+_WORDS = (
+    "ail", "AIL", "rash", "died", "dead", "bort", "hung", "vict", "unreach", "illed", "termin", "TERMIN",
+    "code", "Code", "CODE", "tatus", "State=", "TIMEOUT", "OUT_OF", "Succ", "closing signal", "rror", "ackoff",
+    "ack-off", "ackOff", "ErrImage", "ontainer", "fficient", "100%", "omplete", "inished", "done", "xiting", "hut",
+    "destroy_", "/",
+)  # fmt: skip
+
+
+class Failures:
+    """The first few such lines, each message once; those that passed are left out."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int | None, str]] = {}
+        self._waits: dict[str, tuple[int, int | None, str]] = {}
+        self._store: dict[str, tuple[int, int | None, str]] = {}
+        self._done = False
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        head = body[:_SEARCHED]
+        if not any(word in head for word in _WORDS):
+            return
+        if _STORE.search(head) is not None:
+            _keep(self._store, number, rank, body)
+        elif _WAITS.search(head) is not None:
+            _keep(self._waits, number, rank, body)
+        elif _says_failed(head):
+            _keep(self._found, number, rank, body)
+        elif _STARTS.search(head) is not None:
+            self._waits.clear()
+        else:
+            self._done = self._done or _DONE.search(head) is not None
+
+    def raised(self, number: int, rank: int | None, text: str) -> None:
+        """What torchrun raised, if it is because a rank failed: the end of its traceback."""
+        if text.startswith(_OF_LAUNCHER) and _BY_HAND not in text:
+            _keep(self._found, number, rank, text.rstrip("= "))
+
+    def found(self) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text."""
+        store = () if self._done else self._store.values()
+        return sorted((*self._found.values(), *self._waits.values(), *store), key=lambda one: one[0])[:_MOST]
+
+
+def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int | None, body: str) -> None:
+    alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
+    if len(found) < _MOST:
+        found.setdefault(alike, (number, rank, body.strip()))
+
+
+def _says_failed(head: str) -> bool:
+    if (ended := _EXIT.search(head)) is not None:
+        before = head[: ended.start()]
+        return ended["code"] not in _ENDS_WELL and _ONLY_SAID.search(before[-60:]) is None
+    if _NAMED.search(head) is not None or _COUNTED.search(head) is not None:
+        return True
+    clause = _CLAUSE.search(head)
+    if clause is None or _MILD.search(head) is not None:
+        return False
+    return _ONLY_SAID.search(head[max(clause.start() - 60, 0) : clause.end()]) is None
