@@ -69,12 +69,14 @@ _DONE = re.compile(
 )
 _OF_LAUNCHER = "torch.distributed.elastic."
 _BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
+# One is in whatever tells of a failure.
 _WORDS = (
-    "ail", "AIL", "rash", "died", "dead", "bort", "hung", "vict", "unreach", "illed", "termin", "TERMIN",
-    "code", "Code", "CODE", "tatus", "State=", "TIMEOUT", "OUT_OF", "Succ", "closing signal", "rror", "ackoff",
-    "ack-off", "ackOff", "ErrImage", "ontainer", "fficient", "100%", "omplete", "inished", "done", "xiting", "hut",
-    "destroy_", "/",
+    "ailed", "FAILED", "rash", " died", " dead", "bort", " hung", "vict", "unreach", "illed", "terminated", "TERMIN",
+    "exit", "Exit", "EXIT", "status", "code ", "State=", "TIMEOUT", "NODE_F", "OUT_OF", "Succ", "closing signal",
+    "Error ", "ackoff", "ack-off", "ackOff", "ErrImage", "ContainerE", "nfigError", "fficient nv", "ContainerS",
+    "Started con", "Scheduling",
 )  # fmt: skip
+_DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
 
 
 class Failures:
@@ -88,6 +90,8 @@ class Failures:
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         head = body[:_SEARCHED]
+        if not self._done and any(word in head for word in _DONE_WORDS):
+            self._done = _DONE.search(head) is not None
         if not any(word in head for word in _WORDS):
             return
         if _STORE.search(head) is not None:
@@ -98,8 +102,6 @@ class Failures:
             _keep(self._found, number, rank, body)
         elif _STARTS.search(head) is not None:
             self._waits.clear()
-        else:
-            self._done = self._done or _DONE.search(head) is not None
 
     def raised(self, number: int, rank: int | None, text: str) -> None:
         """What torchrun raised, if it is because a rank failed: the end of its traceback."""
