@@ -22,9 +22,7 @@ SAID = (
     "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has "
     "been aborted.",
     "  Exit code:    1",
-    "Process 3 exit with status code 1.",
     "[rank: 1] Child process with PID 123 terminated with code 1. Forcefully terminating all other processes",
-    "x1000c0s0b0n0: rank 3 exited with code 1",
     "The replica workerpool0-0 exited with a non-zero status of 1.",
     "Execution failed. User process 'python' exited with status code 1.",
     "ExitCode 1",
@@ -136,3 +134,94 @@ def test_frames_that_all_stand_indented_may_end_in_a_torn_one(told):
         '  File "/x/pool.py", line 389, in _run\n    return await coro\n  File "/x/context.py", line 111, i'
     )
     assert hang_level(diagnosis) == "warning" and "/x/pool.py:389" in next(seen_lines(diagnosis))[0].text
+
+
+REPORT = (
+    "a.py FAILED", "-" * 60, "Failures:", "[1]:", "  time      : 2026-09-17_13:40:05", "  host      : w-0",
+    "  rank      : 3 (local_rank: 3)", "  exitcode  : -9 (pid: 226)", "  error_file: <N/A>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2026-09-17 13:40:05 ",
+        "[2026-09-17 13:40:05] ",
+        "2026/09/17 13:40:05 | ",
+        "13:40:05.123 ",
+        "Sep 17 13:40:05 node3 train[77]: ",
+    ],
+)
+def test_a_report_behind_any_collectors_time_is_read(told, time):
+    text = "".join(f"{time}{line}\n" for line in REPORT)
+    assert hang_sentence(told(text)).startswith("Rank 3 died: it was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.",
+            "Rank 1 died: it ended with exit code 1",
+        ),
+        ("Global rank 2 (PID 41) exited with code -11", "Rank 2 died: it was killed by SIGSEGV"),
+        ("Process 3 exit with status code 137.", "Rank 3 died: it was killed by SIGKILL"),
+        ("x1000c0s0b0n0: rank 3 exited with code 1", "Rank 3 died: it ended with exit code 1"),
+    ],
+)
+def test_launchers_that_name_the_rank(told, line, says):
+    assert hang_sentence(told(f"step 1 loss 2.0\n{line}\n")).startswith(says)
+
+
+def test_what_cudas_driver_calls_an_error_is_shown(told):
+    (event, _), *_ = seen_lines(
+        told(
+            "[10:46:15.805][1401][CUDA][E] No device code available for GPU ISA 90\n"
+            "[10:46:15.805][1401][CUDA][I] cuInit\n"
+        )
+    )
+    assert event.text.endswith("No device code available for GPU ISA 90")
+
+
+def test_of_a_traceback_with_a_level_in_each_line_one_line_is_shown(told):
+    at = "(VllmWorker TP0 pid=17) ERROR 11-27 10:18:36 [multiproc_executor.py:596]"
+    lines = (
+        '  File "/x/multiproc_executor.py", line 591, in worker_busy_loop',
+        "    output = func(*args, **kwargs)",
+        "             ^^^^^^^^^^^^^^^^^^^^^",
+        '  File "/x/gpu_worker.py", line 244, in determine_available_memory',
+    )
+    assert len(list(seen_lines(told("".join(f"{at} {line}\n" for line in lines))))) == 1
+
+
+def test_a_name_that_is_cut_is_no_exception(told):
+    failed = "torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 1 (pid: 25) of binary: p\n"
+    sentence = hang_sentence(told(f"{failed}{HEAD}torch.distributed.ela"))
+    assert sentence.startswith("Rank 1 died: it ended with exit code 1.")
+    assert hang_level(told(f"{HEAD}torch.distributed.ela")) == "warning"
+
+
+def attempt(error: str) -> str:
+    return (
+        'Loaded module: cuda/10.0\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+        f"    main()\n{error}\n"
+    )
+
+
+def test_of_attempts_in_one_file_the_latest_that_tells_anything_counts(told):
+    text = f"{attempt('ValueError: the first')}{attempt('TypeError: the last')}Loaded module: cuda/10.0\n"
+    assert "TypeError: the last" in hang_sentence(told(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Two processes begin alike, and one that begins later follows the failure of another.
+        f"Loaded module: cuda/10.0\n{attempt('ValueError: the first')}{attempt('TypeError: the last')}",
+        # Ranks are named.
+        f"[rank0]: {attempt('ValueError: the first')}".replace("\n", "\n[rank0]: ")
+        + f"\n[rank1]: {attempt('TypeError: the last')}".replace("\n", "\n[rank1]: "),
+    ],
+)
+def test_processes_that_begin_alike_are_no_attempts(told, text):
+    assert "ValueError: the first" in hang_sentence(told(text))

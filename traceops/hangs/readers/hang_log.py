@@ -18,6 +18,7 @@ from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_stalls import timed_out_rank
 from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import (
+    NOT_THE_CAUSE,
     SURVIVED,
     Raised,
     Tracebacks,
@@ -36,13 +37,6 @@ _MOST_SPEAKERS = 1 << 14
 _TERMINATE = "terminate called after throwing an instance of "
 _WHAT = "what():"
 _ECHOES = ("watchdog thread terminated with exception", "what():")
-# Raised in torchrun or by its stopping a rank, not in the training.
-_NOT_THE_CAUSE = (
-    "torch.distributed.elastic.",
-    "SystemExit",
-    "KeyboardInterrupt",
-    "torch.multiprocessing.spawn.",
-)
 _MOST_BARE = 16
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
@@ -151,7 +145,7 @@ class _LogReader:
             self._suspects.take(number, rank, body)
             self._failures.take(number, rank, body)
         bare = bare_exception(body) if told is None else None
-        if bare is not None and not bare.startswith(_NOT_THE_CAUSE):
+        if bare is not None and not bare.startswith(NOT_THE_CAUSE):
             before = self._bare.get(rank)
             if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
                 self._bare[rank] = (number, bare)
@@ -249,9 +243,10 @@ class _LogReader:
         return (was_open and not tracebacks.dropped) or tracebacks.is_open
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
-        if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
+        if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._failures.raised(raised.line, rank, raised.text)
             return
+        self._attempts.failed()
         before = self._raised.get(rank)
         if before is not None and self._is_again(before.event, raised):
             return

@@ -7,6 +7,15 @@ from collections.abc import Sequence
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _BY_UNIT = r"[\w.-]{1,253} [\w./@-]{1,60}\[\d{1,10}\]: "  # journald and syslog; the kernel has no number
+# Any collector's time, and what of torchrun's report follows it: a time before other lines may be the program's own.
+_ANY_TIME = (
+    r"(?:\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,100} \S{1,60}:)(?: ?\|)? "
+)
+_OF_REPORT = (
+    r"(?= {2}(?:time|host|rank|exitcode|error_file|traceback) {0,6}: |={20}|-{20}|Failures:|Root Cause \("
+    r"|\[\d{1,7}\]:\s{0,4}$)"
+)
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -14,12 +23,14 @@ _PREFIXES = tuple(
         # docker logs -t, kubectl logs --timestamps; containerd's files, journalctl -o short-iso, aws logs tail
         rf"{_TIME} (?:std(?:out|err) [FP] |{_BY_UNIT}|[\w.$-]{{1,100}}/[\w./$\[\]-]{{1,200}} )?",
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_BY_UNIT}",
+        rf"{_ANY_TIME}{_OF_REPORT}",
         r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ",  # kubectl logs --prefix
         # stern, pdsh, kubectl in a loop; not NCCL's own host:pid:tid
         r"(?:[\w.-]{1,200}-)?(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?(?!\d{1,10}:\d{1,10} \[)|  ?\| "
         r"| (?:pytorch|trainer|train|main|worker|master|launcher|app) )",
         r"[\w.-]{1,100}-\d{1,4} {1,20}\| ",  # docker compose
-        r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80} pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",  # Ray
+        # Ray; vLLM's '(VllmWorker TP0 pid=3)'
+        r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
         r"std(?:err|out): ?",  # tests of accelerate and transformers

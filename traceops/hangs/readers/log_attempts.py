@@ -32,6 +32,9 @@ class Attempts:
         self._killed: list[tuple[int, OpenEvent]] = []
         self._reported = 0  # the line in which a launcher last reported a rank's end
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
+        self._head: str | None = None  # the first line
+        self._failed = False  # an exception ended something
+        self._again: list[int] = []  # lines that are the first one again, behind a failure
 
     @property
     def is_open(self) -> bool:
@@ -62,6 +65,17 @@ class Attempts:
         """Note where the ranks start again."""
         if any(words in body for words in RESTARTS):
             self._boundaries.append(number)
+        elif self._head is None and body.strip():
+            self._head = body
+        elif body == self._head:
+            if not self._failed:
+                self._head = "\n"  # several processes begin alike, or it is a line of each step
+            elif len(self._again) < _MOST:
+                self._again.append(number)
+
+    def failed(self) -> None:
+        """A traceback ended something: whoever begins the log once more is another attempt."""
+        self._failed = True
 
     def killed(self, pid: int, event: OpenEvent) -> None:
         """The kernel killed a process, whose rank an exit may tell."""
@@ -83,7 +97,8 @@ class Attempts:
 
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
-        for first in reversed(self._boundaries):
+        alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
+        for first in sorted({*self._boundaries, *(self._again if alone else ())}, reverse=True):
             latest = tuple(event for event in events if event.line > first)
             if any(not event.text.startswith(_SLURM) for event in latest):
                 return latest

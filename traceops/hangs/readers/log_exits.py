@@ -15,7 +15,16 @@ _CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED 
 _SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
 _MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
-_PALS = re.compile(r"^[^\s:]{1,200}: rank (\d{1,7}) died from signal (\d{1,3})")  # Cray's mpiexec
+# Cray's mpiexec; Composer's launcher; Horovod's.
+_PALS = re.compile(
+    r"^[^\s:]{1,200}: rank (?P<rank>\d{1,7})"
+    r" (?:died from signal (?P<signal>\d{1,3})|exited with code (?P<code>\d{1,3}))"
+)
+_COMPOSER = re.compile(
+    r"(?:\bRank (?P<rank>\d{1,7}) crashed with exit|^Global rank (?P<of>\d{1,7}) \(PID \d{1,10}\) exited with)"
+    r" code (?P<code>-?\d{1,3})\b"
+)
+_HOROVOD = re.compile(r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,3})\.")
 _SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
 # Slurm's words for a signal, as strsignal has them.
 _SIGNALS = {
@@ -93,12 +102,22 @@ def _failed(number: int, body: str) -> Exit | None:
         return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)
     if "exited on signal" in body and (match := _MPI.search(body)) is not None:
         return Exit(number, (int(match[1]),), -int(match[2]), match[0], root=True)
-    if " died from signal " in body and (match := _PALS.match(body)) is not None:
-        return Exit(number, (int(match[1]),), -int(match[2]), match[0])
+    if (" died from signal " in body or ": rank " in body) and (match := _PALS.match(body)) is not None:
+        return _of_rank(number, match["rank"], -int(match["signal"] or 0) or int(match["code"]), match[0])
+    if " code " in body and (match := _COMPOSER.search(body)) is not None:
+        return _of_rank(number, match["rank"] or match["of"], int(match["code"]), match[0])
+    if " code " in body and (match := _HOROVOD.search(body)) is not None:
+        return _of_rank(number, match["rank"], int(match["code"]), match[0])
     if "terminated with " in body and (match := _SPAWN.search(body)) is not None:
         code = int(match[3]) if match[3] else -getattr(signal, match[2], 0)
         return Exit(number, (int(match[1]),), code, match[0], sure=False) if code else None
     return None
+
+
+def _of_rank(number: int, rank: str, code: int, text: str) -> Exit | None:
+    """What a launcher says of a rank itself; a shell or a wrapper adds 128 to a signal."""
+    code = 128 - code if 128 < code < 128 + signal.NSIG else code
+    return Exit(number, (int(rank),), code, text) if code else None
 
 
 def _srun_code(words: str) -> int | None:

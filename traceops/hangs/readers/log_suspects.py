@@ -14,11 +14,12 @@ _LEVEL = re.compile(
     r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
     r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b',
 )
-# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's and Ray's.
+# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's, Ray's, CUDA's own '[10:46:15][1401][CUDA][E]'.
 _GLOG = re.compile(
     r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
     r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]) \d{1,10} \d{1,10}\] "
+    r"|(?:\[[^\]\[]{1,60}\] ?){1,4}\[([A-Z])\] "
 )
 # Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
 _SAID = re.compile(
@@ -45,6 +46,8 @@ _DRAWN = re.compile(
     r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
     r"|[A-Za-z_][\w.]{0,100}?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
 )
+# Lines of one traceback, each with a level in front, or drawn: the first of them is enough.
+_PIECE = re.compile(r'\] {3,40}\S|\] \s{0,4}File "|\^{4}|^[│╭]')
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
@@ -102,7 +105,10 @@ class Suspects:
         if len(self._found) >= _MOST or not _is_severe(body[:_SEARCHED]):
             return
         if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
-            alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
+            if _PIECE.search(body[:_SEARCHED]) is not None:
+                alike = ""
+            else:
+                alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
             self._found.setdefault(alike, (number, rank, body.strip()))
 
     def found(self) -> Iterable[tuple[int, int | None, str]]:

@@ -16,6 +16,13 @@ _TORN = 'File "'  # a frame whose line is cut, where all lines stood indented
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
+# Raised in torchrun or by its stopping a rank, not in the training.
+NOT_THE_CAUSE = (
+    "torch.distributed.elastic.",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "torch.multiprocessing.spawn.",
+)
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
 # 'MeanSquaredError: 0.0123' is a metric.
@@ -28,6 +35,7 @@ _ENDS = re.compile(
 _THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{1,9}) : (.{1,300})$")
 # The last line of a traceback without a message: 'NotImplementedError'.
 _NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
+_DOTTED = re.compile(r"^[a-z_][\w.]{0,300}\.[a-z_]{0,100}$")
 # Ray's word on what a task raised: the task's own traceback follows, without its first line.
 _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 _MOST_FRAMES = 200
@@ -139,7 +147,7 @@ class Tracebacks:
         if match is not None:
             open_.frames.append(Frame(match[3] or "<module>", match[1], int(match[2])))
             return None
-        if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN):
+        if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN) or _is_torn(line.strip()):
             return None
         self._open = None
         if not (_ends_headless if open_.headless else _ENDS.match)(
@@ -150,6 +158,11 @@ class Tracebacks:
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
+
+
+def _is_torn(line: str) -> bool:
+    """Whether a line is a dotted name that is cut before the exception's own: 'torch.distributed.ela'."""
+    return _DOTTED.match(line) is not None
 
 
 def is_frame(body: str) -> bool:
