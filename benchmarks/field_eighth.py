@@ -118,7 +118,7 @@ EIGHTH: tuple[Input, ...] = (
         "yangjianxin1/Firefly#221", "log.txt",
         "2218816418749c83b33a19a1d60d29202fe131469a50ee729c99003352b9876b",
         "torchrun says that local rank 1 (pid 2589) ended with exit code 1; why is not in these lines",
-        right=r"[Rr]ank 1\b.*exit code 1|exit code 1.*[Rr]ank 1\b", never="✔|holds no evidence",
+        right=r"[Rr]ank 1\b.*exit code 1|exit code 1.*[Rr]ank 1\b", never=r"✔|holds no evidence|distributed\.ela\b",
         held=True, day=8),
     Input("sglang3836", WATCHDOG, "diagnose",
         "sgl-project/sglang#3836", "log.txt",

@@ -22,7 +22,7 @@ EIGHTH_FINE: tuple[Input, ...] = (
             "ValueError (Could not find a format to read the specified file); a sixth has only loaded its "
             "modules"
         ),
-        right="Could not find a format", never="✔|holds no evidence", held=True, day=8),
+        right="Could not find a format", never=r"✔|holds no evidence|too many values", held=True, day=8),
     Input("cs287", CRASH, "diagnose",
         "kevinrankine/cs287-final@4b9fd5e1bf0c8ca4efb93c7939aeaf38e93fc76e", "slurm.err",
         "6f7e4cd36764e91be2dce2a5fe40a75867238d7c94b62c28dda474bf2cf194ff",

@@ -51,6 +51,30 @@ SAID = (
     "Successful requests:                     0",
     "FAILED tests/test_training.py::MegDSTestTraining::test_training_all_0_base - ...",
     "====== 1 failed, 3 passed in 2.1s ======",
+    # Programs that did not start, or ended in words of their own.
+    "bash: torchrun: command not found",
+    "/bin/sh: 1: python: not found",
+    "python: can't open file 'train.py': [Errno 2] No such file or directory",
+    "/usr/bin/python3: No module named torch.distributed.run",
+    "sh: line 1: ./train.sh: Permission denied",
+    "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file",
+    "nohup: failed to run command 'lmqg-train-search': No such file or directory",
+    "exec /usr/bin/python: exec format error",
+    'OCI runtime exec failed: exec failed: exec: "python": executable file not found in $PATH: unknown',
+    "qsub: Job exceeds queue and/or server resource limits",
+    "Connection to node7 closed by remote host.",
+    "Host key verification failed.",
+    "There are not enough slots available in the system to satisfy the 8 slots that were requested",
+    "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.",
+    "[node1:1234] *** Process received signal ***",
+    "Failed to initialize NVML: Driver/library version mismatch",
+    " .. host pid 18224: Test failure common.cu:589",
+    "Check failed: status == CUBLAS_STATUS_SUCCESS (13 vs. 0)",
+    "Terminated",
+    "Traceback (most recent call last):",
+    "ValueError",
+    "ran out of memory",
+    "Job 123 cancelled",
     # Sentences.
     "Worker 3 died unexpectedly",
     "The trial has failed",
@@ -70,6 +94,10 @@ HEALTHY = (
     f"step 1199 loss 0.1\n{LEFT}{STORE}",
     f"{STORE}Training complete!\n",
     f"step 1000/1000 loss 0.1\n{STORE}",
+    "bash: module: command not found\n" + "step 1 loss 2.0\n" * 12,  # the program went on
+    "sh: line 1: nvidia-smi: command not found, falling back to the CPU\n",
+    "/usr/bin/ld: cannot find -laio: No such file or directory\nmkdir: cannot create directory 'out': File exists\n",
+    "gold: the view\ncand: I cannot say, the server died and 3 people were killed\n",  # what a model wrote
     "Killing subprocess 22920\n",  # old torch's launcher, also behind a job that went well
     "Warning  FailedScheduling  5m  0/5 nodes are available: 5 Insufficient nvidia.com/gpu.\n"
     "Normal  Scheduled  4m  Successfully assigned default/trainer-0 to node-3\n",

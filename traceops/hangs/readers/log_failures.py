@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable
 
 _SEARCHED = 400
@@ -14,11 +15,15 @@ _WHO = (
 )
 _FAILS = (
     r"\b(?:(?:has|have|had|was|were|is|are|been|got|unexpectedly|suddenly) ){0,3}"
-    r"(?:failed|crashed|died|aborted|dead|hung|evicted|unreachable|killed|terminated unexpectedly)\b"
+    r"(?:failed|crashed|died|aborted|dead|hung|evicted|preempted|unreachable|killed|cancell?ed|timed out"
+    r"|terminated unexpectedly)\b"
 )
 _CLAUSE = re.compile(
     rf"{_WHO}[^.;,:!?|=\"']{{0,40}}?[ ]{_FAILS}(?! ?[:=] ?(?:0\b|[Ff]alse|[Nn]one)|[- ]over\b)"
 )
+# A message begins with it, or nearly so ('the job', 'All requests'); prose that a model wrote seldom does.
+_CLAUSE_BEGINS = re.compile(r"[.;:!?|>)\]\"-] ?")
+_BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
 # What has not happened, or only may: 'if a worker died', 'restart on failed', '0 tasks failed', 'has not failed'.
 _ONLY_SAID = re.compile(
     r"\b(?i:if|when|whenever|unless|case|should|would|could|may|might|can|whether|until|after|never|not|no|none"
@@ -55,6 +60,27 @@ _NAMED = re.compile(
     r"|[Bb]ack-?off \d{0,4}\w{0,4} ?restarting failed)\b"
     r"|\s\d{1,3}/\d{1,3}\s{1,20}(?:\w{1,8}:)?(?:Error|StartError|Evicted|Failed|ContainerStatusUnknown)\s{1,20}\d"
 )
+# Programs that did not start or ended, in words of their own: MPI, C++, CUDA, Docker, ssh, the linker, Java.
+_ENDED = re.compile(
+    r"\bMPI_ABORT was invoked on rank |\bPrimary job  terminated normally, but "
+    r"|\*\*\* (?:Process received signal \*\*\*|Aborted at \d)"
+    r"|\bC\+\+ exception with desc"
+    r"|\bINTERNAL ASSERT FAILED\b|\bCheck failed: |\bnot enough slots available\b|\bunable to reliably start\b"
+    r"|\bFailed to initialize NVML\b|\bTest (?:NCCL )?failure \S{1,60}:\d|\bOCI runtime \w{1,12} failed\b"
+    r"|\bexecutable file not found\b|\b[Ee]xec format error\b|\berror while loading shared libraries: "
+    r"|^Host key verification failed\b|\bPermission denied \(publickey|\bError occurred during initialization of VM\b"
+)
+# At a log's end only, where the program did not go on: 'bash: torchrun: command not found', 'python: can't open file'.
+_LATE = re.compile(
+    r"-?(?:[\w./+-]{0,100}/)?(?:\w{0,4}sh|env|nohup|exec|python[\d.]{0,5}|torchrun|accelerate|deepspeed|srun|mpirun|[\w-]{1,60}\.sh)"
+    r"(?:\[\d{1,10}\])?: .{0,200}?\b(?:not found|No such file or directory|Permission denied|[Cc]annot (?:execute|open)"
+    r"|can't open file|No module named|[Ff]ailed to run|Operation not permitted)\b"
+    r"|[a-z./][\w./+-]{0,100}: .{0,200}?\b(?:Job exceeds|[Cc]onnection (?:refused|timed out|closed))"
+    r"|Terminated\s{0,4}$|[\w.]{0,100}(?:Error|Exception)\s{0,4}$|Connection to \S{1,200} closed by remote host"
+    r"|(?i:ran out of memory|out of memory|timed out waiting for )"
+)
+_GOES_ON = re.compile(r"\b(?:instead|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? ?back)")
+_AT_END = 10  # lines
 # What passes: a pod that waits for a node or an image, until it starts.
 _WAITS = re.compile(
     r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b"
@@ -71,10 +97,12 @@ _OF_LAUNCHER = "torch.distributed.elastic."
 _BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
 # One is in whatever tells of a failure.
 _WORDS = (
-    "ailed", "FAILED", "rash", " died", " dead", "bort", " hung", "vict", "unreach", "illed", "terminated", "TERMIN",
-    "exit", "Exit", "EXIT", "status", "code ", "State=", "TIMEOUT", "NODE_F", "OUT_OF", "Succ", "closing signal",
-    "Error ", "ackoff", "ack-off", "ackOff", "ErrImage", "ContainerE", "nfigError", "fficient nv", "ContainerS",
-    "Started con", "Scheduling",
+    "ailed", "ailure", "FAILED", "rash", " died", " dead", "bort", "ABORT", " hung", "vict", "unreach", "illed",
+    "erminated", "TERMIN", "ancel", "reempted", "exit", "Exit", "EXIT", "status", "code ", "State=", "TIMEOUT",
+    "NODE_F", "OUT_OF", "Succ", "closing signal", "rror", "xception", "ackoff", "ack-off", "ackOff", "ErrImage",
+    "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
+    "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
+    "onnection", "Job ex", "not permit",
 )  # fmt: skip
 _DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
 
@@ -86,10 +114,14 @@ class Failures:
         self._found: dict[str, tuple[int, int | None, str]] = {}
         self._waits: dict[str, tuple[int, int | None, str]] = {}
         self._store: dict[str, tuple[int, int | None, str]] = {}
+        self._late: deque[tuple[int, int | None, str]] = deque(maxlen=_MOST)
+        self._last = 0  # line that says anything
         self._done = False
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         head = body[:_SEARCHED]
+        if body.strip():
+            self._last = number
         if not self._done and any(word in head for word in _DONE_WORDS):
             self._done = _DONE.search(head) is not None
         if not any(word in head for word in _WORDS):
@@ -100,6 +132,8 @@ class Failures:
             _keep(self._waits, number, rank, body)
         elif _says_failed(head):
             _keep(self._found, number, rank, body)
+        elif _LATE.match(head) is not None and _GOES_ON.search(head) is None:
+            self._late.append((number, rank, body.strip()))
         elif _STARTS.search(head) is not None:
             self._waits.clear()
 
@@ -111,7 +145,10 @@ class Failures:
     def found(self) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text."""
         store = () if self._done else self._store.values()
-        return sorted((*self._found.values(), *self._waits.values(), *store), key=lambda one: one[0])[:_MOST]
+        late = [one for one in self._late if self._last - one[0] < _AT_END]
+        return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[
+            :_MOST
+        ]
 
 
 def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int | None, body: str) -> None:
@@ -124,9 +161,10 @@ def _says_failed(head: str) -> bool:
     if (ended := _EXIT.search(head)) is not None:
         before = head[: ended.start()]
         return ended["code"] not in _ENDS_WELL and _ONLY_SAID.search(before[-60:]) is None
-    if _NAMED.search(head) is not None or _COUNTED.search(head) is not None:
+    if any(words.search(head) is not None for words in (_NAMED, _COUNTED, _ENDED)):
         return True
     clause = _CLAUSE.search(head)
     if clause is None or _MILD.search(head) is not None:
         return False
-    return _ONLY_SAID.search(head[max(clause.start() - 60, 0) : clause.end()]) is None
+    said = _CLAUSE_BEGINS.split(head[: clause.start()])[-1]  # what stands before it in its clause
+    return len(_BARE_WORD.findall(said)) <= 1 and _ONLY_SAID.search(said + clause[0]) is None

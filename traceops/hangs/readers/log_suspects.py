@@ -44,7 +44,7 @@ _ANYWHERE = re.compile(
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
 _DRAWN = re.compile(
     r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
-    r"|[A-Za-z_][\w.]{0,100}?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
+    r"|(?:[A-Za-z_][\w.]{0,100}?)?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
 )
 # Lines of one traceback, each with a level in front, or drawn: the first of them is enough.
 _PIECE = re.compile(r'\] {3,40}\S|\] \s{0,4}File "|\^{4}|^[│╭]')

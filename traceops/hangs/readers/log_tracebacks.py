@@ -116,8 +116,10 @@ class Tracebacks:
         at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
         line are a stack that the program printed.
         """
-        if self._open is None or not self._open.frames:
+        if self._open is None:
             return None
+        if not self._open.frames:
+            return None if self._open.headless else (self._open.line, f"{_START} …")
         if self._open.headless:
             return None if self._open.line != at_head else (at_head, f"… {self._open.frames[-1]} …")
         return self._open.line, f"{_START} … {self._open.frames[-1]} …"
