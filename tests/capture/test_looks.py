@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from traceops.capture.observing import observer
 from traceops.capture.observing.looks import NoLooks, looks
 from traceops.capture.observing.observer import Observer
 from traceops.capture.observing.stacks import Stacks
@@ -224,3 +225,11 @@ def test_what_is_forked_while_a_look_is_due_has_the_switch_interval_as_it_was():
     """The fork has no thread that would put it back."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("make, late", [(native.Looks, False), (lambda way: NoLooks(), True)])
+def test_an_observer_knows_whether_its_looks_come_late(tmp_path, monkeypatch, make, late):
+    monkeypatch.setattr(observer, "looks", make)
+    own = Observer(tmp_path, 0)
+    own.close()
+    assert own.late is late

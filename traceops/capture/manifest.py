@@ -31,12 +31,13 @@ class DeviceRecord(TypedDict):
 
 
 class ObservedRecord(TypedDict):
-    """Looks at the host outside of windows, and why no more was observed.
+    """Looks at the host outside of windows, whether each came some ms late, and why no more was observed.
 
     The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
     """
 
     samples: int
+    late: bool
     trouble: str | None
 
 

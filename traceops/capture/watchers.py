@@ -93,7 +93,7 @@ class Watchers:
         if contained(observer.close) is None:
             contained(observer.close)  # what failed in the middle
         self.observer = None
-        seen = ObservedRecord(samples=observer.samples, trouble=observer.trouble)
+        seen = ObservedRecord(samples=observer.samples, late=observer.late, trouble=observer.trouble)
         self._record.manifest = replace(self._record.manifest, observed=seen)
 
     def remove_files(self) -> None:
@@ -110,7 +110,7 @@ class Watchers:
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            seen = ObservedRecord(samples=0, trouble=describe(error)[:200])
+            seen = ObservedRecord(samples=0, late=False, trouble=describe(error)[:200])
             self._record.manifest = replace(self._record.manifest, observed=seen)
 
     def _watch_memory(self, guard: Guard, scope: ExitStack) -> None:

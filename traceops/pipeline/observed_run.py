@@ -28,6 +28,10 @@ from traceops.traces.source import is_remote
 
 _MOST_SNAPSHOTS = 4
 _FIRST_ONES = "the recorded steps are the program's first whole ones, which often take longer than later ones"
+_LATE = (
+    "looks at the host came up to 5 ms late, without traceops' compiled part for them: functions of a few ms that "
+    "keep Python's lock are told too small, and what follows them too large"
+)
 MOST_RANKS = 256  # whose steps are read: a thousand ranks tell no more of which steps are unlike the others
 
 
@@ -56,6 +60,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     observed = tuple(one for one, _ in read if one is not None)
     notes = [problem for _, problem in read if problem is not None]
     notes += _troubles(found)
+    notes += _late_looks(found)
     others = found.manifest.get("not_recorded")
     notes += unrecorded_sentences(others if isinstance(others, list) else ())
     if observed and len(chosen) < len(numbers):
@@ -148,3 +153,16 @@ def _troubles(found: Discovery) -> list[str]:
         if isinstance(trouble, str) and isinstance(entry.get("rank"), int):
             by_reason.setdefault(trouble[:200], []).append(entry["rank"])
     return [f"{who(ranks)}: observing ended early ({reason})" for reason, ranks in by_reason.items()]
+
+
+def _late_looks(found: Discovery) -> list[str]:
+    """Ranks whose shares of host time by line are not to be taken literally."""
+    ranks = [
+        entry["rank"]
+        for entry in found.manifest.get("ranks") or ()
+        if isinstance(seen := entry.get("observed"), dict)
+        and seen.get("late") is True
+        and seen.get("samples")
+        if isinstance(entry.get("rank"), int)
+    ]
+    return [f"{who(ranks)}: {_LATE}"] if ranks else []

@@ -11,7 +11,7 @@ from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
-from traceops.capture.observing.looks import looks
+from traceops.capture.observing.looks import NoLooks, looks
 from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.signs import (
     COMPILED,
@@ -85,6 +85,11 @@ class Observer:
     def samples(self) -> int:
         """Looks at the host so far."""
         return self._stacks.count
+
+    @property
+    def late(self) -> bool:
+        """Whether looks wait until the main thread lets others run."""
+        return isinstance(self._looks, NoLooks)
 
     def step_ended(self, *, recorded: bool, skipped: bool = False) -> None:
         """A step ended. recorded: the profiler was on at its end. skipped: a gradient scaler left its optimizer out."""
