@@ -3,13 +3,19 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from generated_run import SlowHost, ddp, simulate
+from measured_runs import across, program
 from observed_run import BEGAN_NS, Step, usual, write_loader, write_rank
 
 from traceops import analyze
+from traceops.across.host_difference import Longer
+from traceops.measure.host_places import CodePlace
 from traceops.measure.loader_work import loader_work
 from traceops.render.report.verdict import verdict
+from traceops.rules.host_difference import _as_replayed, _only
 from traceops.traces.observed import read_observed
 
 DATA = Path(__file__).parents[1] / "data"
@@ -103,3 +109,16 @@ def test_looks_in_steps_unlike_the_others_do_not_count(tmp_path):
     like = rank.steps["host_us"] < 90_000
     assert loader_work(rank, like).busy_pct > 97
     assert loader_work(rank).busy_pct == pytest.approx(100 * 82 / 122, abs=0.1)
+
+
+def test_what_one_late_rank_of_two_costs_is_what_the_replay_saves():
+    """Ranks 0 and 1 are late alike: of 12 ms that rank 0's host is longer, its cure alone saves what rank 1 leaves."""
+    slow = [SlowHost(0, 12_000), SlowHost(1, 11_000)]
+    measured = across(simulate(program(ddp, layers=6), 4, slow))
+    place = CodePlace("save", "/home/me/train.py", 7)
+    late = measured.stragglers.leader
+    one = _as_replayed(Longer(late.rank, place, 12.0, 0.0, 50, "host"), SimpleNamespace(run=measured))
+    assert one.claimed_ms == pytest.approx(float(late.alone.mean()) / 1e6, rel=1e-3) and one.claimed_ms < 6
+    assert "a step would be" in _only(one) and "ms shorter at most" in _only(one)
+    other = Longer(3, place, 12.0, 0.0, 50, "host")
+    assert _as_replayed(other, SimpleNamespace(run=measured)) is other

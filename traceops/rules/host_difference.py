@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceops.across.core_waits import core_waits
-from traceops.across.cross_rank import RankTimes
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loader_pace import slowest_other
 from traceops.core.findings import Evidence, Finding, severity_of
@@ -16,6 +16,7 @@ from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
 from traceops.rules.straggler_cores import held_by_cores
+from traceops.rules.straggler_evidence import mean_over
 from traceops.rules.whole_run import NOT_OBSERVED
 
 HOST_LONGER = Rule(
@@ -26,7 +27,8 @@ HOST_LONGER = Rule(
         "than its median peer, while the others wait. The difference is beyond four times what chance makes with "
         "so few samples. On GPUs only where the recorded steps show the rank's device idle for its host, and for "
         "at most that time. A rank that waits longer for its input costs at most what a step takes beyond the slowest "
-        "loader of its peers. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
+        "loader of its peers. Where recorded steps show the others wait as long for it, a rank costs at most what its "
+        "peers' pace saves in the replay. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
     ),
     advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
     by_cause=(
@@ -40,6 +42,8 @@ HOST_LONGER = Rule(
 RULES = (HOST_LONGER,)
 _BOUNDS = (5.0, 10.0, 30.0)
 _MOST_LOOKED = 3
+_MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is told beside it
+_AS_LONG = 0.5  # of what a rank takes longer: the others wait for it in the recorded steps too
 _BY_CORES = 0.5  # of what a rank takes longer: its waiting for a core explains it
 
 
@@ -61,8 +65,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
         left = _with_loaders(one, inputs)
         if left is None:
             as_peers.append(one)
+        elif waited >= _BY_CORES * one.more_ms:
+            by_cores.append(left)
         else:
-            (by_cores if waited >= _BY_CORES * one.more_ms else found).append(left)
+            found.append(_as_replayed(left, inputs))
     said = (
         f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
         if by_cores
@@ -122,6 +128,25 @@ def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
     return replace(one, claimed_ms=claimed) if claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms else None
 
 
+def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
+    """No more than the replay saves with this rank at its peers' pace, where recorded steps show them wait as long."""
+    run = inputs.run
+    late = run.stragglers.leader if run.stragglers is not None else None
+    if late is None or late.rank != one.rank or run.what_if is None or not run.what_if.holds:
+        return one
+    if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
+        return one
+    saved = max(mean_over(run)(late.alone), 0.0) / 1e6
+    return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
+
+
+def _others_wait_ms(run: CrossRank, rank: int) -> float:
+    """What the median other rank waits longer than this one in the recorded steps, ms a step."""
+    waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
+    own = waits.pop(rank, 0.0)
+    return statistics.median(waits.values()) - own if waits else 0.0
+
+
 def _idle_ms(times: RankTimes) -> float:
     """The device's, for its host."""
     return sum(times.mean_ms(bucket) for bucket in ("idle_host", "idle_input", "idle_sync"))
@@ -136,16 +161,23 @@ def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
 
 def _finding(one: Longer, step_ms: float) -> Finding:
     costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
-    pct = 100 * costs / step_ms
+    pct = 100 * costs / step_ms  # of what its cure saves
     return HOST_LONGER.finding(
         severity_of(pct, *_BOUNDS) or "info",
         "high" if one.looks >= 20 else "medium",
-        f"{sentence(one)}, while they wait for it.",
+        f"{sentence(one)}, while they wait for it.{_only(one)}",
         evidence(one),
         ranks=[one.rank],
         impact_ms=stored(costs),
         cause="input" if one.does == "input" else "host",
     )
+
+
+def _only(one: Longer) -> str:
+    """That its cure saves clearly less than the difference, behind a space."""
+    if one.claimed_ms is None or one.claimed_ms >= _MOST_OF_IT * one.more_ms:
+        return ""
+    return f" At their pace a step would be {ms_text(one.claimed_ms)} ms shorter at most: other things bound it too."
 
 
 def sentence(one: Longer) -> str:
