@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from sample_report import typed_report
 
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
-from traceops.render.report.verdict import not_evaluated, verdict, who_text
+from traceops.render.report.clean_bill import not_evaluated
+from traceops.render.report.stragglers import who_text
+from traceops.render.report.verdict import verdict
 from traceops.report.cross_rows import WhatIfRow
 from traceops.report.model import Report
 

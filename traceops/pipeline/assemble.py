@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
-from traceops.across.no_replay import no_replay
 from traceops.across.plain_step import PlainStep
-from traceops.across.profiler_cost import profiler_cost
-from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.measure.hta_agreement import agreement_of_ranks
-from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
-from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_collectives import collective_rows
-from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
+from traceops.pipeline.assemble_cross import cross_rank_tables, what_if_rows
 from traceops.pipeline.assemble_detail import step_details
 from traceops.pipeline.assemble_experts import expert_rows
 from traceops.pipeline.assemble_hosts import host_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_memory import memory_rows
 from traceops.pipeline.assemble_passes import pass_rows
-from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
+from traceops.pipeline.assemble_pipelines import pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.assemble_speed import with_speed
+from traceops.pipeline.assemble_summary import summary_of
+from traceops.pipeline.assemble_tables import blocking_rows, hta_rows, kernel_rows
 from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
-from traceops.pipeline.observed_run import ObservedRun, of_first_steps
+from traceops.pipeline.observed_run import ObservedRun
 from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import (
-    Ledger,
-    Matching,
     Run,
-    StepKindsRow,
-    StepTime,
-    Summary,
-    UnjudgedTime,
-    WorstRank,
 )
-from traceops.report.tables import BlockingCallRow, KernelRow
 from traceops.rules import root_rules
-from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
 from traceops.traces.discover import Discovery
-from traceops.traces.step_kinds import step_kinds
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -83,7 +68,7 @@ def assemble(
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(_summary(found, run, rank_rows, judged, seen, own_ms), run_info, run),
+        summary=with_speed(summary_of(found, run, rank_rows, judged, seen, own_ms), run_info, run),
         ranks=rank_rows,
         hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
@@ -97,9 +82,9 @@ def assemble(
         passes=pass_rows(run),
         tables=msgspec.structs.replace(
             cross_rank_tables(run),
-            kernels=_kernel_rows(run),
-            blocking_calls=_blocking_rows(run),
-            hta=_hta_rows(run),
+            kernels=kernel_rows(run),
+            blocking_calls=blocking_rows(run),
+            hta=hta_rows(run),
         ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
@@ -186,191 +171,6 @@ def _step_rows(times: RankTimes) -> Iterator[StepRow]:
         )
 
 
-def _summary(
-    found: Discovery,
-    run: CrossRank,
-    rank_rows: Sequence[RankRow],
-    judged: Sequence[Check],
-    seen: ObservedRun | None,
-    own_ms: float | None,
-) -> Summary:
-    by_step: dict[int, list[int]] = defaultdict(list)
-    for times in run.ranks:
-        for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
-            by_step[int(number)].append(int(duration))
-    if len(by_step) > 1:
-        by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
-    durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
-    ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
-    step = run.step_ms
-    worst = {}
-    for bucket in BUCKETS:
-        known = [(ms, row.rank) for row in rank_rows if (ms := row.bucket_ms(bucket)) is not None]
-        if known and max(known)[0] > 0:
-            worst[bucket] = WorstRank(rank=max(known)[1], ms=max(known)[0])
-    return Summary(
-        step_time_ms=StepTime(
-            median=_median(durations),
-            p5=_round(float(np.percentile(durations, 5))) if durations else None,
-            p95=_round(float(np.percentile(durations, 95))) if durations else None,
-            n=len(durations),
-            typical=_round(run.step_ms) if durations else None,
-            unlike=tuple(number for number in run.unlike if number >= 0),
-        ),
-        steps_found_by=run.steps_by[0],
-        step_mark=run.steps_by[1] or None,
-        ledger_ms=Ledger(**ledger),
-        ledger_pct=Ledger(
-            **{
-                bucket: None if ms is None or not step else _round(100.0 * ms / step)
-                for bucket, ms in ledger.items()
-            }
-        ),
-        ledger_worst_rank=worst,
-        bubble_ms=bubble_of(run),
-        overlap_pct=_median([row.overlap_pct for row in rank_rows]),
-        exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
-        idle_pct=_median([row.idle_pct for row in rank_rows]),
-        compute_pct=_median([row.compute_pct for row in rank_rows]),
-        non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
-        unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
-        step_without_profiler_ms=_round(own_ms),
-        first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
-        step_kinds=_step_kinds(found, None if seen is None else seen.whole),
-        profiler_slowdown=_round(_slowdown(found, run, seen)),
-        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
-        unjudged=tuple(
-            UnjudgedTime(**vars(one))
-            for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
-        ),
-        matching=Matching(
-            events=run.matching.events,
-            matched_pct=run.matching.matched_pct,
-            unmatched=run.matching.unmatched,
-        ),
-        clocks=clocks_of(run),
-        replay=replay_of(run),
-        no_replay=no_replay(run),
-        hta_failed=_hta_failures(run),
-        notes=(*found.notes, *_empty_steps(run)),
-    )
-
-
-def _slowdown(found: Discovery, run: CrossRank, seen: ObservedRun | None) -> float | None:
-    on_gpu = any(times.summary.on_gpu for times in run.ranks)
-    observed, whole = ((), None) if seen is None else (seen.observed, seen.whole)
-    return profiler_cost(found.manifest, observed, whole, on_gpu=on_gpu).slowdown
-
-
-def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
-    kinds = step_kinds(found.manifest)
-    if kinds is None:
-        return None
-    return StepKindsRow(
-        ends=kinds.ends,
-        another=kinds.another,
-        count=kinds.count,
-        steps=kinds.steps,
-        round_ms=None if whole is None else _round(kinds.every * whole.mean_ms),
-    )
-
-
-def _hta_failures(run: CrossRank) -> dict[str, str]:
-    """HTA analysis -> its error and the ranks it failed on."""
-    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for times in run.ranks:
-        for name, error in times.summary.hta.failed:
-            ranks[name, error].append(times.summary.rank)
-    return {name: f"{error} (ranks {', '.join(map(str, own[:8]))})" for (name, error), own in ranks.items()}
-
-
-def _empty_steps(run: CrossRank) -> list[str]:
-    return [
-        f"step {number} of rank {times.summary.rank} ran nothing on the device; it is not counted"
-        for times in run.ranks
-        for number in times.summary.empty_steps
-    ]
-
-
-def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
-    """Kernels over all ranks, most time first, with the rank that spends most on each."""
-    merged: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
-    for times in run.ranks:
-        for kernel in times.summary.kernels:
-            merged[kernel.name, kernel.kind].append((times.summary.rank, kernel))
-    total = sum(kernel.total_us for same in merged.values() for _, kernel in same) or 1.0
-    steps = max(sum(len(times.duration) for times in run.ranks), 1)
-    ranks = len(run.ranks)
-    rows = []
-    for (name, kind), same in merged.items():
-        spent = sum(kernel.total_us for _, kernel in same)
-        count = sum(kernel.count for _, kernel in same)
-        worst_rank, worst = max(same, key=lambda pair: pair[1].total_us)
-        rows.append(
-            KernelRow(
-                name=name,
-                kind=kind,
-                count=count,
-                share_pct=stored(100.0 * spent / total),
-                ms_per_step=stored(spent / 1000.0 / steps),
-                mean_us=stored(spent / count),
-                min_us=min(kernel.min_us for _, kernel in same),
-                max_us=max(kernel.max_us for _, kernel in same),
-                ranks=len(same),
-                worst_rank=worst_rank,
-                worst_rank_total_ms=stored(worst.total_us / 1000.0),
-                least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0)
-                if len(same) == ranks
-                else 0.0,
-                grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: -row.share_pct))
-
-
-def _blocking_rows(run: CrossRank) -> tuple[BlockingCallRow, ...]:
-    return tuple(
-        BlockingCallRow(
-            rank=times.summary.rank,
-            call=call.call,
-            operator=call.operator,
-            count=call.count,
-            total_ms=_round(call.total_ms),
-        )
-        for times in run.ranks
-        for call in times.summary.host.blocking
-    )
-
-
-def _hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
-    """HTA's own tables, each rank's under each other, in HTA's columns."""
-    tables: dict[str, tuple[dict[str, Any], ...]] = {}
-    for attribute, name in (
-        ("temporal", "hta_temporal_breakdown"),
-        ("overlap", "hta_overlap"),
-        ("idle", "hta_idle_time_breakdown"),
-        ("kernel_types", "hta_kernel_types"),
-        ("kernels", "hta_kernels"),
-        ("launches", "hta_launch_statistics"),
-        ("queue_length", "hta_queue_length"),
-    ):
-        rows: list[dict[str, Any]] = []
-        for times in run.ranks:
-            rows += _hta_records(times.summary.rank, getattr(times.summary.hta, attribute))
-        if rows:
-            tables[name] = tuple(rows)
-    return tables
-
-
-def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
-    if table is None:
-        return []
-    return [
-        {"rank": rank, **dict(zip(table, values, strict=True))}
-        for values in zip(*table.values(), strict=True)
-    ]
-
-
 def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
     if bucket in ("comm_wait", "comm_transfer") and not run.split and len(times.summary.comm.start):
         return None  # cannot be told apart, which is not the same as none
@@ -379,11 +179,6 @@ def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
 
 def _per_step(ns: int | None, steps: int) -> float | None:
     return None if ns is None else _round(ns / 1e6 / steps)
-
-
-def _median(values: list[float | None] | list[float]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _round(float(np.median(known))) if known else None
 
 
 def _round(value: float | None) -> float | None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from msgspec import UNSET
-
-from traceops.core.findings import Check, Finding
-from traceops.core.rank_text import ranks_in, ranks_text, runs_text
+from traceops.core.findings import Finding
+from traceops.core.rank_text import ranks_in, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.document import Headline, Level
-from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.clean_bill import clean_bill, nothing_else
 from traceops.render.report.cures import evidence_ms, lost_ms, measured_step, rule_cure
 from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
@@ -22,28 +18,23 @@ from traceops.render.report.stragglers import (
     group_clause,
     late_together,
     mean_of_ranks,
-    out_of_step,
     straggler_clause,
     stragglers_judged,
     who_text,
 )
 from traceops.render.report.undisturbed import share_pct, undisturbed_of
+from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
 from traceops.render.report.whole_run import unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
-from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.overlap_gain import SAVED_AT_BEST
 from traceops.rules.profiler_cost import PROFILER_COST
-from traceops.rules.registry import BY_ID, Family, family_of
+from traceops.rules.registry import BY_ID, family_of
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.validity import MISSING_RANKS
 
-WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
-WAIT_WARNING_PCT = 20.0
 _LEAST_SAVED_MS = 0.01  # less is no saving
-_MOST_IDS = 2  # of a family's rules that a sentence names
-_MOST_UNJUDGED = 7  # families or rules that a sentence names
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
@@ -65,7 +56,7 @@ def verdict(report: Report) -> Headline:
         return Headline(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
     lead = lead_finding(report)
     # Stages of a pipeline wait for each other without anybody being late.
-    waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
+    waiting = None if stragglers_judged(report) or report.pipelines else waiting_of(report)
     undisturbed = undisturbed_of(report)
     if undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
         waiting = None  # it is the profiler's
@@ -87,12 +78,12 @@ def verdict(report: Report) -> Headline:
         return Headline(first.severity, sentence)
     if lead is not None:
         rest = _as_recorded(report, lead) if undisturbed is not None else ""
-        rest += f"{_unlike_run(report, lead)} {_nothing_else(report)}"
+        rest += f"{_unlike_run(report, lead)} {nothing_else(report)}"
         return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}).{rest}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
-        return Headline(level, f"{waiting.sentence()} {_nothing_else(report)}")
-    return _clean_bill(report)
+        return Headline(level, f"{waiting.sentence()} {nothing_else(report)}")
+    return clean_bill(report)
 
 
 def hang_leads(report: Report) -> bool:
@@ -154,7 +145,7 @@ def _for_these(report: Report, first: Finding) -> str:
     own = {rank for finding in late_together(report, first) for rank in finding.ranks}
     waits = [row.comm_wait_ms for row in report.ranks if row.rank not in own and row.comm_wait_ms is not None]
     caused = sum(row.late_share or 0.0 for row in report.ranks if row.rank in own)
-    waiting = _waiting(report)
+    waiting = waiting_of(report)
     if len(own) < 2 or not waits or waiting is None or waiting.pct < WAIT_WARNING_PCT or caused < _MOSTLY:
         return ""
     who = "The other rank waits" if len(waits) == 1 else f"The other {len(waits)} ranks wait"
@@ -165,7 +156,7 @@ def _for_these(report: Report, first: Finding) -> str:
 
 def _mostly_for_one(report: Report) -> str:
     """Whom the ranks wait for, where one causes most of it and is no straggler: its cure would save little."""
-    waiting = _waiting(report)
+    waiting = waiting_of(report)
     if (
         waiting is None
         or waiting.rank is None
@@ -199,50 +190,6 @@ def _others_wait(report: Report, blamed: Sequence[int]) -> str:
         return ""
     who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
     return f" {who} {ms_text(statistics.median(known))} ms {report.summary.step_words.per} in collectives."
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Waiting for late ranks, ms and percent of the typical step (median over ranks); who causes most of it.
-
-    share: of all recorded steps; without a rank where some are unlike the others, as an evaluation would be blamed.
-    """
-
-    ms: float
-    pct: float
-    rank: int | None
-    share: float | None
-    step_ms: float | None
-    words: StepWords
-    out_of_step: bool = False  # nothing that compares these ranks is to be trusted
-
-    def sentence(self) -> str:
-        step = "" if self.step_ms is None else f" of {self.words.each_of(f'{ms_text(self.step_ms)} ms')}"
-        waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
-        if self.out_of_step:
-            return f"{waits}; the traces do not tell which one: the ends of collectives do not fit together (TO-V006)."
-        if self.share is None:
-            return f"{waits}; which one cannot be said."
-        if self.rank is None:
-            return f"{waits}."
-        return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
-
-
-def _waiting(report: Report) -> _Waiting | None:
-    ms = report.summary.ledger_ms.comm_wait
-    pct = report.summary.ledger_pct.comm_wait
-    if ms is None or pct is None:
-        return None
-    blamed = [row for row in report.ranks if row.late_share is not None]
-    words = report.summary.step_words
-    worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
-    if out_of_step(report):
-        return _Waiting(ms, pct, None, None, mean_of_ranks(report), words, True)
-    if report.summary.step_time_ms.unlike and worst is not None and worst.late_share:
-        return _Waiting(ms, pct, None, worst.late_share, mean_of_ranks(report), words)
-    if worst is None or not worst.late_share:
-        return _Waiting(ms, pct, None, None, mean_of_ranks(report), words)
-    return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report), words)
 
 
 def _lead(report: Report, finding: Finding) -> tuple[str, int]:
@@ -286,88 +233,6 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if cure is None:
         return clause, 1
     return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1
-
-
-def _clean_bill(report: Report) -> Headline:
-    step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
-    waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
-    undisturbed = undisturbed_of(report)
-    if undisturbed is not None:
-        step, recorded = undisturbed.step_ms, " without recording"
-        compute, waiting = (share_pct(undisturbed, part) for part in ("compute_ms", "comm_wait_ms"))
-    parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
-    if compute is not None:
-        parts.append(f"{compute:.0f} % of it compute")
-    if waiting >= WAIT_WARNING_PCT:
-        parts.append(f"{waiting:.0f} % waiting for each other")
-    about = f": {', '.join(parts)}" if parts else ""
-    notes = len(report.findings)
-    seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
-    unlike = unlike_run(report)
-    seen = _unlike_text(report) + unlike + _nothing_recognised(report) + seen
-    unjudged = unjudged_sentence(report)
-    found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
-    if report.summary.first_steps:
-        found += f" {'of' if unjudged else 'in'} the program's first steps"
-    judged = f" {unjudged}" if unjudged else ""
-    return Headline(
-        "info"
-        if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT
-        else "clear",
-        f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
-    )
-
-
-def _nothing_recognised(report: Report) -> str:
-    """That what is called compute may be communication."""
-    found = next((f for f in report.findings if f.rule == NO_COMMUNICATION_SEEN.id), None)
-    return "" if found is None else f" {found.message.partition('. ')[0]}."
-
-
-def _unlike_text(report: Report) -> str:
-    """That some steps are not what the sentence before speaks of."""
-    unlike = report.summary.step_time_ms.unlike
-    if not unlike:
-        return ""
-    took = [  # as TO-T001 has it
-        statistics.median(row.duration_ms for row in report.steps if row.step == step) for step in unlike
-    ]
-    one = len(unlike) == 1
-    which = f"step{'' if one else 's'} {ranks_text(unlike, 4)}"
-    return f" That is the typical step: {which} {'takes' if one else 'take up to'} {ms_text(max(took))} ms."
-
-
-def _nothing_else(report: Report) -> str:
-    return f"No rule fired above info.{_unjudged_text(report)}"
-
-
-def _unjudged_text(report: Report) -> str:
-    named = not_evaluated(report.checks)
-    left = len(named) - _MOST_UNJUDGED
-    shown = named if left <= 1 else [*named[:_MOST_UNJUDGED], f"{left} more below"]
-    return f" Not evaluated: {', '.join(shown)}." if named else ""
-
-
-def not_evaluated(checks: Sequence[Check]) -> list[str]:
-    """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
-
-    Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
-    """
-    families: dict[Family | None, list[Check]] = defaultdict(list)
-    for check in checks:
-        if check.unjudged is not UNSET:
-            continue
-        families[family_of(check.rule)].append(check)
-    named: list[str] = []
-    for family, members in families.items():
-        skipped = [check.rule for check in members if check.status == "not_evaluated"]
-        if len(skipped) == len(members) and family is not None:
-            named.append(family.about)
-        elif len(skipped) > _MOST_IDS and family is not None:
-            named.append(f"{len(skipped)} rules of {family.about}")
-        else:
-            named += skipped
-    return named
 
 
 def _of_step(lost_ms: float, step_ms: float | None, words: StepWords) -> str:
