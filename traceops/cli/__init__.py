@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import gc
@@ -12,7 +13,7 @@ from importlib import import_module
 from typing import TextIO
 
 from traceops.cli.parser import Parser
-from traceops.core.errors import TraceopsError
+from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.shown_text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
 
@@ -36,6 +37,17 @@ COMMANDS = (
 )
 
 
+# Options that name files and folders, and what is wrong with a name itself or with the disk behind it.
+_PATHS = ("path", "paths", "base", "head", "saved", "evidence", "settings", "store", "config")
+_OF_PATH = (
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.ESTALE,
+    errno.ENXIO,
+)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
@@ -69,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
+        _check_paths(args)
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
@@ -90,12 +103,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             _forget_output()
             return 3
+        if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
+            _say_error(f"traceops {args.command}: {error.filename}: {error.strerror}")
+            return 3
         import traceback
 
         traceback.print_exc()
         print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
         return 70
     return code
+
+
+def _check_paths(args: argparse.Namespace) -> None:
+    """Raises UsageError for a path that is empty: it would be taken for the folder that one is in."""
+    for name in _PATHS:
+        given = getattr(args, name, None)
+        paths = [given] if isinstance(given, str) else given or ()
+        if any(not path.strip() for path in paths):
+            raise UsageError("an empty path was given; is the variable set that should hold it?")
+        if bad := next((path for path in paths if "\0" in path), None):
+            raise UsageError(f"{bad!r} is no path: it holds a NUL character")
 
 
 def _forget_output() -> None:

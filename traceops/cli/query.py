@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from traceops.core.errors import FileError
 from traceops.pipeline.analyze import find_traces
 from traceops.timeline.file_name import FILE_NAME
 from traceops.timeline.query import find_processor, is_timeline, run_query
@@ -14,11 +15,14 @@ from traceops.timeline.write import write_timeline
 
 
 def main(args: argparse.Namespace) -> int:
+    timeline = Path(args.path) if is_timeline(args.path) else None
+    if timeline is not None and not timeline.is_file():
+        raise FileError(timeline, "is no file; traceops view writes timelines")
+    found = find_traces(args.path) if timeline is None else None
     processor = find_processor()  # before the work, not after it
-    if is_timeline(args.path):
+    if timeline is not None or found is None:
         sys.stdout.write(run_query(processor, Path(args.path), args.sql))
         return 0
-    found = find_traces(args.path)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / FILE_NAME.removesuffix(".gz")
         write_timeline(

@@ -31,7 +31,7 @@ def read_checkup(path: str | Path) -> Checkup | None:
     except (IsADirectoryError, NotRegularError, TooLargeError, FileNotFoundError):
         return None
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
     if not content.lstrip().startswith(b"{") or not all(name in content for name in _OWN):
         return None
     try:

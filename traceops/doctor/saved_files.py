@@ -16,6 +16,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
 from traceops.machine.saved import Apart, SavedOutputs, read_outputs
+from traceops.machine.saved_text import CUT_OFF
 from traceops.rules.fabric import judge_fabric
 from traceops.rules.machine import judge_looks
 from traceops.rules.machine_saved import judge_outputs
@@ -27,8 +28,16 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
     outputs, used, problems = read_outputs(named_files(paths))
     fabric = named_fabric(paths, used | {Path(path) for path, _ in problems})
     if not fabric.tells and not outputs:
-        raise InputError("\n".join(f"{path}: {what}" for path, what in problems))
+        raise InputError("\n".join(f"{path}: {_without(what)}" for path, what in problems))
     return _judged(replace(fabric, problems=(*fabric.problems, *problems)), outputs)
+
+
+def _without(problem: str) -> str:
+    return (
+        f"nothing is told before {problem.removeprefix('what comes after ')}"
+        if problem == CUT_OFF
+        else problem
+    )
 
 
 def _with_machine(

@@ -19,6 +19,7 @@ from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
 from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
 from traceops.fabric.reference import references_in
+from traceops.traces.packed import GIT_LFS
 from traceops.traces.text_lines import is_dressed, text_head
 
 _HEAD = 1 << 16
@@ -50,6 +51,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     for path in named:
         if not path.is_file():
             raise FileError(path, "is no file; give a topology matrix, an NCCL log, an XML or a doctor.json")
+        if not path.stat().st_size:
+            raise FileError(path, "is empty")
         if not _read(path, found):
             raise FileError(
                 path,
@@ -76,6 +79,8 @@ def _read(path: Path, found: _Found) -> bool:
             begin = file.read(_HEAD)
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror or error})") from error
+    if begin.startswith(GIT_LFS):
+        raise FileError(path, "is a pointer of Git LFS, not the file: git lfs pull")
     if path.name.endswith(_ARCHIVES):
         raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
     if is_dressed(begin, path.name):

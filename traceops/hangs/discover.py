@@ -32,7 +32,8 @@ from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
-from traceops.traces.packed import packing_of
+from traceops.traces.packed import GIT_LFS, packing_of
+from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
 _HEAD = 1 << 16
@@ -55,11 +56,15 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     Raises InputError where nothing under `path` tells anything of a hang. A bad file costs itself only.
     """
     root = Path(path)
+    if is_remote(os.fspath(path)):
+        raise FileError(path, "is remote; diagnose reads local files: copy it here first")
     if not root.exists():
         raise InputError(
             f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
         )
     found = Found()
+    if not root.is_file() and not root.is_dir():
+        raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
     run_folder = run_folder_of(root)
     manifest: dict[str, Any] = {}
     if root.is_dir():
@@ -175,8 +180,11 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
         return
     if not head:
-        if path.suffix not in _TEXTS:  # a program that printed nothing is no problem
+        if path.suffix not in _TEXTS or alone:  # a program that printed nothing is no problem
             found.problems.append((str(path), "it is empty"))
+        return
+    if head.startswith(GIT_LFS):
+        found.problems.append((str(path), "it is a pointer of Git LFS, not the file: git lfs pull"))
         return
     try:
         packing = packing_of(head, path.name)
@@ -191,7 +199,7 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         elif packing is None and is_dump(head):
             _read_dump(path, found)
         else:
-            _read_text(path, head, found)
+            _read_text(path, head, found, alone=alone)
         if packing is not None and (what := damage(str(path))) is not None:
             found.problems.append((str(path), f"{what}: what comes before that is used"))
     except InputError as error:
@@ -229,7 +237,7 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
             found.files.append(str(path))
 
 
-def _read_text(path: Path, head: bytes, found: Found) -> None:
+def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
     kind, rank = sniff(str(path)), rank_of_text(path, found.one_node)
     if kind != "stacks":
         found.texts.append(path)
@@ -239,6 +247,8 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
         stacks = read_stacks(str(path), rank)
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
+    elif kind is None and alone and head.strip():
+        found.problems.append((str(path), "it is no text and no flight recorder's dump"))
     elif kind == "log":
         if _OURS.match(head) is not None:  # it quotes what it was told of
             return

@@ -156,7 +156,7 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
     except InputError as error:
         return None, problem_of(error)
     if not head:
-        what = "; ".join(scanner.damage) or "the file is empty"
+        what = "; ".join(scanner.damage) or "its list of events is cut off before the first one"
         return None, what if looks_like_trace else None
     if not looks_like_trace and b'"ph"' not in head:
         return None, None

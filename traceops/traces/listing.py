@@ -51,6 +51,8 @@ def list_files(path: str) -> tuple[str, dict[str, int]]:
         raise InputError(f"{path} does not exist") from None
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} cannot be opened ({error})") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{path} is a pipe, a socket or a device: give a file or a folder")
     if not os.access(root, os.R_OK if stat.S_ISREG(mode) else os.R_OK | os.X_OK):
         raise InputError(f"{path} may not be read; ask the owner for permission")
     if stat.S_ISREG(mode):

@@ -17,6 +17,7 @@ Packing = Literal["gzip", "xz", "bzip2", "zstd", "zip"]
 
 CHUNK_BYTES = 1 << 18
 LONGEST_MAGIC = 10
+GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what a checkout has in the place of a large file
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from traceops.traces.packed import GIT_LFS
 from traceops.traces.source import Damaged
 
 # What a sink says when it has read as many events as it can; the numbers are those of native/json.h.
@@ -80,7 +81,11 @@ class Scanner:
                 self._buffer = text[1:]
                 return self._buffer[:4096]
             if text and not text.startswith(b"{"):
-                self.damage.append("this is not JSON")
+                self.damage.append(
+                    "this is a pointer of Git LFS, not the file: git lfs pull"
+                    if text.startswith(GIT_LFS)
+                    else "this is not JSON"
+                )
                 return self._give_up()
             if match := _EVENTS_KEY.search(self._buffer, searched):
                 self._read_meta(text[: len(text) - len(self._buffer) + match.end()] + b"]}")

@@ -235,7 +235,7 @@ def _is_binary(head: bytes) -> bool:
     A log that was cut while a program still wrote to it has a hole there, of NULs only.
     """
     head = _HOLE.sub(b"", head)
-    if b"\0" in head:
-        return head.count(b"\0") * 200 > len(head)
+    if head.count(b"\0") * 200 > len(head):
+        return True
     odd = sum(head.count(bytes([code])) for code in range(1, 32) if code not in (7, 8, 9, 10, 12, 13, 27))
     return odd * 20 > len(head)
