@@ -192,4 +192,78 @@ EIGHTH: tuple[Input, ...] = (
         "SGLang's scheduler of TP0 hit an exception as it started under verl; which is cut off",
         right="[Tt]raceback|exception", abstains=UNTOLD, never="✔|holds no evidence", day=8),
 )
+# After the mends.
+EIGHTH_CHECK: tuple[Input, ...] = (
+    Input("deepspeed4037", CRASH, "diagnose",
+        "deepspeedai/DeepSpeed#4037", "log.txt",
+        "2ca909a3b7a3ebf78a271b104809c61dd7af183c24382fe63eb4a9698a13179e",
+        (
+            "frames of tracebacks of ranks on host gpu-h100-alyssa-2, mixed, in DeepSpeed's optimizer step; "
+            "heads and errors are not in these lines"
+        ),
+        right="[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence", day=8),
+    Input("vllm18567", CRASH, "diagnose",
+        "vllm-project/vllm#18567", "log.txt",
+        "1c17e0d350cde140485048bba9c7490198f571c5f28ee05703e7dd55af6ac96a",
+        "a traceback of vLLM's EngineCore_3, all in one line as the terminal padded it; its error is cut off",
+        right="[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence", day=8),
+    Input("ray51527", CRASH, "diagnose",
+        "ray-project/ray#51527", "log.txt",
+        "089f3f1c6cffe8d498d5cb71fea7262e4b92780ee22543f42cb5108a92d51901",
+        (
+            "a trainer of Ray got SIGSEGV, in TaskInfoAccessor::AsyncAddTaskEventData, behind the end of its "
+            "training"
+        ),
+        right="SIGSEGV", never="✔|holds no evidence", day=8),
+    Input("cosmos85", CRASH, "diagnose",
+        "NVIDIA/cosmos#85", "log.txt",
+        "b22452e4820617862da34f716945927ec6fcef4530875a6e7435a0493ffda77b",
+        "frames of a traceback of rank 1 in Megatron's attention; its head and its error are cut off",
+        right="[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence", day=8),
+    Input("llamafactory9656", CRASH, "diagnose",
+        "hiyouga/LlamaFactory#9656", "log.txt",
+        "fda8ce0b4832daebfc35e4cc1e20ee5c19058c78e751b6d46e9763bf5ba7cb5d",
+        (
+            "torchrun's ChildFailedError under LLaMA-Factory's launcher; no other failure, and the rank is cut "
+            "off"
+        ),
+        right="ChildFailedError|launcher.py|[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence",
+        day=8),
+    Input("swift1507", CRASH, "diagnose",
+        "modelscope/ms-swift#1507", "log.txt",
+        "fd1b10041275acfb3c3aa6574c9592bb92d0067a84275ac790231abe06b07eb6",
+        (
+            "torchrun ends seven processes with SIGTERM, one of them with SIGKILL in the end; which failed "
+            "before is not in these lines"
+        ),
+        right="closing signal|SIGTERM", abstains=UNTOLD,
+        never="✔|holds no evidence|ended from outside|Rank", day=8),
+    Input("simplegrpo46", WATCHDOG, "diagnose",
+        "lsdefine/simple_GRPO#46", "log.txt",
+        "7b4936c1b0014a2dd0ef9292970d1a9d04dbb54b584bd8c9f6b9730e24e8ffa4",
+        (
+            "rank 2 waits in all-reduce 45390 (544,997,376 elements) for ten minutes; it has enqueued up to "
+            "45403"
+        ),
+        right=r"[Rr]ank 2 .*#45390\b", never="✔|holds no evidence", day=8),
+    Input("diffusers210", CRASH, "diagnose",
+        "ShivamShrirao/diffusers#210", "log.txt",
+        "580d13032535c7503b93206a702edcb4480cafb9223d214a253f16462646aa8e",
+        "a traceback of a DreamBooth training under DeepSpeed, cut off in _configure_optimizer",
+        right="[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence", day=8),
+    Input("trl3221", CRASH, "diagnose",
+        "huggingface/trl#3221", "log.txt",
+        "e5a40da7e4df3b7517b060bcd5c8bf53d5bcdd0475d86e9819714ff363f002f8",
+        "a traceback of rank 0 in TRL's GRPO trainer, cut off as it prepares its inputs",
+        right="[Tt]raceback", abstains=UNTOLD, never="✔|holds no evidence", day=8),
+    Input("vllm33338", CRASH, "diagnose",
+        "vllm-project/vllm#33338", "log.txt",
+        "ac33d4da52bb0ae9c4166ec2c5f41b5410655fd2f0f2f449eaaca77ffddb06f7",
+        (
+            "the engine of vLLM dumps its input because it failed, and rank 1 finds torch's store gone; why is "
+            "not in these lines"
+        ),
+        right="Dumping input|TCPStore|should dump|Broken pipe", abstains=UNTOLD,
+        never="✔|holds no evidence|Rank 1 (died|crashed)", day=8),
+)
 # fmt: on

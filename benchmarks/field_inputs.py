@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_eighth import EIGHTH
+from field_eighth import EIGHTH, EIGHTH_CHECK
 from field_eighth_fine import EIGHTH_FINE
 from field_fabric import FABRIC
 from field_fifth_files import FIFTH_FILES
@@ -25,5 +25,5 @@ from field_traces import TRACES
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE)
+SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)
