@@ -157,6 +157,29 @@ def test_the_shells_word_is_read_stressed_and_in_chinese(told, line, name):
     assert name in hang_sentence(told(f"step 1 loss 2.0\n{line}\n"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(TorchTrainer pid=439, ip=10.2.1.2) *** SIGSEGV received at time=1741149596 on cpu 63 ***",
+        "*** SIGSEGV (@0x0) received by PID 7 (TID 0x7f) from PID 0; stack trace: ***",
+    ],
+)
+def test_what_a_signal_handler_prints_is_a_crash(told, line):
+    assert "SIGSEGV" in hang_sentence(told(f"step 1 loss 2.0\n{line}\n"))
+
+
+def test_a_handler_that_sigterm_woke_tells_of_no_crash(told):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told("Training completed\n(pid=439) *** SIGTERM received at time=1741149596 on cpu 63 ***\n")
+
+
+def test_frames_of_ranks_that_are_mixed_at_a_logs_head_are_trouble(told):
+    frame = 'gpu-h100-2:   File "/x/engine.py", line {}, in step\n'
+    text = f"{frame.format(1)}gpu-h100-2: self.backward(loss)\n{frame.format(2)}gpu-h100-2:     self.step()\n"
+    diagnosis = told(text + text)
+    assert hang_level(diagnosis) == "warning" and "/x/engine.py" in next(seen_lines(diagnosis))[0].text
+
+
 def test_frames_that_all_stand_indented_may_end_in_a_torn_one(told):
     diagnosis = told(
         '  File "/x/pool.py", line 389, in _run\n    return await coro\n  File "/x/context.py", line 111, i'

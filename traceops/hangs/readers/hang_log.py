@@ -290,8 +290,8 @@ class _LogReader:
         if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
             for number, rank, text in (*self._retried, *self._suspects.found()):
                 self._events.add("trouble", rank, number, text)
-            for rank in self._open if self._events.is_empty else ():
-                if (cut := self._tracebacks[rank].cut_off(self._at_head)) is not None:
+            for rank, tracebacks in self._tracebacks.items() if self._events.is_empty else ():
+                if (cut := tracebacks.cut_off(self._at_head)) is not None:
                     self._events.add("trouble", rank, *cut)
             for number, rank, text in self._failures.found() if self._events.is_empty else ():
                 self._events.add("trouble", rank, number, text)

@@ -63,6 +63,15 @@ _WAYS = (
     ),
     # 'SIGSEGV(11), PID: 14, Thread 14': TORCH_SHOW_CPP_STACKTRACES of a dying process
     _Way("), PID: ", re.compile(r"(?P<name>SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "), "torch"),
+    # '*** SIGSEGV received at time=1741 on cpu 63 ***' of Ray and JAX, '*** SIGSEGV (@0x0) received by PID 7 …' of glog
+    _Way(
+        "*** SIG",
+        re.compile(
+            r"(?:.{0,80}\s)?\*\*\* (?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE)) (?:\(@0x[0-9a-f]{1,16}\) )?"
+            r"received (?:at time|by PID)"
+        ),
+        "its signal handler",
+    ),
     # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'
     _Way(
         "general protection fault",

@@ -87,6 +87,7 @@ class Tracebacks:
         self._survived = False
         self._of_ray = False  # the last traceback ended in Ray's word on another, which comes
         self.dropped = False  # the last line did not end a traceback: what had looked like one was none
+        self._torn: tuple[int, str] | None = None  # the first frames without a head that no exception ended
 
     @property
     def is_open(self) -> bool:
@@ -118,6 +119,8 @@ class Tracebacks:
         """
         if self._open is None:
             return None
+        if self._open.headless and self._torn is not None and self._torn[0] == at_head:
+            return self._torn  # frames from the head to the end: those of several, mixed
         if not self._open.frames:
             return None if self._open.headless else (self._open.line, f"{_START} …")
         if self._open.headless:
@@ -156,6 +159,8 @@ class Tracebacks:
             line.strip()
         ):  # a line of something else, or torn
             self.dropped = True
+            if open_.headless and self._torn is None:
+                self._torn = open_.line, f"… {open_.frames[-1]} …"
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
