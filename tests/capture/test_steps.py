@@ -356,6 +356,34 @@ def test_the_first_step_counts_while_some_thread_starts(monkeypatch):
 
 
 @pytest.mark.torch
+def test_a_thread_that_trains_beside_optimizers_in_backward_is_another_training(watched):
+    """Its first step made it the one whose steps count, as none of the others had told a thread."""
+    torch = pytest.importorskip("torch")
+    boundary, ends = watched()
+    weights = [torch.ones(3, requires_grad=True) for _ in range(3)]
+    optimizers = {id(one): torch.optim.SGD([one], lr=0.1) for one in weights}
+    for one in weights:
+        one.register_post_accumulate_grad_hook(lambda one: optimizers[id(one)].step())
+
+    def trains():
+        weight = torch.ones(1, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(7):
+            weight.sum().backward()
+            optimizer.step()
+
+    for step in range(20):
+        sum(one.sum() for one in weights).backward()
+        if step in (3, 9):
+            thread = threading.Thread(target=trains)
+            thread.start()
+            thread.join()
+    assert boundary.ends().beside == {"SGD.step": 14}
+    torch.ones(1, requires_grad=True).sum().backward()  # what came due in the last pass is done here
+    assert len(ends) == 20
+
+
+@pytest.mark.torch
 def test_a_thread_that_trains_behind_the_first_one_is_counted(watched):
     torch = pytest.importorskip("torch")
     _, ends = watched()

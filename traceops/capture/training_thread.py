@@ -36,13 +36,21 @@ class Trainer:
     def is_other(self, known: bool, steps: int) -> bool:
         """Whether the optimizer that steps now is another training's. steps: that were counted so far."""
         thread = threading.get_ident()
-        if known or thread == self._thread or in_backward():
+        if known or thread == self._thread:
+            return False
+        if in_backward():  # on a GPU in a thread of autograd's, which is nobody's
+            if self._thread is None:
+                self._thread = thread if _is_there(thread) else threading.main_thread().ident
             return False
         self._others = self._others + 1 if steps == self._steps else 1
         self._steps = steps
         if self._thread is not None:  # which is what a thread that just starts has for its number
-            if self._others <= _SILENT and any(one.ident == self._thread for one in threading.enumerate()):
+            if self._others <= _SILENT and _is_there(self._thread):
                 return True
             self._taken()
         self._thread, self._others = thread, 0
         return False
+
+
+def _is_there(thread: int) -> bool:
+    return any(one.ident == thread for one in threading.enumerate())
