@@ -4,7 +4,8 @@
 with our clock and CUPTI alone, under traceops with defaults, and by itself once more. Then it analyses all of them and
 prints the table. ``--read`` makes the table anew from what DIR holds.
 
-sources: the folders of `observed_registry.PROGRAMS`. until: seconds after which nothing is begun.
+sources: the folders of `observed_registry.PROGRAMS`. until: seconds after which nothing is begun. ``--one-gpu`` takes
+the programs of `observed_one_gpu` instead: by themselves without a launcher, also without their troubles.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from observed_one_gpu import PROGRAMS as ONE_GPU
 from observed_registry import ON_CPU, PROGRAMS, Program, make_data
 from observed_table import table
 from observed_truth import read_truth
@@ -30,7 +33,7 @@ from observed_truth import read_truth
 from traceops.launch.supervise import descendants
 
 _HERE = Path(__file__).resolve().parent
-_FIRST, _SECOND = 20, 31  # steps from which CUPTI records in the two runs by themselves
+_SECOND = 31  # the step from which CUPTI records in the second run by itself
 _LIMIT_S = 90.0
 _ANALYSIS_S = 40.0  # kept for the analyses
 
@@ -45,11 +48,12 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=1e9, metavar="S")
     parser.add_argument("--cpu", action="store_true", help="two small programs, to try this out")
     parser.add_argument("--ranks", type=int, default=2, help="1 where there is one GPU")
+    parser.add_argument("--one-gpu", action="store_true", help="the programs of one rank")
     parser.add_argument("--read", action="store_true", help="run nothing")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    known = ON_CPU if args.cpu else PROGRAMS
+    known = ONE_GPU if args.one_gpu else ON_CPU if args.cpu else PROGRAMS
     chosen = [one for one in known if one.needs <= args.ranks and (not args.names or one.name in args.names)]
     runs = Runs(args.work.resolve(), args.site, args.until, args.ranks)
     if not args.read:
@@ -82,11 +86,13 @@ class Runs:
             if program.planted:
                 self.run(program, "traced")
                 continue
-            first = self.run(program, "alone", cupti=_FIRST)
+            first = self.run(program, "alone", cupti=program.cupti)
             if not first:  # once: a program that does not run by itself tells nothing
                 continue
             self.run(program, "traced")
-            if self._fits(later + program.seconds):
+            if program.tidy:
+                self.run(program, "tidy")
+            elif self._fits(later + program.seconds) and program not in ONE_GPU:
                 self.run(program, "again", cupti=_SECOND)
 
     def _left(self) -> float:
@@ -103,21 +109,16 @@ class Runs:
         folder = self.folder(program) / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        own = [word.replace("{small}", str(_HERE / "programs_small")) for word in program.command]
-        traced = [
-            "traceops", "run", "--nproc", str(self.ranks), "--out", str(folder / "profile"), "--overwrite", "--"
-        ]  # fmt: skip
-        alone = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}"]
-        start = [sys.executable, "-m", *(traced if name == "traced" else alone), *own]
-        caches = {
-            f"{name}_CACHE_DIR": str(self.work / f"cache_{name}") for name in ("TORCHINDUCTOR", "TRITON")
-        }
+        start = self._start(program, name, folder)
+        caches = {f"{of}_CACHE_DIR": str(self.work / f"cache_{of}") for of in ("TORCHINDUCTOR", "TRITON")}
         path = [str(_HERE / "observed_site"), os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
         path += [self.site] if self.site and program.packages else []
         variables = {
             **os.environ, **caches, "PYTHONPATH": os.pathsep.join(part for part in path if part),
             "OBSERVED_CLOCK": str(folder / "clock"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
             **({"OBSERVED_CUPTI": str(cupti)} if cupti else {}),
+            **({"OBSERVED_ONE": "1"} if program.launcher == "none" else {}),
+            **(_one_rank() if name != "traced" and program in ONE_GPU and program.launcher != "none" else {}),
         }  # fmt: skip
         where = self.work / "sources" / program.folder
         where.mkdir(parents=True, exist_ok=True)
@@ -133,6 +134,23 @@ class Runs:
         since = time.monotonic() - self._began
         print(f"{since:5.0f} s  {program.name}, {name}: exit {code} after {took:.1f} s, {step}", flush=True)
         return code == 0
+
+    def _start(self, program: Program, name: str, folder: Path) -> list[str]:
+        """The command of one run. Programs of one rank start by themselves without a launcher, as their users do."""
+        small, one_gpu = str(_HERE / "programs_small"), str(_HERE / "programs_one_gpu")
+        own = [word.replace("{small}", small).replace("{one_gpu}", one_gpu) for word in program.command]
+        own += ["--tidy"] if name == "tidy" else []
+        if name == "traced":
+            out = ["--out", str(folder / "profile"), "--overwrite", *program.options]
+            if program.launcher == "none":
+                how = ["--launcher", "none", *out, "--", sys.executable]
+            else:
+                how = ["--nproc", str(self.ranks), *out, "--"]
+            return [sys.executable, "-m", "traceops", "run", *how, *own]
+        if program in ONE_GPU:
+            return [sys.executable, *own]
+        alone = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}"]
+        return [sys.executable, "-m", *alone, *own]
 
     def analyses(self, programs: list[Program]) -> None:
         """Reports of the runs under traceops, several at a time: nothing is measured any more."""
@@ -182,7 +200,16 @@ class Runs:
 
 def _needed(program: Program) -> float:
     """Seconds of a program's first run and the one under traceops."""
-    return program.seconds * (1.3 if program.planted else 2.4)
+    return program.seconds * (1.3 if program.planted else 3.4 if program.tidy else 2.4)
+
+
+def _one_rank() -> dict[str, str]:
+    """What torchrun gives the only rank of a job."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
+    return {**{key: str(value) for key, value in own.items()}, "MASTER_ADDR": "127.0.0.1"}
 
 
 def _watched(command: list[str], folder: Path, variables: dict[str, str], out: Any, limit_s: float) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STEPS = 40  # that each of them trains at least
+FIRST = 20  # the step from which CUPTI records in the first run by itself
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class Program:
 
     seconds: about what a run takes. data: what `make_data` makes first. packages: it needs those of --site. planted: it
     has troubles, so that its own time is of no use. needs: ranks without which it is another program.
+    options: of traceops run. launcher: "none" where the program is a single process. cupti: the step from which CUPTI
+    records in the first run by itself, 0: it does not. tidy: --tidy leaves its troubles out, which tells their cost.
     """
 
     name: str
@@ -24,6 +27,10 @@ class Program:
     packages: bool = False
     planted: bool = False
     needs: int = 1
+    options: tuple[str, ...] = ()
+    launcher: str = "torchrun"
+    cupti: int = FIRST
+    tidy: bool = False
 
 
 _NANO = (

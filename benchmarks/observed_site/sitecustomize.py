@@ -95,7 +95,7 @@ class _Clock:
             "facts": self.facts, "why": self.why, "first": self.first, "mark_bytes": _MARK_BYTES,
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = self.folder / f"rank_{os.environ['RANK']}"
+        stem = self.folder / f"rank_{os.environ.get('RANK', '0')}"
         if self.activities is not None:
             told["names"] = self.activities.names
             told["discarded"] = self.activities.discarded
@@ -175,6 +175,6 @@ def _next_sitecustomize():
         spec.loader.exec_module(module_from_spec(spec))
 
 
-if "OBSERVED_CLOCK" in os.environ and "RANK" in os.environ:
+if "OBSERVED_CLOCK" in os.environ and ("RANK" in os.environ or "OBSERVED_ONE" in os.environ):
     begin()
 _next_sitecustomize()

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Ordinary programs by themselves and under `traceops run`, and one with many troubles: see README.md. ARGS=--cpu: on a CPU.
+# Ordinary programs by themselves and under `traceops run`, and one with many troubles: see README.md. ARGS=--cpu: on a CPU,
+# ARGS=--one-gpu: programs of one rank. TRACES=1: the traces come back too, the smallest first, as many as there is room for.
 set -u
 SECONDS=0
 BUDGET=${BUDGET:-570}
@@ -24,7 +25,18 @@ pack() { # without traces and data; what CUPTI recorded by itself only if it fit
   cd "$W" || return
   find runs -name '*.rows' -exec gzip -kf1 {} + 2>/dev/null
   packed 'again/clock/*.rows.gz' || packed '*.rows.gz' || packed '*.rows.gz' light.bin.gz
+  [ -z "${TRACES:-}" ] || traces
   echo "$SECONDS s: packed $(stat -c %s "$OUT/programs.tar.xz") bytes"
+}
+traces() { # as plain text, which xz packs better
+  local room=$((14300000 - $(stat -c %s "$OUT/programs.tar.xz"))) size one
+  while read -r size one; do
+    mkdir -p "$W/traces/$(dirname "$one")"
+    zcat "$one" | timeout 20 xz -3 -T0 > "$W/traces/${one%.gz}.xz" || break
+    room=$((room - $(stat -c %s "$W/traces/${one%.gz}.xz")))
+    if [ "$room" -lt 0 ]; then rm "$W/traces/${one%.gz}.xz"; break; fi
+  done < <(find runs -name '*.pt.trace.json.gz' -printf '%s %p\n' | sort -n)
+  tar cf "$OUT/traces.tar" -C "$W" traces
 }
 trap pack EXIT
 trap 'exit 143' TERM INT
