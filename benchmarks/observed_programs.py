@@ -27,8 +27,8 @@ from typing import Any
 
 from observed_one_gpu import PROGRAMS as ONE_GPU
 from observed_registry import ON_CPU, PROGRAMS, Program, make_data
-from observed_table import table
-from observed_truth import read_truth
+from observed_table import one_gpu_table, table
+from observed_truth import own_words, read_truth
 
 from traceops.launch.supervise import descendants
 
@@ -63,7 +63,7 @@ def main() -> None:
         runs.analyses(chosen)
     results = {one.name: runs.result(one) for one in chosen}
     (args.work / "results.json").write_text(json.dumps(results, indent=1))
-    print(table(results))
+    print(one_gpu_table(results) if args.one_gpu else table(results))
 
 
 class Runs:
@@ -184,6 +184,7 @@ class Runs:
             found[one.parent.name] = {
                 "exit": int(one.read_text()),
                 "clock": None if truth is None else truth.to_json(),
+                "own": own_words((one.parent / "out.txt").read_text(errors="replace")),
             }
         report = folder / "traced" / "report" / "report.json"
         if report.exists():
@@ -191,6 +192,7 @@ class Runs:
             found["traced"]["said"] = {
                 "undisturbed": told.get("undisturbed"),
                 "typical_ms": (told.get("whole_run") or {}).get("typical_ms"),
+                "counted": json.loads((folder / "traced" / "profile" / "run.json").read_text())["steps"],
                 "findings": [
                     f"{one['rule']} {one['severity']}: {one['message']}" for one in told["findings"]
                 ],

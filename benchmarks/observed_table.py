@@ -24,6 +24,33 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown, of programs of one rank: without waiting, with what the step takes where no trouble is planted."""
+    lines = [
+        "| program | true step, ms | in the same run | said | off, % | all of the training, ms a step: planted | tidy "
+        "| busy, true | said | points off | light ÷ other steps | steps: its own | ours | result | findings |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|",
+    ]
+    for name, result in results.items():
+        cells = row(name, result)[2:-2].split(" | ")
+        words = {run: (result.get(run) or {}).get("own") or {} for run in ("alone", "tidy", "traced")}
+        said = (result.get("traced") or {}).get("said") or {}
+        weights = {words[run].get("weights") for run in ("alone", "traced")}
+        chosen = [
+            *cells[:5],
+            words["alone"].get("ms", ""),
+            words["tidy"].get("ms", ""),
+            *cells[5:7],
+            cells[11],
+            cells[13],
+        ]
+        chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
+        chosen += ["" if None in weights else "equal" if len(weights) == 1 else "differs"]
+        chosen.append("; ".join(one.split(":")[0] for one in said.get("findings") or ()) or "none")
+        lines.append(f"| {' | '.join(chosen)} |")
+    return "\n".join(lines)
+
+
 def row(name: str, result: dict[str, Any]) -> str:
     """One program's. The share of the step farthest from its truth is marked where it is beyond 5 points."""
     truths = [clock for run in ("alone", "again") if (clock := (result.get(run) or {}).get("clock"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -79,6 +80,15 @@ def read_truth(folder: Path) -> Truth | None:
         cupti_ms=statistics.median(one.step_ms for one in known.values()) if known else None,
         shares=shares, divided=divided, why=[str(one["why"]) for one in told.values() if one["why"]],
     )  # fmt: skip
+
+
+def own_words(text: str) -> dict[str, str]:
+    """What a program of programs_one_gpu says at its end: ms a step, steps, and the hash of its weights."""
+    found = (
+        re.findall(r"training [\d.]+ s, ([\d.]+) ms a step", text),
+        re.findall(r"steps (\d+) weights (\w+)", text),
+    )
+    return {"ms": found[0][-1], "steps": found[1][-1][0], "weights": found[1][-1][1]} if all(found) else {}
 
 
 def _plain(told: dict[str, Any], kind: str = "") -> list[float]:
