@@ -40,6 +40,12 @@ STACKS = {
         ("estimate_loss.<locals>.<genexpr>", TRAIN, 55, "return sum(model(one).item() for one in data)"),
         ("Module.__call__", f"{TORCH}/nn/modules/module.py", 9, None),
     ],
+    "generate": [
+        ("main", TRAIN, 60, "tokens = model.generate(prompts)"),
+        ("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 9, None),
+        ("GenerationMixin.generate", "/usr/lib/python3/site-packages/transformers/generation/utils.py", 9, None),
+        ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 9, None),
+    ],
     "frozen": [("_run_code", "<frozen runpy>", 3, None)],
 }  # fmt: skip
 

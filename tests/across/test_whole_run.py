@@ -390,3 +390,22 @@ def test_where_too_few_steps_lie_outside_of_the_windows_those_between_do_not_sta
     run = timed(took, recorded=took == 150.0)
     assert plain_step(run, {"unprofiled_step_ms": 101.0}) == PlainStep.even(101.0)
     assert plain_step(run) is None
+
+
+def _generating(root, trained):
+    steps = [
+        Step(20, stacks={"backward": 10, "generate": 10} if trained else {"generate": 20}) for _ in range(200)
+    ]
+    for at in range(24, 200, 25):
+        steps[at] = Step(120, stacks={"generate": 120})
+    write_rank(root, 0, steps)
+    return [read_observed(str(root), 0)[0]]
+
+
+def test_a_model_without_gradients_is_the_usual_work_of_a_program_that_trains_nothing(tmp_path):
+    """Of a generate() loop each prompt's first pass was "a model called without gradients: evaluate less often"."""
+    inferred = _generating(tmp_path / "inference", trained=False)
+    assert {one.cause for one in whole_run(inferred, by_calls=True).occasions} == {"unknown"}
+    trained = _generating(tmp_path / "training", trained=True)
+    assert {one.cause for one in whole_run(trained, by_calls=True).occasions} == {"inference"}
+    assert {one.cause for one in whole_run(inferred).occasions} == {"inference"}, "steps of an optimizer"

@@ -12,7 +12,7 @@ import numpy as np
 
 from traceops.across.run_steps import Floats, Mask, Occasion, WholeRun
 from traceops.measure.host_places import CodePlace, own_overhead, own_place, place_of, waits
-from traceops.measure.host_purposes import stack_purposes
+from traceops.measure.host_purposes import Purpose, stack_purposes, trains
 from traceops.measure.typical import spells
 from traceops.traces.observed import Observed
 
@@ -46,12 +46,15 @@ class _CauseTime:
 class OwnTimes:
     """What the ranks did in a step that they do not do in a typical one, ms."""
 
-    def __init__(self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats) -> None:
+    def __init__(
+        self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats, by_calls: bool
+    ) -> None:
         self._ranks = ranks
         self._run = run
         self._garbage = garbage - np.array([float(np.median(row[run.like])) for row in garbage])[:, None]
         self._compiled = compiled
-        self._keys = [_keys(one) for one in ranks]
+        infers = by_calls and not any(trains(one) for one in ranks)  # each of its steps is such a call
+        self._keys = [_keys(one, infers) for one in ranks]
         self._by_step = [_samples_by_step(one) for one in ranks]
         like = {int(number) for number in run.numbers[run.like]}
         self._usual = [
@@ -128,10 +131,15 @@ class OwnTimes:
         return sum(one.ms for one in own if one.key == function)
 
 
-def _keys(one: Observed) -> list[tuple[str, CodePlace] | None]:
-    """What each stack is about, and where; None where the host waits, or is in the capture itself."""
+def _keys(one: Observed, infers: bool) -> list[tuple[str, CodePlace] | None]:
+    """What each stack is about, and where; None where the host waits, or is in the capture itself.
+
+    infers: the program trains nothing, so that a model without gradients is its usual work.
+    """
     keys: list[tuple[str, CodePlace] | None] = []
     for stack, purpose in enumerate(stack_purposes(one)):
+        if infers and purpose.what == "inference":
+            purpose = Purpose()
         place = (None if purpose.frame is None else place_of(one, purpose.frame)) or own_place(one, stack)
         idle = purpose.what in (None, "input") and waits(one, stack)
         kept = place is not None and not idle and not own_overhead(one, stack)

@@ -25,8 +25,11 @@ _MANY = 0.25  # of the steps: odd by what the collector and the compiler tell th
 START = 20  # steps: a run has begun by then
 
 
-def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
-    """Of the ranks that were observed; None where too few steps were timed to tell which is typical."""
+def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun | None:
+    """Of the ranks that were observed; None where too few steps were timed to tell which is typical.
+
+    by_calls: a step is a call of the model, as of an inference.
+    """
     ranks = sorted((one for one in observed if len(one.steps)), key=lambda one: one.rank)
     if not ranks:
         return None
@@ -77,7 +80,7 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
             one.rank: work for one in ranks if (work := loader_work(one, _own(one, like, first))) is not None
         },
     )
-    parts = OwnTimes(ranks, run, garbage, compiled)
+    parts = OwnTimes(ranks, run, garbage, compiled, by_calls)
     return with_occasions(run, parts, timed & ~like & ~start)
 
 

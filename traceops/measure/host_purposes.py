@@ -64,6 +64,12 @@ def stack_purposes(observed: Observed) -> list[Purpose]:
     return [_by_name(frames, stack) or _without_gradients(frames, stack, trained) for stack in stacks]
 
 
+def trains(observed: Observed) -> bool:
+    """Whether the host was seen in a backward pass."""
+    seen = {number for stack in set(observed.samples[:, 1].tolist()) for number in observed.stacks[stack]}
+    return any(observed.frames[number].function.endswith(_BACKWARD) for number in seen)
+
+
 def _by_name(frames: Sequence[SampledFrame], stack: Sequence[int]) -> Purpose | None:
     for number in stack:
         frame = frames[number]

@@ -25,6 +25,7 @@ from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
 from traceops.traces.run_manifest import manifest_ranks, profiled_itself_early
 from traceops.traces.source import is_remote
+from traceops.traces.step_kinds import ends_by_calls
 
 _MOST_SNAPSHOTS = 4
 _FIRST_ONES = "the recorded steps are the program's first whole ones, which often take longer than later ones"
@@ -70,7 +71,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     snapshots = snapshots_of(found.root, uses, notes)
     memory = with_lines(uses, snapshots)
     recorded = recorded_memory_of(found, uses)
-    whole = whole_run(observed)
+    whole = whole_run(observed, ends_by_calls(found.manifest))
     early = _early(whole, ranks)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
     return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early)

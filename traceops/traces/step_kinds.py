@@ -8,6 +8,8 @@ from typing import Any
 
 from traceops.core.step_kinds import round_steps, rounds, seldom, usual_ends
 
+_CALL = ".forward"
+
 
 @dataclass(frozen=True)
 class StepKinds:
@@ -44,6 +46,12 @@ def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
             return None
         return StepKinds(tuple(usual_ends(ends, within)), names[0], within[names[0]], steps)
     return None
+
+
+def ends_by_calls(manifest: Mapping[str, Any]) -> bool:
+    """Whether a step ended where a model's forward returned, on each rank that tells (`--step-on forward`)."""
+    told = [_counts(entry.get("step_ends")) for entry in manifest.get("ranks") or ()]
+    return any(told) and all(name.endswith(_CALL) for ends in told for name in ends)
 
 
 def _counts(told: Any) -> dict[str, int]:
