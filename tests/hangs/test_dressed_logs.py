@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -64,6 +65,20 @@ def test_a_packed_log_that_is_cut_off_is_used_and_named(tmp_path: Path) -> None:
     assert (
         file.endswith("train.log.gz") and what == "the gzip stream is cut off: what comes before that is used"
     )
+
+
+@pytest.mark.parametrize(("dress", "module"), [("xz", "lzma"), ("bzip2", "bz2")])
+def test_a_python_that_cannot_unpack_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dress: str, module: str
+) -> None:
+    """Some builds of Python have no lzma or bz2: they read everything else."""
+    path = tmp_path / NAMES[dress]
+    path.write_bytes(DRESSES[dress]((DATA / "batch_norm.txt").read_text()))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        InputError, match=f"is packed with {dress}, which this Python was built without: unpack it"
+    ):
+        diagnose(path)
 
 
 def test_an_archive_of_several_files_says_what_to_do(tmp_path: Path) -> None:

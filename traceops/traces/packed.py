@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import importlib
-import lzma
-import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from typing import IO, Any, Literal, Protocol
@@ -68,10 +65,13 @@ def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]
     if packing == "gzip":
         yield from _streams(file, first, packing, _GZIP_MAGIC, _gunzip)
     elif packing == "xz":
-        unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz")
+        lzma = _module("lzma", "xz")
+        unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz", lzma.LZMAError)
         yield from _streams(file, first, packing, b"\xfd7zXZ\0", unxz)
     elif packing == "bzip2":
-        yield from _streams(file, first, packing, b"BZh", _of(bz2.BZ2Decompressor, "bzip2"))
+        yield from _streams(
+            file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2")
+        )
     elif packing == "zstd":
         yield from _unzstd(file)
     else:
@@ -115,7 +115,19 @@ def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
     return unused
 
 
-def _of(new: Callable[[], _Stream], packing: str) -> _Unpack:
+def _module(name: str, packing: str) -> Any:
+    """A module of the standard library that few files need, and that some builds of Python lack."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise CannotUnpackError(
+            f"is packed with {packing}, which this Python was built without: unpack it with {packing} -d"
+        ) from error
+
+
+def _of(new: Callable[[], _Stream], packing: str, *errors: type[Exception]) -> _Unpack:
+    corrupt: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *errors)
+
     def unpack(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
         stream = new()
         while not stream.eof:
@@ -123,7 +135,7 @@ def _of(new: Callable[[], _Stream], packing: str) -> _Unpack:
                 raise Damaged(f"the {packing} stream is cut off")
             try:
                 data = stream.decompress(pending, CHUNK_BYTES)
-            except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+            except corrupt as error:
                 raise Damaged(f"the {packing} stream is corrupt ({error})") from error
             pending = b""
             if data:
@@ -162,6 +174,14 @@ def _zstd_errors() -> Iterator[type[Exception]]:
 
 def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
     """The only file of a zip archive."""
+    zipfile = _module("zipfile", "zip")
+    damage: tuple[type[Exception], ...] = (
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        EOFError,
+        OSError,
+    )
     try:
         with zipfile.ZipFile(file) as archive:
             members = [
@@ -178,5 +198,5 @@ def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
                     yield data
     except RuntimeError as error:  # it needs a password
         raise CannotUnpackError(f"is a zip archive that cannot be read ({error})") from error
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, OSError) as error:
+    except damage as error:
         raise Damaged(f"the zip archive is cut off or corrupt ({error})") from error
