@@ -170,6 +170,19 @@ def test_windows_by_number_and_by_time(tmp_path):
     assert [ranks(timed, i)[0][0] for i in range(3)] == ["c", "a", "b"]
 
 
+def test_windows_of_a_process_that_names_no_rank_are_of_one_rank(tmp_path):
+    """tensorboard_trace_handler with repeat=2 in a program of one process: they were two ranks with other steps."""
+    for pid, time in ((527, 1795459301268310482), (527, 1795459301418544227), (528, 1795459301268310499)):
+        write(tmp_path / f"host_{pid}.{time}.pt.trace.json", trace(None, world=None, ts=time // 1000))
+    found = discover(str(tmp_path))
+    assert [sorted(ranks(found, i)) for i in range(len(found.windows))] == [[0, 1]]
+    [(path, what)] = found.problems
+    assert "host_527.1795459301268310482" in path and "second trace of rank 0" in what
+    (tmp_path / "host_528.1795459301268310499.pt.trace.json").unlink()
+    found = discover(str(tmp_path))
+    assert [sorted(ranks(found, i)) for i in range(len(found.windows))] == [[0], [0]]
+
+
 def test_ranks_of_another_run_are_left_out(tmp_path):
     for rank in range(3):
         write(tmp_path / f"rank_{rank}.json", trace(rank, world=3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from traceops.traces.summary_header import SUFFIX
 
@@ -45,6 +47,7 @@ class Window:
         return sum(file.steps is None or len(file.steps) >= steps for file in self.files)
 
 
+_HANDLERS_NAME = re.compile(r"(?P<worker>.+)\.\d{10,20}\.pt\.trace\.json(\.gz)?$")
 _FEW = 2  # whole steps: with fewer there is no typical one
 
 
@@ -107,6 +110,7 @@ def assign_ranks(
 ) -> tuple[list[TraceFile], list[str], list[tuple[str, str]]]:
     """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not.
 
+    Where neither does, files of one process have one rank, as torch's tensorboard_trace_handler names them.
     Also notes, and (path, what) of files whose name says another rank than a process of several wrote into it.
     """
     inside = {c.rank_inside for c in candidates}
@@ -114,6 +118,7 @@ def assign_ranks(
     trust_names = None not in named and len(named) > len(inside - {None})
     files, notes = [], []
     taken = {c.rank_inside if not trust_names else c.rank_in_name for c in candidates} - {None}
+    of_worker: dict[tuple[str, str], int] = {}
     for candidate in candidates:
         first, second = (
             ((candidate.rank_in_name, "name"), (candidate.rank_inside, "metadata"))
@@ -121,9 +126,14 @@ def assign_ranks(
             else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
         )
         rank, source = first if first[0] is not None else second
-        if rank is None:
+        worker = _worker(candidate.trace)
+        if rank is None and worker in of_worker:  # another window of the same process
+            rank, source = of_worker[worker], "order"
+        elif rank is None:
             rank, source = next(n for n in range(len(candidates) + len(taken) + 1) if n not in taken), "order"
             notes.append(f"{candidate.trace} says nowhere which rank it is; taken as rank {rank}")
+            if worker is not None:
+                of_worker[worker] = rank
         taken.add(rank)
         files.append(
             TraceFile(
@@ -155,6 +165,13 @@ def assign_ranks(
             f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
         )
     return files, notes, doubts
+
+
+def _worker(path: str) -> tuple[str, str] | None:
+    """Folder and worker (host and pid) of a name that tensorboard_trace_handler gives: worker.time.pt.trace.json."""
+    file = PurePosixPath(path)
+    match = _HANDLERS_NAME.match(file.name)
+    return (str(file.parent), match["worker"]) if match else None
 
 
 def join_beside(candidates: list[Candidate]) -> list[Candidate]:
