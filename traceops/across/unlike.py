@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import typical_steps
+from traceops.measure.typical import far_beyond, typical_steps
 
+MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one
 
 
@@ -34,7 +35,7 @@ def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tupl
     if not numbers:
         return ()
     took = np.nanmedian(durations, axis=0)
-    unlike = ~typical_steps(took)
+    unlike = ~typical_steps(took) | _with_more_work(took, _kernels(ranks, at))
     if len(numbers) > 1:
         # Each rank against itself: a slow rank is as slow in every step.
         more = np.nanmax(np.minimum(_beyond(own), _beyond(durations)), axis=0)
@@ -43,6 +44,28 @@ def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tupl
         echo = np.concatenate(([False], alone[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
+
+
+def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:
+    """Kernels in each step, the median over ranks."""
+    counts = np.full((len(ranks), len(at)), np.nan)
+    for row, summary in enumerate(ranks):
+        counts[row, [at[number] for number in summary.step_numbers.tolist()]] = summary.inventory.step_kernels
+    middle: NDArray[np.float64] = np.nanmedian(counts, axis=0)
+    return middle
+
+
+def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one.
+
+    There are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these
+    are held against the spread of those.
+    """
+    usual = float(np.median(kernels))
+    like = (kernels <= MORE_WORK * usual) & (usual <= MORE_WORK * kernels)
+    if 2 * int(like.sum()) <= len(like):
+        return np.zeros(len(took), dtype=bool)
+    return (kernels > MORE_WORK * usual) & far_beyond(took, took[like])
 
 
 def _beyond(ns: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -23,10 +23,18 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     steps = np.asarray(durations, dtype=float)
     if len(steps) < _LEAST:
         return np.ones(len(steps), dtype=bool)
+    return ~far_beyond(steps, steps)
+
+
+def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
+    """Mask of the steps that take far longer than `most` of them, by the median and the spread of those."""
+    steps = np.asarray(most, dtype=float)
     middle = float(np.median(steps))
     spread = _NORMAL * float(np.median(np.abs(steps - middle)))
-    typical: NDArray[np.bool_] = steps <= max(FAR * middle, middle + _SPREADS * spread)
-    return typical
+    far: NDArray[np.bool_] = np.asarray(durations, dtype=float) > max(
+        FAR * middle, middle + _SPREADS * spread
+    )
+    return far
 
 
 def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:

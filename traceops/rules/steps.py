@@ -9,6 +9,7 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
+from traceops.across.unlike import MORE_WORK
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
@@ -76,7 +77,6 @@ RULES = (UNLIKE_STEPS,)
 
 _BOUNDS = (0.0, 10.0, 30.0)  # percent of all timed steps: info, warning, error
 _MOST_NAMED = 3
-_OTHER_WORK = 1.2  # times the kernels of a typical step
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -163,7 +163,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
         Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
     ]
-    if kernels >= _OTHER_WORK * usual or usual >= _OTHER_WORK * kernels:
+    if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
         evidence.append(
             Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
         )
@@ -282,7 +282,8 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
     kernels, usual = _kernels(times, unlike)
-    if kernels >= _OTHER_WORK * usual:
+    longer = np.mean([_duration_ms(run, number) for number in unlike]) / run.step_ms - 1
+    if kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual:
         return "other_work", None
     if not times.summary.on_gpu:  # what it computes is the host's time too
         growth["idle_host"] += growth.pop("compute")
