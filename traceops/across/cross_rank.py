@@ -71,6 +71,12 @@ class RankTimes:
         """Duration of a step, ms: mean over the typical steps."""
         return mean_ms(self.duration[self.typical])
 
+    @property
+    def recorded_events(self) -> float:
+        """How many of the host's events the profiler recorded in a step: mean over the typical steps."""
+        own = np.array(self.summary.host.recorded)
+        return float(own[self.typical].mean()) if len(own) == len(self.typical) > 0 else 0.0
+
     def share_pct(self, bucket: str) -> float | None:
         """Percent of the typical steps that a bucket takes; None without a step."""
         total = int(self.duration[self.typical].sum())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.core.intervals import union
 from traceops.measure.grouping import groups
-from traceops.measure.host_rows import HostRows
+from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
 from traceops.measure.steps import StepBounds
 from traceops.measure.typical import typical_steps
 from traceops.traces.model import Events
@@ -47,7 +47,8 @@ class HostTime:
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
-    from the device's driver or give it back, as `blocking`.
+    from the device's driver or give it back, as `blocking`. `recorded` has for each step how many of the host's events
+    were recorded in it, and of the kernels that a graph launched; empty in summaries of an earlier traceops.
     """
 
     blocking: tuple[BlockingCall, ...]
@@ -56,6 +57,7 @@ class HostTime:
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
     allocating: tuple[BlockingCall, ...] = ()
+    recorded: tuple[int, ...] = ()
 
 
 def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
@@ -69,6 +71,7 @@ def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
         allocating=_blocking(host, _inside_steps(events, host.allocations, steps)),
+        recorded=_recorded(host, steps),
     )
 
 
@@ -136,6 +139,23 @@ def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
     """Time by name, ns."""
     total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
     return total.astype(np.float64)
+
+
+def _recorded(host: HostRows, steps: StepBounds) -> tuple[int, ...]:
+    """How many events of the host each step holds, and of the device beyond what it launched one by one."""
+    events, own = host.events, steps.of_activity
+    calls = _in_each(events, host.launches, steps)
+    started = np.bincount(own[(own >= 0) & (own < len(steps))], minlength=len(steps))
+    operators = np.flatnonzero(events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS))
+    return tuple((_in_each(events, operators, steps) + np.maximum(calls, started)).tolist())
+
+
+def _in_each(events: Events, rows: Int, steps: StepBounds) -> Int:
+    """How many of these rows began in each step."""
+    rows = _inside_steps(events, rows, steps)
+    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    counts: Int = np.bincount(step, minlength=len(steps))
+    return counts
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:

@@ -29,6 +29,7 @@ from traceops.report.run import (
     WorstRank,
 )
 from traceops.rules.coverage import unjudged_time
+from traceops.rules.idle_recording import within_lateness_ms
 from traceops.traces.discover import Discovery
 from traceops.traces.step_kinds import step_kinds
 
@@ -85,6 +86,7 @@ def summary_of(
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
         step_kinds=_step_kinds(found, None if seen is None else seen.whole),
         profiler_slowdown=_round(_slowdown(found, run, seen)),
+        recording_ms=None if own_ms is not None else _recording_ms(found, run),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(
             UnjudgedTime(**vars(one))
@@ -101,6 +103,14 @@ def summary_of(
         hta_failed=_hta_failures(run),
         notes=(*found.notes, *_empty_steps(run)),
     )
+
+
+def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
+    """An estimate, where no step was timed without the profiler."""
+    if found.manifest.get("unprofiled_step_ms") is not None:
+        return None
+    most = max((within_lateness_ms(times) for times in run.ranks), default=0.0)
+    return _round(most) if most else None
 
 
 def _slowdown(found: Discovery, run: CrossRank, seen: ObservedRun | None) -> float | None:

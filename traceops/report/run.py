@@ -311,6 +311,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         Flops | None, Meta(description="Null in reports of earlier versions, and where no step was found.")
     ] = None
     profiler_slowdown: float | None = None
+    recording_ms: Annotated[
+        NotNegative | None,
+        Meta(
+            description="An estimate of how much of `idle_host` is the profiler's own cost, by how many events "
+            "of the host are recorded, on the rank where it is most. Null where steps were timed without the profiler."
+        ),
+    ] = None
     uncharged_wait_pct: Annotated[
         Number | None,
         Meta(

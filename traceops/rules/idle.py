@@ -14,6 +14,7 @@ from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_wait
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
+from traceops.rules.idle_recording import may_be_all, measured, severity_beyond
 from traceops.rules.idle_time import host_share, idle_of, unknown_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE
@@ -23,10 +24,11 @@ HOST_BOUND = Rule(
     title="GPUs starve: kernels wait for the host to launch them",
     fires=(
         "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from 10 % "
-        "of the step, warning from 20 %, error from 40 %. At most a warning where the profiler's cost is not "
-        "known. Where steps were timed without the profiler, the rule claims at most the time that such a step "
-        "leaves beside the device's work, or that the light window shows, and judges it against that step. Ranks "
-        "with less than half of the worst rank's share are not named."
+        "of the step, warning from 20 %, error from 40 %. Where the profiler's cost was not measured: at most a "
+        "warning, and by what is left when 5 µs for each recorded event of the host are taken off; not evaluated where "
+        "that leaves under 10 %. Where steps were timed without the profiler, the rule claims at most the time that "
+        "such a step leaves beside the device's work, or that the light window shows, and judges it against that step. "
+        "Ranks with less than half of the worst rank's share are not named."
     ),
     advice=(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
@@ -141,6 +143,11 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         )
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
+    if kind.bucket == "idle_host" and not measured(inputs):
+        severity = severity_beyond(worst, kind.bounds)
+        if severity is None:
+            return kind.rule.not_evaluated(may_be_all(run, worst))
+        severity = "warning" if severity == "error" else severity
     if kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0]):
         severity = "info"
     damaged = bool(judged[0].summary.damage)

@@ -17,6 +17,7 @@ from traceops.core.units import stored
 from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import other_loaders, workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
+from traceops.rules.idle_recording import at_cost, measured, recording_ms
 from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
 
@@ -67,7 +68,7 @@ def finding_of(
     message = kind.message.format(
         where=_where(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
-    message += _of_profiler(kind, worst, idle, slowdown) + _by_turns(worst, by_light, by_trace)
+    message += _of_profiler(kind, worst, idle, inputs) + _by_turns(worst, by_light, by_trace)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
     if optimizer is not None:
         name, took = optimizer
@@ -77,7 +78,8 @@ def finding_of(
     if kind.bucket == "idle_input":
         said, told = not_by_workers(next_batch(inputs, worst))
         if not said and not worst.bounded:
-            said, told = workers_needed(worst.times, saved, inputs.manifest, words)
+            recording = 0.0 if measured(inputs) else recording_ms(worst.times)
+            said, told = workers_needed(worst.times, saved, inputs.manifest, words, recording)
         message, evidence = message + said, evidence + told
         said, told = other_loaders(inputs.run, ranks, worst.step_ms)
         message, evidence = message + said, evidence + told
@@ -148,8 +150,9 @@ def _evidence(
     )
 
 
-def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], slowdown: float | None) -> str:
+def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs: Inputs) -> str:
     """A sentence on what of it is the profiler's, '' where that needs none."""
+    slowdown = inputs.slowdown
     whole = worst.ms >= worst.recorded_ms and not (worst.light and kind.bucket == "idle_host")
     of_plain = ""
     if whole and worst.step_ms != worst.times.step_ms:
@@ -170,10 +173,16 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], slowdow
     if kind.bucket != "idle_host":
         return of_plain
     if slowdown is None:
-        return f"{of_plain} These traces do not tell how much of it is the profiler's own cost."
+        estimated = _estimated(worst, inputs)
+        return f"{of_plain} These traces do not tell how much of it is the profiler's own cost{estimated}."
     if slowdown > _SLOWED:
         return f"{of_plain} The profiler made the step {slowdown:.2f} times as long, most of it host time."
     return of_plain
+
+
+def _estimated(worst: Idle, inputs: Inputs) -> str:
+    """About how much it is, where the trace holds the host's events and nothing was measured."""
+    return f": {at_cost(worst.times)}" if not measured(inputs) and recording_ms(worst.times) else ""
 
 
 def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:

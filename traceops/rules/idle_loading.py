@@ -16,6 +16,8 @@ from traceops.core.units import ms_text, stored
 OTHER_LOADER = "slowest other loader"  # the evidence that says so
 _AS_SLOW = 0.5  # of the step
 
+_MUCH = 0.2  # of the rest of a step: the profiler's part of it
+
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The time in data loading, device busy or not, and what it was seen as."""
@@ -30,19 +32,27 @@ def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]
 
 
 def workers_needed(
-    times: RankTimes, saved: float | None, manifest: Mapping[str, Any], words: StepWords
+    times: RankTimes,
+    saved: float | None,
+    manifest: Mapping[str, Any],
+    words: StepWords,
+    recording_ms: float = 0.0,
 ) -> tuple[str, tuple[Evidence, ...]]:
-    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it."""
+    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it.
+
+    recording_ms: about what of the rest of the step may be the profiler's: without it more workers keep up.
+    """
     rank = times.summary.rank
     need = loading_need(times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
     if need is None:
         return "", ()
+    more = " or more" if recording_ms >= _MUCH * need.rest_ms else ""
     rest = Evidence(f"{words.noun} without waiting for input", stored(need.rest_ms), "ms", rank=rank)
     if need.workers is None or need.load_ms is None:
-        said = f" Its DataLoader has workers: {need.times:.1f} times as many would keep up."
+        said = f" Its DataLoader has workers: {need.times:.1f} times as many{more} would keep up."
         return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
     now = f"now {need.now}" if need.now else "now none"
-    workers = f"{need.workers} DataLoader worker{'s' if need.workers > 1 else ''} a rank"
+    workers = f"{need.workers}{more} DataLoader worker{'s' if need.workers > 1 or more else ''} a rank"
     times_ = (
         f"One process needs {need.load_ms:.2f} ms to load what {words.a} takes, the rest of {words.the}"
         if need.now

@@ -27,6 +27,7 @@ from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, wait
 from traceops.render.report.whole_run import unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.overlap_gain import SAVED_AT_BEST
 from traceops.rules.profiler_cost import PROFILER_COST
@@ -36,6 +37,8 @@ from traceops.rules.validity import MISSING_RANKS
 
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
+_MUCH = 0.2  # of what a step would take: the profiler's part of it
+_OF_THE_HOST = (HOST_BOUND.id, INPUT_BOUND.id, BLOCKED_ON_DEVICE.id)
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -106,6 +109,8 @@ def _label(finding: Finding) -> str:
 
 def _as_recorded(report: Report, first: Finding) -> str:
     """That the profiler made the steps much longer, where the sentence before speaks of such steps."""
+    if (estimated := report.summary.recording_ms) is not None:
+        return _as_estimated(report, first, estimated)
     plain = report.summary.stretched_from_ms
     if plain is None or first.rule == PROFILER_COST.id:
         return ""
@@ -117,6 +122,15 @@ def _as_recorded(report: Report, first: Finding) -> str:
         if first.rule in STRAGGLERS and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
             waits = ", in which ranks hardly wait for each other"
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms{waits}."
+
+
+def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
+    """About what recording adds to a step, where that is much of what is left of the step without a finding's cause."""
+    cure, step = rule_cure(report, first), measured_step(report, first)
+    if cure is None or step is None or first.rule not in _OF_THE_HOST or recording_ms < _MUCH * cure.then_ms:
+        return ""
+    per = report.summary.step_words.per
+    return f" Of that, some {ms_text(recording_ms)} ms {per} may be recording itself."
 
 
 def _unlike_run(report: Report, first: Finding) -> str:
