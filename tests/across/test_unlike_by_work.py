@@ -12,7 +12,7 @@ PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"
 
 def test_an_evaluation_in_every_third_step_is_no_part_of_the_typical_one():
     """3 of 7 steps evaluate and save: their mean was called a step, and its cause late launches."""
-    report = analyze(PLAIN / "evaluations.json.gz")
+    report = analyze(PLAIN / "evaluations" / "trace.json.gz")
     assert report.summary.step_time_ms.unlike == (2, 5, 8)
     unlike = next(found for found in report.findings if found.rule == "TO-T001")
     assert unlike.severity == "error"
@@ -35,7 +35,7 @@ def test_more_kernels_in_the_same_time_are_nothing():
 
 def test_a_first_step_that_sets_up_libraries_is_late_not_other_work():
     """A few kernels more were 'other work' of a step in which the host loads libraries for 0.6 s."""
-    report = analyze(PLAIN / "cold_start.json.gz")
+    report = analyze(PLAIN / "cold_start" / "trace.json.gz")
     unlike = next(found for found in report.findings if found.rule == "TO-T001")
     assert unlike.cause == "host"
     assert "Meanwhile the host launches late on rank 0." in unlike.message

@@ -22,7 +22,7 @@ def check(report):
 
 def test_lateness_that_recording_may_explain_is_not_judged():
     """One iteration of a GPT: a quarter 'launched late'. Without the profiler it takes as long as the GPU computes."""
-    report = analyze(PLAIN / "one_iteration.json.gz")
+    report = analyze(PLAIN / "one_iteration" / "trace.json.gz")
     assert host_bound(report) is None
     assert check(report).status == "not_evaluated"
     assert check(report).reason.startswith(f"{MAY_BE_ALL}: launches are 11.7 ms late in the window, and ")
@@ -36,7 +36,7 @@ def test_lateness_that_recording_may_explain_is_not_judged():
 
 def test_calls_of_python_are_recorded_too(tmp_path):
     """A GPT recorded with stacks: 25.7 ms of 53.5 were 'launched late', and it takes 28.2 without the profiler."""
-    text = gzip.decompress((PLAIN / "one_iteration.json.gz").read_bytes())
+    text = gzip.decompress((PLAIN / "one_iteration" / "trace.json.gz").read_bytes())
     (tmp_path / "trace.json").write_bytes(
         text.replace(b'"record_shapes": 1,', b'"record_shapes": 1, "with_stack": 1,', 1)
     )
@@ -45,7 +45,7 @@ def test_calls_of_python_are_recorded_too(tmp_path):
 
 def test_kernels_of_a_graph_are_recorded_one_by_one():
     """A compiled GPT in CUDA graphs takes 2.7 ms without the profiler, 4.96 with it: no warning of its host."""
-    report = analyze(PLAIN / "graph.json.gz")
+    report = analyze(PLAIN / "graph" / "trace.json.gz")
     assert host_bound(report).severity == "info"
     assert verdict(report).sentence.startswith("Nothing serious found")
     assert f"at {RECORDING_US:g} µs each" in host_bound(report).message
@@ -53,7 +53,7 @@ def test_kernels_of_a_graph_are_recorded_one_by_one():
 
 def test_what_recording_may_take_is_said_beside_the_gain():
     """Without the profiler the rest of the step takes less, and more workers keep up."""
-    report = analyze(PLAIN / "cold_start.json.gz")
+    report = analyze(PLAIN / "cold_start" / "trace.json.gz")
     late = report.ranks[0].idle_host_ms
     assert 0 < report.summary.recording_ms <= late
     assert "may be recording itself." in verdict(report).sentence

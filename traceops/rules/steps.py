@@ -108,14 +108,14 @@ _DOES = {
 class _Timed:
     """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
 
-    spells: how often such steps came, neighbours being one time.
+    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
     """
 
     steps: int
     unlike: int
     spells: int
     share_pct: float
-    typical_ms: float
+    mean_ms: float
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -163,6 +163,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
         Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
         Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
     ]
+    impact = stored(share / 100 * timed.mean_ms) if seen_often and cause != "other_optimizer" else None
+    if impact is not None:
+        evidence.append(Evidence("beyond typical steps", impact, "ms/step"))
     if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
         evidence.append(
             Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
@@ -185,11 +188,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
                 evidence,
                 ranks=[times.summary.rank for times in run.ranks],
                 steps=run.unlike,
-                impact_ms=(
-                    stored(share / 100 * timed.typical_ms)
-                    if seen_often and cause != "other_optimizer"
-                    else None
-                ),
+                impact_ms=impact,
                 cause=cause,
             )
         )
@@ -207,7 +206,6 @@ def _unprofiled(inputs: Inputs) -> list[float]:
 def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
     """Recorded and unrecorded steps, each against the typical one of its own kind."""
     numbers = sorted(numbered_steps(times.summary for times in run.ranks))
-    typical_ms = run.step_ms
     recorded = [_duration_ms(run, number) for number in numbers]
     like = [number not in run.unlike for number in numbers]
     more, total = _beyond_usual(recorded, like), sum(recorded)
@@ -216,8 +214,8 @@ def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
         like = typical_steps(unprofiled).tolist()
         more, total = more + _beyond_usual(unprofiled, like), total + sum(unprofiled)
         unlike, times = unlike + like.count(False), times + spells([not typical for typical in like])
-    share = 100 * more / total if total else 0.0
-    return _Timed(len(recorded) + len(unprofiled), unlike, times, share, typical_ms)
+    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled)
+    return _Timed(steps, unlike, times, share, total / steps)
 
 
 def _beyond_usual(steps: list[float], like: list[bool]) -> float:
