@@ -409,3 +409,11 @@ def test_a_model_without_gradients_is_the_usual_work_of_a_program_that_trains_no
     trained = _generating(tmp_path / "training", trained=True)
     assert {one.cause for one in whole_run(trained, by_calls=True).occasions} == {"inference"}
     assert {one.cause for one in whole_run(inferred).occasions} == {"inference"}, "steps of an optimizer"
+
+
+def test_a_function_is_rare_only_where_typical_steps_were_looked_at(tmp_path):
+    """Steps of 2 ms, and no look in any but long ones: their loop was "a function that most steps do not call"."""
+    steps = [Step(2) for _ in range(60)]
+    for at in range(6, 60, 8):
+        steps[at] = Step(12, stacks={"rare": 12})
+    assert {one.cause for one in measured(tmp_path, steps).occasions} == {"unknown"}

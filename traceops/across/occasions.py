@@ -19,6 +19,7 @@ from traceops.traces.observed import Observed
 _PART = 0.2  # of what a step takes longer: less is no reason
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
 _RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
+_LOOKS = 20  # in typical steps: of fewer nobody can say that they do not call a function
 _RHYTHM = 3  # steps of one cause that show a rhythm
 _RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
@@ -57,6 +58,7 @@ class OwnTimes:
         self._keys = [_keys(one, infers) for one in ranks]
         self._by_step = [_samples_by_step(one) for one in ranks]
         like = {int(number) for number in run.numbers[run.like]}
+        self._looks = [sum(len(own) for step, own in by.items() if step in like) for by in self._by_step]
         self._usual = [
             _usual(own, keys, like, run.typical_ms)
             for own, keys in zip(self._by_step, self._keys, strict=True)
@@ -115,7 +117,7 @@ class OwnTimes:
             seen[what, (place.function, place.file)] += us / 1e3
             places[what, (place.function, place.file)][place] += us
         for (what, function), ms in seen.items():
-            if what == "host" and self._usual_ms(row, function) > _RARE_PCT / 100 * self._run.typical_ms:
+            if what == "host" and not self._is_rare(row, function):
                 continue  # in a step that takes long for another reason, the host is where it always is
             beyond = ms - self._usual[row].get((what, function), 0.0)
             if beyond > 0:
@@ -126,9 +128,10 @@ class OwnTimes:
                 found[what] = _OwnTime(before.ms + beyond, place)
         return found
 
-    def _usual_ms(self, row: int, function: tuple[str, str]) -> float:
+    def _is_rare(self, row: int, function: tuple[str, str]) -> bool:
         own = self._run.host.get(self._ranks[row].rank, ())
-        return sum(one.ms for one in own if one.key == function)
+        usual_ms = sum(one.ms for one in own if one.key == function)
+        return self._looks[row] >= _LOOKS and usual_ms <= _RARE_PCT / 100 * self._run.typical_ms
 
 
 def _keys(one: Observed, infers: bool) -> list[tuple[str, CodePlace] | None]:
