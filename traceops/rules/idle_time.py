@@ -57,7 +57,11 @@ def idle_of(
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
     if undisturbed is not None and own is not None:
         # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
-        most = own.idle_ms * host_share if bucket == "idle_host" else min(recorded, own.idle_ms)
+        most = min(recorded, own.idle_ms)
+        if (
+            bucket == "idle_host"
+        ):  # input is claimed as recorded (TO-I002), so the host has no more than what is left
+            most = min(own.idle_ms * host_share, max(own.idle_ms - times.mean_ms("idle_input"), 0.0))
         return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
