@@ -28,10 +28,6 @@ REASONS: dict[Kind, str] = {
         "a step in which rank 1 waited 22 ms more for a core than in others (PyG over gloo, in a run that was not "
         "kept); it takes a busy machine"
     ),
-    Kind("TO-W001", "inference"): (
-        "nanoGPT's estimate\\_loss() and the DDP tutorial's test(), whose stacks were seen in runs that were not kept; "
-        "it takes such a program, observed whole"
-    ),
     Kind("TO-W002", "power_cap"): (
         f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),

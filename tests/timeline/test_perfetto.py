@@ -240,15 +240,19 @@ def test_a_query_goes_to_the_processor_with_the_timeline(
 
 
 def test_without_a_processor_it_says_where_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    small: tuple[dict[int, Row], Path],
 ) -> None:
+    made = str(small[1] / "t.pftrace.gz")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TRACE_PROCESSOR", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "perfetto", None)
-    assert main(["query", str(tmp_path), "select 1"]) == 2
+    assert main(["query", made, "select 1"]) == 2
     assert "get.perfetto.dev" in capsys.readouterr().err
     monkeypatch.setenv("TRACE_PROCESSOR", str(tmp_path / "nothing"))
-    assert main(["query", str(tmp_path), "select 1"]) == 2
+    assert main(["query", made, "select 1"]) == 2
     assert "TRACE_PROCESSOR names" in capsys.readouterr().err
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traceops.across.run_steps import WholeRun
+from traceops.across.run_steps import Mask, WholeRun
 from traceops.core.shorter_schedule import steps_needed
 from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.typical import usual_steps
@@ -100,7 +99,7 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start
     if not len(recorded):
-        return PlainStep.even(_usual_ms(step[run.like]))
+        return PlainStep.even(_usual_ms(run, run.like))
     number = np.arange(len(step))
     before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
     alone = before | behind
@@ -108,10 +107,10 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
         alone |= run.like & (run.numbers >= alone_from)
     if alone.sum() < _ENOUGH:
         return None
-    whole = _usual_ms(step[alone])
-    if min(before.sum(), behind.sum()) < _LEAST:
+    whole = _usual_ms(run, alone)
+    if run.by_turns or min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
-    early, late = _usual_ms(step[before]), _usual_ms(step[behind])
+    early, late = _usual_ms(run, before), _usual_ms(run, behind)
     if early >= late:
         return PlainStep.even(whole)
     more = late if late > _MORE * early else None
@@ -120,5 +119,6 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
     return PlainStep(early, whole, late, more, before_them, None if more is None else Longer(early, more))
 
 
-def _usual_ms(took: NDArray[np.float64]) -> float:
-    return float(took[usual_steps(took)].mean())
+def _usual_ms(run: WholeRun, steps: Mask) -> float:
+    took = run.step_ms[steps]
+    return float(took.mean() if run.by_turns else took[usual_steps(took)].mean())

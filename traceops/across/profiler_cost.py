@@ -10,6 +10,7 @@ from traceops.across.core_waits import recorded_waits
 from traceops.across.run_steps import WholeRun
 from traceops.measure.profiler_cost import SLOWED, profiler_slowdown
 from traceops.traces.observed import Observed
+from traceops.traces.run_manifest import ended_cupti
 
 _MANY = 0.2  # of the steps without the profiler
 
@@ -20,8 +21,8 @@ class ProfilerCost:
 
     ratio: as the median steps have it; None where one of them is not known, or is no measure. core_pct: the most that a
     rank waits for a core in the recorded steps, but for the step in which it waited longest. as_long_pct: of the run's
-    steps without the profiler, those that take as long as the recorded ones; None on GPUs, and of a run that was not
-    observed: there the profiler stays in the process and slows later steps.
+    steps without the profiler, those that take as long as the recorded ones; None of a run that was not observed, and
+    where CUPTI stays in the process and slows later steps.
     """
 
     ratio: float | None
@@ -56,7 +57,8 @@ def profiler_cost(
     """Of a run whose ranks were observed, or not."""
     ratio = profiler_slowdown(manifest)
     waits = recorded_waits(observed)
-    if ratio is None or whole is None or on_gpu or not whole.timed.any():
+    stays = on_gpu and not ended_cupti(manifest)
+    if ratio is None or whole is None or stays or not whole.timed.any():
         as_long = None
     else:
         as_long = 100 * float((whole.step_ms[whole.timed] >= manifest["profiled_step_ms"]).mean())

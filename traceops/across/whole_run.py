@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,9 @@ _FELT = 0.05  # of a step
 _PART = 0.2  # of what a step takes longer: less is no reason
 _LEAST_STEPS = 8
 _MANY = 0.25  # of the steps: odd by what the collector and the compiler tell themselves
+# Steps for which input comes late, of all steps, and what they take beyond the others, of the time: a loader whose
+# workers deliver at the same time gives so many batches at once, then none, in all of the training.
+_BY_TURNS, _BY_TURNS_PCT, _BY_TURNS_TIMES = 0.05, 20.0, 4
 START = 20  # steps: a run has begun by then
 
 
@@ -58,30 +62,56 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
         return None
     like = np.zeros(len(numbers), dtype=bool)
     like[timed] = _like_others(step[timed], (garbage.max(axis=0) + compiled.max(axis=0))[timed])
-    start = _start(timed, like)
-    later = timed & ~start
-    typical = float(step[like].mean())
     run = WholeRun(
         ranks=tuple(one.rank for one in ranks),
         numbers=numbers,
         took_ms=took,
         timed=timed,
         like=like,
-        start=tuple(int(n) for n in numbers[start]),
-        typical_ms=typical,
+        start=(),
+        typical_ms=0.0,
         total_ms=float(step[timed].sum()),
-        garbage={one.rank: _share(garbage[row], took[row], later) for row, one in enumerate(ranks)},
-        compiled={one.rank: _share(compiled[row], took[row], later) for row, one in enumerate(ranks)},
         skipped=skipped,
         looks={one.rank: len(one.samples) for one in ranks},
         on_device=on_device,
-        host={one.rank: host_times(one, _own(one, like, first), typical) for one in ranks},
-        loaders={
-            one.rank: work for one in ranks if (work := loader_work(one, _own(one, like, first))) is not None
-        },
     )
-    parts = OwnTimes(ranks, run, garbage, compiled, by_calls)
-    return with_occasions(run, parts, timed & ~like & ~start)
+
+    def divided(like: Mask) -> WholeRun:
+        start = _start(timed, like)
+        later = timed & ~start
+        typical = float(step[like].mean())
+        own = {one.rank: _own(one, like, first) for one in ranks}
+        work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
+        shares = (
+            {one.rank: _share(part[row], took[row], later) for row, one in enumerate(ranks)}
+            for part in (garbage, compiled)
+        )
+        found = replace(
+            run,
+            like=like,
+            start=tuple(int(number) for number in numbers[start]),
+            typical_ms=typical,
+            garbage=next(shares),
+            compiled=next(shares),
+            host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
+            loaders={rank: one for rank, one in work.items() if one is not None},
+        )
+        return with_occasions(
+            found, OwnTimes(ranks, found, garbage, compiled, by_calls), timed & ~like & ~start
+        )
+
+    found = divided(like)
+    late = _by_turns(found)
+    return found if late is None else replace(divided(like | late), by_turns=True)
+
+
+def _by_turns(run: WholeRun) -> Mask | None:
+    """The steps for which input comes late, where they are a part of what the training always does."""
+    for one in run.occasions:
+        often = len(one.steps) >= _BY_TURNS * run.timed.sum() and one.times >= _BY_TURNS_TIMES
+        if one.cause == "input" and often and one.share_pct >= _BY_TURNS_PCT:
+            return np.isin(run.numbers, one.steps)
+    return None
 
 
 def _start(timed: Mask, like: Mask) -> Mask:

@@ -51,22 +51,23 @@ def idle_of(
     """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
 
     The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
-    shows how long the device is idle: no cause of that can take longer. host_share: of idle time, as recorded.
+    shows how long the device is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the
+    host has no more than what that leaves. host_share: of idle time, as recorded.
     """
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
     if undisturbed is not None and own is not None:
         # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
         most = min(recorded, own.idle_ms)
-        if (
-            bucket == "idle_host"
-        ):  # input is claimed as recorded (TO-I002), so the host has no more than what is left
+        if bucket == "idle_host":
             most = min(own.idle_ms * host_share, max(own.idle_ms - times.mean_ms("idle_input"), 0.0))
         return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
-    busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
-    return Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
+    room = unprofiled_ms - sum(times.mean_ms(own) for own in _DEVICE_WORK)
+    if bucket == "idle_host":
+        room -= times.mean_ms("idle_input")
+    return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded)
 
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:
