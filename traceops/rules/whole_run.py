@@ -26,7 +26,7 @@ UNLIKE_OVER_RUN = Rule(
         "one, by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection "
         "and the allocator error from 30 %. Silent about causes that came once, and about steps in which nothing "
         "was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer comes as "
-        "they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as from workers "
+        "they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as of workers "
         "that deliver at once, those steps are typical too (TO-I002). A recompilation also counts in recorded "
         "steps and in the first 20 steps, as info if it ended "
         "with these."
