@@ -74,3 +74,14 @@ def test_where_others_wait_for_a_rank_it_is_told_alone(told) -> None:
     )
     [root, *_] = told(raised(1, FILE) + late + report(1, (0,))).roots
     assert root.ranks == (1,)
+
+
+def test_other_words_of_the_same_failure_are_shown(told) -> None:
+    """Of a graph that Gaudi cannot compile rank 6 said that a thread failed, and rank 2 what: that was left out."""
+    thread = "RuntimeError: [Rank:6] FATAL ERROR :: MODULE:PT_BRIDGE Exception in Launch thread..."
+    graph = "RuntimeError: Graph compile failed. synStatus=synStatus 26 [Generic failure]."
+    diagnosis = told(raised(6, thread) + raised(2, graph) + raised(3, graph.replace("26", "27")))
+    [root] = diagnosis.roots
+    assert root.ranks == (2, 3, 6) and "Graph compile failed" in shown(diagnosis)
+    alike = told(raised(2, graph) + raised(3, graph.replace("26", "27")))
+    assert alike.roots[0].ranks == (2, 3) and seen_events(alike) == []

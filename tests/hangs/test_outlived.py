@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.report.hang_seen import seen_events
+from traceops.report.hang_seen import seen_events, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence
 
 RAISED = (
@@ -115,3 +115,14 @@ def test_what_python_ignores_is_no_end(told, words):
     """Python 3.14 has other words than those before."""
     with pytest.raises(InputError, match="holds no evidence"):
         told(f"Training completed\nException ignored {words}\n{RAISED}")
+
+
+def test_a_warning_of_nccl_before_a_training_that_went_on_ended_nothing(told):
+    """A device that NCCL cannot open, then 100 steps: '16 messages of trouble … they ended an earlier start'."""
+    warned = "pgut1-0:8717:8718 [5] p2p_plugin.c:565 NCCL WARN NET/IB : Unable to open device mlx5_an0\n"
+    diagnosis = told(warned + steps(1, 100))
+    assert diagnosis.roots == () and [event.kind for event in seen_events(diagnosis)] == ["outlived"]
+    assert hang_level(diagnosis) == "info" and what_would_decide(diagnosis) == ""
+    assert hang_sentence(diagnosis).startswith("No rank hangs or fails in what was read")
+    failed = told(warned + RAISED + steps(1, 100))
+    assert hang_level(failed) == "warning" and "they ended an earlier start at most" in hang_sentence(failed)

@@ -166,7 +166,7 @@ class LogEvent:
     ranks on which NCCL Inspector wrote nothing more after that operation.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
-    shown late, or made after it.
+    shown late, or made after it. was: the kind of what was outlived.
     """
 
     kind: LogKind
@@ -187,6 +187,7 @@ class LogEvent:
     root_cause: bool = False
     frames: tuple[Frame, ...] = ()
     steps_behind: int | None = None
+    was: LogKind | None = None
 
 
 @dataclass(frozen=True)

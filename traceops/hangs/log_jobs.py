@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.log_outlived import as_outlived
 
 _SLURM = re.compile(r"^slurm-(\d{1,18})(?:_(\d{1,9}))?(?=[._-])")
 _ATTEMPT = re.compile(r"^attempt_(\d{1,6})$")
@@ -52,9 +52,7 @@ def with_earlier_starts(log: Sequence[LogEvent]) -> list[LogEvent]:
     """The events, those of a start after which another began in files of its own as 'outlived'."""
     earlier = {path: _was_started_again(Path(path)) for path in {event.path for event in log}}
     return [
-        replace(event, kind="outlived")
-        if earlier[event.path] and event.kind not in ("status", "trouble")
-        else event
+        as_outlived(event) if earlier[event.path] and event.kind not in ("status", "trouble") else event
         for event in log
         if not (earlier[event.path] and event.kind == "status")
     ]

@@ -16,7 +16,12 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     """Lines that tell of trouble: all that were classified but how far ranks have come and what the "
     "causes quote."""
     crashes = [root.crash for root in diagnosis.roots if root.crash is not None]
-    told = {event for crash in crashes for event in crash.events}
+    told = {
+        event
+        for crash in crashes
+        for event in crash.events
+        if _without_numbers(event) == _without_numbers(crash.event)
+    }
     quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
     return [
         event
@@ -26,6 +31,15 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
         and f"{event.path}:{event.line}" not in quoted
         and not any(_is_end_of(event, root) for root in diagnosis.roots)
     ]
+
+
+def is_warning(event: LogEvent) -> bool:
+    """Whether it is NCCL's warning and nothing more: where the program went on, that ended no start either."""
+    return event.kind == "nccl" or (event.was == "nccl" and "NCCL WARN" in event.text)
+
+
+def _without_numbers(event: LogEvent) -> str:
+    return "".join(char for char in event.text if not char.isdecimal())
 
 
 def _is_end_of(event: LogEvent, root: Root) -> bool:
@@ -47,8 +61,7 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     """The first event of each text, with the ranks that say the same, numbers in it aside."""
     groups: dict[tuple[str, str], list[LogEvent]] = {}
     for event in events:
-        alike = "".join(char for char in event.text if not char.isdecimal())
-        groups.setdefault((event.kind, alike), []).append(event)
+        groups.setdefault((event.kind, _without_numbers(event)), []).append(event)
     return [
         (same[0], tuple(sorted({event.rank for event in same if event.rank is not None})))
         for same in groups.values()
@@ -75,11 +88,10 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
 
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
-    kinds = {event.kind for event in seen_events(diagnosis)}
-    if diagnosis.roots or kinds <= {
-        "nccl"
-    }:  # NCCL's warnings: the rules of the fabric say what would tell more
-        return ""
+    seen = seen_events(diagnosis)
+    if diagnosis.roots or all(is_warning(event) for event in seen):
+        return ""  # of NCCL's warnings the rules of the fabric say what would tell more
+    kinds = {event.kind for event in seen}
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}
     if "ras" in kinds:
         return (

@@ -10,7 +10,7 @@ from traceops.core.units import size_range_text
 from traceops.hangs.carried_words import carried_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import seen_events, timed_out
+from traceops.report.hang_seen import is_warning, seen_events, timed_out
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
@@ -211,8 +211,8 @@ def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
     """Whether no rank is told of, and the logs hold nothing but NCCL's warnings."""
     evidence = diagnosis.evidence
     ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
-    nccl = all(event.kind == "nccl" for event in evidence.log)
-    return evidence.fabric is not None and not ranks and evidence.failed_rank is None and nccl
+    warnings = all(is_warning(event) for event in evidence.log)
+    return evidence.fabric is not None and not ranks and evidence.failed_rank is None and warnings
 
 
 def _counted(count: int, noun: str) -> str:

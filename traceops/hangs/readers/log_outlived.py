@@ -45,12 +45,17 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
     }
     behind = {window.line: window.shown for window in windows if window.line not in outlived}
     return tuple(
-        replace(event, kind="outlived")
+        as_outlived(event)
         if event.line in outlived and event.kind not in ("status", "trouble")
         else replace(event, steps_behind=behind.get(event.line))
         for event in events
         if not (event.kind == "status" and _is_before(event.line, outlived))
     )
+
+
+def as_outlived(event: LogEvent) -> LogEvent:
+    """The event as one that was not the end."""
+    return replace(event, kind="outlived", was=event.was or event.kind)
 
 
 def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
