@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from observed_run import usual, write_rank
 
 from traceops import analyze
 from traceops.measure.ledger import BUCKETS
@@ -78,6 +79,18 @@ def test_a_rare_long_step_is_a_remark(tmp_path):
     found = one(report, "TO-T001")
     assert found.severity == "info"
     assert next(e.value for e in found.evidence if e.metric == "beyond typical steps") < 5
+
+
+def test_an_observed_run_weighs_all_its_steps(tmp_path):
+    """A slow start of the run was 2 of 10 timed steps, and an error, though 54 were timed."""
+    with_unprofiled(tmp_path, [120.0] * 5 + [600.0])
+    for rank in (0, 1):
+        write_rank(tmp_path / "run", rank, [usual(600.0 if at == 5 else 120.0) for at in range(400)])
+    found = one(analyze(tmp_path / "run"), "TO-T001")
+    timed = next(e for e in found.evidence if e.metric == "such steps")
+    assert (timed.value, found.severity) == (2, "info")
+    assert int(timed.unit.split()[1]) > 390
+    assert found.message.endswith("timed steps 2 are such: 5 % of the time.")
 
 
 def test_even_steps_are_clear():

@@ -196,7 +196,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 
 def _unprofiled(inputs: Inputs) -> list[float]:
-    """Steps timed without the profiler, ms: the median over ranks of each."""
+    """Steps timed without the profiler, ms: the median over ranks of each. All of them, where the run was observed."""
+    if (whole := inputs.whole) is not None:
+        return [float(ms) for ms in whole.step_ms[whole.timed & ~np.isin(whole.numbers, whole.start)]]
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
     count = min((len(own) for own in series), default=0)
     rows = ([own[i] for own in series] for i in range(count))
