@@ -126,6 +126,17 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     assert marks["x"] == list(range(10, 200, 10))
 
 
+def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
+    steps = [usual(16.9) for _ in range(200)]
+    for at in range(20, 200, 4):
+        steps[at] = Step(116.9, stacks={"collate": 100, "forward": 10, "backward": 6.9})
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    assert report.whole_run.input_by_turns and not report.whole_run.occasions
+    assert not found(report, "TO-W001")
+    told = terminal_of(report, tmp_path)
+    assert "199 steps without the profiler, every few of which wait for input: one takes 39." in told
+
+
 @pytest.mark.parametrize(
     ("longer_ms", "within", "status", "said"),
     [

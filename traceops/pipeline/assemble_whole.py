@@ -40,6 +40,7 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows |
         clock="device" if run.on_device else "host",
         early_window=seen.early,
         looks=sum(run.looks.values()),
+        input_by_turns=run.by_turns,
         occasions=tuple(
             OccasionRow(
                 cause=one.cause,

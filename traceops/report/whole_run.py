@@ -102,6 +102,12 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
         EarlyWindowRow | None, Meta(description="Null where the recorded steps are like later ones.")
     ] = None
     looks: Annotated[Count, Meta(description="At the hosts, of all ranks.")] = 0
+    input_by_turns: Annotated[
+        bool,
+        Meta(
+            description="Input comes late in every few steps: typical_ms is the mean of these and the others."
+        ),
+    ] = False
     occasions: tuple[OccasionRow, ...] = ()
     hosts: tuple[HostRow, ...] = ()
     machine: tuple[MachineRow, ...] = ()

@@ -89,7 +89,10 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
         if _is_open(one) and report.summary.step_kinds is None
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
-    said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
+    ms = ms_text(rows.typical_ms)
+    said = f"{rows.steps} steps without the profiler: the typical one takes {ms} ms"
+    if rows.input_by_turns:
+        said = f"{rows.steps} steps without the profiler, every few of which wait for input: one takes {ms} ms in the mean"
     if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
         said += (
             f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
