@@ -3,9 +3,11 @@
 import gzip
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from traceops import analyze
+from traceops.core.findings import Finding
 from traceops.render.report.verdict import verdict
 from traceops.rules.idle_recording import MAY_BE_ALL, RECORDING_US
 
@@ -59,3 +61,23 @@ def test_what_recording_may_take_is_said_beside_the_gain():
     assert "may be recording itself." in verdict(report).sentence
     input_bound = next(found for found in report.findings if found.rule == "TO-I002")
     assert "6 or more DataLoader workers a rank would keep up" in input_bound.message
+
+
+def test_a_small_finding_does_not_hide_that_most_of_a_step_is_not_judged(tmp_path):
+    """bert-small, the GPU busy for 7 %: of 4.4 ms the verdict told the 0.15 in which the host waited for the device."""
+    report = analyze(PLAIN / "one_iteration" / "trace.json.gz")
+    judged = next(check for check in report.checks if check.rule == "TO-I003")
+    small = Finding(
+        rule="TO-I003",
+        severity="warning",
+        confidence="high",
+        ranks=(0,),
+        title="",
+        message="",
+        evidence=(),
+        impact_ms=0.2,
+    )
+    head = verdict(msgspec.structs.replace(report, findings=(small,)))
+    assert judged.status == "clear" and head.level == "warning"
+    assert "Not judged: 26 % of the window" in head.sentence and "recording may be all of it" in head.sentence
+    assert "may be recording itself" not in head.sentence

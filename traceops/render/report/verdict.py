@@ -11,6 +11,7 @@ from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.document import Headline, Level
 from traceops.render.report.clean_bill import clean_bill, nothing_else
+from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.cures import evidence_ms, lost_ms, measured_step, rule_cure
 from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
@@ -125,7 +126,13 @@ def _as_recorded(report: Report, first: Finding) -> str:
 
 
 def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
-    """About what recording adds to a step, where that is much of what is left of the step without a finding's cause."""
+    """About what recording adds to a step, where that is much of what is left of the step without a finding's cause.
+
+    Where more time is not judged for that than the finding is about, it is told as such.
+    """
+    unjudged = report.summary.unjudged
+    if unjudged and unjudged[0].rule == HOST_BOUND.id and recording_ms > (first.impact_ms or 0.0):
+        return f" {unjudged_sentence(report)}".rstrip()
     cure, step = rule_cure(report, first), measured_step(report, first)
     if cure is None or step is None or first.rule not in _OF_THE_HOST or recording_ms < _MUCH * cure.then_ms:
         return ""
