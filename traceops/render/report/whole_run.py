@@ -90,9 +90,11 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     ms = ms_text(rows.typical_ms)
-    said = f"{rows.steps} steps without the profiler: the typical one takes {ms} ms"
+    said = f"{rows.steps} steps without the profiler"
     if rows.input_by_turns:
-        said = f"{rows.steps} steps without the profiler, every few of which wait for input: one takes {ms} ms in the mean"
+        said += f", every few of which wait for input: one takes {ms} ms in the mean"
+    else:
+        said += f": the typical one takes {ms} ms"
     if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
         said += (
             f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
