@@ -95,6 +95,14 @@ def test_what_the_device_hides_makes_no_step_long(run):
     assert np.nanmax(took) < 11
 
 
+def test_what_holds_the_device_up_is_told_from_a_wait_for_the_work_of_many(run):
+    """Compiling again for 300 ms, in a span with losses that are printed: those steps were told as long ones too."""
+    log = run([(300.0 if step % 100 == 55 else 2.0, 10.0, step % 10 == 9) for step in range(400)])
+    took = device_ms(log)
+    assert np.flatnonzero(took > 11).tolist() == [55, 155, 255, 355]
+    assert took[[55, 155, 255, 355]] == pytest.approx(260, abs=10)  # five steps of 8 ms were queued
+
+
 def test_steps_under_a_profiler_are_no_part_of_a_span(run):
     log = run([(8.0 if 100 <= step < 104 else 4.0, 1.0, False) for step in range(300)], range(100, 104))
     took = device_ms(log)

@@ -11,9 +11,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _MOST = 0.8  # of the steps: known by the device's own timeline
-_UNEVEN = (
-    0.1  # of a span: from so much more than its usual steps on, those in which the host was long took it
-)
+_UNEVEN = 0.1  # of a span: from so much more than its usual steps on, those that the host held up took it
+_LEAD = 50  # steps before a span, in which the host may have run ahead
+_OFTEN = 0.25  # of single steps: at the start half of them are odd
 
 
 def device_ms(steps: NDArray[np.void]) -> Floats:
@@ -22,7 +22,8 @@ def device_ms(steps: NDArray[np.void]) -> Floats:
     steps: records of `core.step_log`, of one rank, in order. Of a step between two events the device's time is known.
     Of a span of steps between two events their sum is: each takes an equal part. Where the span took longer than so
     many usual steps, the usual part is each one's, and the rest is given to those in which the host took longer than
-    that. The host's times alone would be false where it runs ahead: it waits in one step for the work of many.
+    the work that was queued. The host's times alone would be false where it runs ahead: it waits in one step for the
+    work of many.
     """
     flags = steps["flags"]
     took = steps["device_us"].astype(np.float64) / 1e3
@@ -56,15 +57,29 @@ def is_known(steps: NDArray[np.void], device: Floats) -> bool:
 def _divide(found: Floats, first: Ints, last: Ints, took: Floats, host: Floats, recorded: Mask) -> None:
     """Give each step of the spans its part, in `found`."""
     count = last - first + 1
-    usual = np.median(took / count)
+    usual = float(np.median(took / count))
     single = found[~np.isnan(found) & ~recorded]
     if len(single):  # an event makes a short step longer, and every span may hold an odd step
-        usual = min(usual, np.median(single))
-    longer = np.maximum(host - usual, 0.0)
-    total = np.concatenate([[0.0], np.cumsum(longer)])
-    excess, of_host = took - count * usual, total[last + 1] - total[first]
-    uneven = (excess > _UNEVEN * count * usual) & (of_host > 0)
-    part = np.where(uneven, usual, took / count)
-    share = np.divide(excess, of_host, out=np.zeros_like(excess), where=uneven)
+        usual = min(usual, float(np.quantile(single, _OFTEN)))
+    excess = took - count * usual
+    uneven = excess > _UNEVEN * count * usual
     within = np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
-    found[within] = np.repeat(part, count) + np.repeat(share, count) * longer[within]
+    found[within] = np.repeat(took / count, count)
+    for at in np.flatnonzero(uneven).tolist():
+        begin = max(int(first[at]) - _LEAD, 0)
+        idle = _idle(host[begin : last[at] + 1], usual)[first[at] - begin :]
+        total = float(idle.sum())
+        if total > 0:
+            found[first[at] : last[at] + 1] = usual + idle * (excess[at] / total)
+
+
+def _idle(host: Floats, usual: float) -> Floats:
+    """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own.
+
+    A host that ran ahead may wait in one step for the work of many: nothing idles then. Of a queue's waiting time
+    [Lindley 1952], which begins at 0.
+    """
+    ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
+    queued = ahead - np.minimum.accumulate(ahead)
+    idle: Floats = np.maximum(host - usual - queued[:-1], 0.0)
+    return idle
