@@ -62,43 +62,35 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
         return None
     like = np.zeros(len(numbers), dtype=bool)
     like[timed] = _like_others(step[timed], (garbage.max(axis=0) + compiled.max(axis=0))[timed])
-    run = WholeRun(
-        ranks=tuple(one.rank for one in ranks),
-        numbers=numbers,
-        took_ms=took,
-        timed=timed,
-        like=like,
-        start=(),
-        typical_ms=0.0,
-        total_ms=float(step[timed].sum()),
-        skipped=skipped,
-        looks={one.rank: len(one.samples) for one in ranks},
-        on_device=on_device,
-    )
 
     def divided(like: Mask) -> WholeRun:
         start = _start(timed, like)
-        later = timed & ~start
         typical = float(step[like].mean())
         own = {one.rank: _own(one, like, first) for one in ranks}
         work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
-        shares = (
-            {one.rank: _share(part[row], took[row], later) for row, one in enumerate(ranks)}
-            for part in (garbage, compiled)
-        )
-        found = replace(
-            run,
+
+        def shares(part: Floats) -> dict[int, Share]:
+            return {one.rank: _share(part[row], took[row], timed & ~start) for row, one in enumerate(ranks)}
+
+        found = WholeRun(
+            ranks=tuple(one.rank for one in ranks),
+            numbers=numbers,
+            took_ms=took,
+            timed=timed,
             like=like,
             start=tuple(int(number) for number in numbers[start]),
             typical_ms=typical,
-            garbage=next(shares),
-            compiled=next(shares),
+            total_ms=float(step[timed].sum()),
+            garbage=shares(garbage),
+            compiled=shares(compiled),
+            skipped=skipped,
+            looks={one.rank: len(one.samples) for one in ranks},
+            on_device=on_device,
             host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
             loaders={rank: one for rank, one in work.items() if one is not None},
         )
-        return with_occasions(
-            found, OwnTimes(ranks, found, garbage, compiled, by_calls), timed & ~like & ~start
-        )
+        parts = OwnTimes(ranks, found, garbage, compiled, by_calls)
+        return with_occasions(found, parts, timed & ~like & ~start)
 
     found = divided(like)
     late = _by_turns(found)
