@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.hangs.readers.log_steps import moment_of
 from traceops.report.hang_seen import seen_events, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -126,3 +127,9 @@ def test_a_warning_of_nccl_before_a_training_that_went_on_ended_nothing(told):
     assert hang_sentence(diagnosis).startswith("No rank hangs or fails in what was read")
     failed = told(warned + RAISED + steps(1, 100))
     assert hang_level(failed) == "warning" and "they ended an earlier start at most" in hang_sentence(failed)
+
+
+@pytest.mark.parametrize("head", [b"2026-99-10 10:00:00", b"0000-01-10 10:00:00", b"W9912 10:00:00.123"])
+def test_numbers_that_are_no_date_tell_no_time(head):
+    """`diagnose` ended with a traceback."""
+    assert moment_of(head) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from time import gmtime
 
 from traceops.core.errors import InputError
 from traceops.hangs.evidence import LogEvent, LogKind
-from traceops.hangs.readers.log_steps import Moment, moment_of
+from traceops.hangs.readers.log_steps import Moment, moment_of, seconds_of
 from traceops.hangs.readers.log_times import LogTimes, read_times
 
 _XID = "Xid ("
@@ -151,7 +150,7 @@ def _when(event: LogEvent, like: Moment) -> int | None:
     of_log = 2000 if like[0] == "glog" else _year(like[1])
     year = of_log if match["year"] is None or like[0] == "glog" else int(match["year"])
     month, day = _MONTHS.index(match["month"]) + 1, int(match["day"])
-    return timegm((year, month, day, int(match["h"]), int(match["m"]), int(match["s"])))
+    return seconds_of(year, month, day, int(match["h"]), int(match["m"]), int(match["s"]))
 
 
 def _year(seconds: int) -> int:

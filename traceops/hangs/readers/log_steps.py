@@ -79,10 +79,23 @@ def sightings(block: bytes) -> Iterator[Sighting]:
 def moment_of(head: bytes) -> Moment | None:
     """The time with which a line begins; None without a date in it."""
     if (iso := _ISO.search(head)) is not None:
-        return "iso", timegm(tuple(map(int, iso.groups())))
+        return _moment("iso", *map(int, iso.groups()))
     if (glog := _GLOG.search(head)) is not None:
-        return "glog", timegm((2000, *map(int, glog.groups())))
+        return _moment("glog", 2000, *map(int, glog.groups()))
     return None
+
+
+def _moment(clock: str, *date: int) -> Moment | None:
+    seconds = seconds_of(*date)
+    return None if seconds is None else (clock, seconds)
+
+
+def seconds_of(*date: int) -> int | None:
+    """Year, month, day, hour, minute and second since 1970; None of numbers that are no date."""
+    try:
+        return timegm(date)
+    except ValueError:
+        return None
 
 
 def _line_before(block: bytes, place: int) -> bytes:
