@@ -162,3 +162,15 @@ def test_what_the_launcher_noted_of_a_killed_rank_is_no_word_of_its_own(tmp_path
     (tmp_path / "run.json").write_text(json.dumps({**manifest, "ranks": ranks}))
     (root,) = diagnose(tmp_path).roots
     assert (root.ranks, root.cause) == ((1,), "killed") and root.statement.count("SIGKILL") == 1
+
+
+def test_a_rank_that_crashed_is_why_others_do_not_come_whoever_else_is_silent(tmp_path):
+    """Ranks 2–4 say nothing in a log of 8: 'Ranks 2–5 left no record' was the cause, not what rank 5 raised."""
+    waiting = "".join(timed_out(rank, 30) for rank in (0, 1))
+    (tmp_path / "train.log").write_text(raised(5, "AssertionError: found NaN in loss") + waiting)
+    (root,) = diagnose(tmp_path).roots
+    assert root.ranks == (5,) and root.waiting == (0, 1) and "NaN" in root.statement
+
+    (tmp_path / "train.log").write_text(raised(5, "RuntimeError: Connection reset by peer") + waiting)
+    (root,) = diagnose(tmp_path).roots
+    assert (root.ranks, root.confidence) == ((2, 3, 4, 5), "low")

@@ -75,7 +75,7 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     if root.rule == DIED:
         alike = () if root.tells_waiting else _alike(crash, root.ranks)
         return _died_alike(root, crash.of(alike)) if alike else _died_of(root, crash.of(root.ranks))
-    if root.rule == HOST and root.confidence == "low" and set(root.ranks) <= set(crash.ranks):
+    if root.rule == HOST and root.confidence == "low" and _alone_explains(crash, root):
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
         told = crash_root(crash)
         return replace(
@@ -87,6 +87,11 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
             sequence=root.sequence,
         )
     return root
+
+
+def _alone_explains(crash: Crash, root: Root) -> bool:
+    """Whether the crash of some of the ranks that do not come is why, whoever else of them is silent."""
+    return set(root.ranks) <= set(crash.ranks) or (crash.alone and crash.kind not in LATER)
 
 
 def _alike(crash: Crash, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -112,6 +112,7 @@ class _LogReader:
             return
         self._said = self._said or bool(body.strip() and not body[0].isspace())
         self._attempts.look_for_restart(number, body)
+        self._events.since = self._attempts.begun
         if FATAL in body:
             text = body[body.index(FATAL) :]
             self._frames.of_fatal(rank, self._events.add("error", rank, number, text))
@@ -248,6 +249,8 @@ class _LogReader:
             return
         self._attempts.failed()
         before = self._raised.get(rank)
+        if before is not None and before.event.line <= self._attempts.begun:
+            before = None
         if before is not None and self._is_again(before.event, raised):
             return
         if raised.link == "origin" and before is not None:

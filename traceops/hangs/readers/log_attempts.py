@@ -32,6 +32,7 @@ class Attempts:
         self._killed: list[tuple[int, OpenEvent]] = []
         self._reported = 0  # the line in which a launcher last reported a rank's end
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
+        self.begun = 0  # the line in which torchrun last started the ranks again
         self._head: str | None = None  # the first line
         self._failed = False  # an exception ended something
         self._again: list[int] = []  # lines that are the first one again, behind a failure
@@ -65,6 +66,8 @@ class Attempts:
         """Note where the ranks start again."""
         if any(words in body for words in RESTARTS):
             self._boundaries.append(number)
+            if not any(words in body for words in _SLURM):
+                self.begun = number
         elif self._head is None and body.strip():
             self._head = body
         elif body == self._head:

@@ -46,6 +46,9 @@ class EventList:
         self._first: dict[tuple[LogKind, int | None], list[OpenEvent]] = {}
         self._last: dict[tuple[LogKind, int | None], deque[OpenEvent]] = {}
         self._count = 0
+        self.since = (
+            0  # the line in which the latest attempt began: what it says is no repetition of another's
+        )
 
     def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> OpenEvent:
         """A new event; its text is cut to what a reader needs."""
@@ -73,10 +76,10 @@ class EventList:
                 kept.pop()
 
     def recent(self, kind: LogKind, rank: int | None, wanted: Callable[[LogEvent], bool]) -> OpenEvent | None:
-        """The latest of the kind by the rank that is as wanted."""
+        """The latest of the kind by the rank that is as wanted, in this attempt."""
         for kept in (self._last.get((kind, rank)), self._first.get((kind, rank))):
             for open_event in reversed(kept or ()):
-                if wanted(open_event.event):
+                if open_event.event.line > self.since and wanted(open_event.event):
                     return open_event
         return None
 
