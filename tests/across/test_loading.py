@@ -43,6 +43,21 @@ def test_workers_that_are_behind_load_all_the_time() -> None:
     assert untold is not None and untold.workers is None and untold.times == pytest.approx(2.2)
 
 
+def test_what_may_be_recording_makes_a_range() -> None:
+    """Lightning on an H200: 3 workers were told by the recorded step. Without the profiler the rest takes 10.0 ms."""
+    need = loading_need(rank(ALONE, 50.87, 37.05, 37.05), None, recording_ms=7.49)
+    assert need is not None and (need.workers, need.most_workers) == (3, 7)
+    assert need.workers < 1.1 * 37.05 / 10.0 < need.most_workers
+    workers = loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None, workers=2, recording_ms=10.0)
+    assert workers is not None and (workers.workers, workers.most_workers) == (5, 6)
+    known = loading_need(rank(ALONE, 172.2, 103.6, 103.3), 103.6, step_ms=137.2)
+    assert known is not None and known.workers == known.most_workers == 4
+    no_rest = loading_need(rank(ALONE, 50.0, 37.0, 37.0), None, recording_ms=20.0)
+    assert no_rest is not None and no_rest.most_workers == no_rest.workers, (
+        "nothing is left to tell a most by"
+    )
+
+
 def test_the_replay_decides_what_is_left_of_a_step() -> None:
     need = loading_need(rank(ALONE, 200.0, 160.0, 160.0), 120.0)
     assert need is not None and need.rest_ms == 80.0 and need.workers == 3

@@ -119,7 +119,7 @@ def test_input_late_in_every_few_steps_is_what_the_training_does(tmp_path, worke
         zero[at] = Step(350, stacks={"collate": 300, "forward": 30, "backward": 20})
     run = measured(tmp_path, zero)
     late = 300 / workers
-    assert run.by_turns and run.occasions == ()
+    assert run.by_turns and run.occasions == () and run.in_time_ms == pytest.approx(50, rel=0.03)
     assert run.typical_ms == pytest.approx(50 + late, rel=0.05)
     assert plain_step(run).ms == pytest.approx(run.typical_ms, rel=0.02)
     assert sum(one.ms for one in run.host[0] if one.does == "input") == pytest.approx(late, rel=0.05)

@@ -60,7 +60,7 @@ def test_what_recording_may_take_is_said_beside_the_gain():
     assert 0 < report.summary.recording_ms <= late
     assert "may be recording itself." in verdict(report).sentence
     input_bound = next(found for found in report.findings if found.rule == "TO-I002")
-    assert "6 or more DataLoader workers a rank would keep up" in input_bound.message
+    assert "6 to 7 DataLoader workers a rank would keep up" in input_bound.message
 
 
 def test_a_small_finding_does_not_hide_that_most_of_a_step_is_not_judged(tmp_path):

@@ -22,7 +22,8 @@ class LoadingNeed:
     now: worker processes of the rank's DataLoader, None where only known to be some. load_ms: what one process needs
     for the batches of a step, None where the workers are not counted. rest_ms: the step without waiting for them.
     times: how many times as many processes would do. workers: how many, None where those of now are not counted.
-    cores: that a rank and its workers have, None where not known.
+    cores: that a rank and its workers have, None where not known. most_times, most_workers: the same where all of the
+    rest that may be recording is.
     """
 
     now: int | None
@@ -31,6 +32,8 @@ class LoadingNeed:
     times: float
     workers: int | None
     cores: float | None = None
+    most_times: float = 0.0
+    most_workers: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -39,27 +42,38 @@ class LoadingNeed:
 
 
 def loading_need(
-    times: RankTimes, saved_ms: float | None, workers: int | None = None, cores: float | None = None
+    times: RankTimes,
+    saved_ms: float | None,
+    workers: int | None = None,
+    cores: float | None = None,
+    *,
+    step_ms: float | None = None,
+    recording_ms: float = 0.0,
 ) -> LoadingNeed | None:
     """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it.
 
     saved_ms: what the replay says that a step gains with input in time, None without one. workers: as the run told.
+    step_ms: the step that it is a part of, None for the recorded one. recording_ms: what of the rest may be recording.
     The loaders of a rank without workers take what is recorded; workers that are behind are busy all the time.
     """
-    names, step_ms = " ".join(times.summary.host.input_names), times.step_ms
+    names, step_ms = " ".join(times.summary.host.input_names), times.step_ms if step_ms is None else step_ms
     rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)
     if rest_ms <= 0:
         return None
+    # As much more where the rest is that much shorter.
+    more = rest_ms / (rest_ms - recording_ms) if 0 < recording_ms < rest_ms else 1.0
     if _ALONE.search(names):
         load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
         share = _SPARE * load_ms / rest_ms
-        return LoadingNeed(0, load_ms, rest_ms, share, max(math.ceil(share), 1), cores)
+        need, most = max(math.ceil(share), 1), max(math.ceil(share * more), 1)
+        return LoadingNeed(0, load_ms, rest_ms, share, need, cores, share * more, most)
     if not has_workers(times.summary):
         return None
     share = _SPARE * step_ms / rest_ms
     if not workers:
-        return LoadingNeed(None, None, rest_ms, share, None, cores)
-    return LoadingNeed(workers, workers * step_ms, rest_ms, share, math.ceil(workers * share), cores)
+        return LoadingNeed(None, None, rest_ms, share, None, cores, share * more)
+    need, most = math.ceil(workers * share), math.ceil(workers * share * more)
+    return LoadingNeed(workers, workers * step_ms, rest_ms, share, need, cores, share * more, most)
 
 
 def told_workers(manifest: Mapping[str, Any]) -> int | None:

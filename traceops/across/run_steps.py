@@ -49,8 +49,8 @@ class WholeRun:
     took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
     the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
     compiled: of each rank's time after them. on_device: by the GPU's timeline. loaders: of ranks whose loaders have
-    workers that were looked at. by_turns: input comes late in every few steps, which are all like the others then:
-    the typical step is their mean.
+    workers that were looked at. in_time_ms: where input comes late in every few steps, the mean of the others, ms; the
+    typical step is then the mean of all.
     """
 
     ranks: tuple[int, ...]
@@ -69,7 +69,12 @@ class WholeRun:
     on_device: bool = False
     host: Mapping[int, Sequence[FunctionTime]] = field(default_factory=dict)
     loaders: Mapping[int, LoaderWork] = field(default_factory=dict)
-    by_turns: bool = False
+    in_time_ms: float | None = None
+
+    @property
+    def by_turns(self) -> bool:
+        """Whether input comes late in every few steps, so that the typical step is the mean of all."""
+        return self.in_time_ms is not None
 
     @property
     def typical_steps(self) -> int:

@@ -94,7 +94,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
 
     found = divided(like)
     late = _by_turns(found)
-    return found if late is None else replace(divided(like | late), by_turns=True)
+    return found if late is None else replace(divided(like | late), in_time_ms=found.typical_ms)
 
 
 def _by_turns(run: WholeRun) -> Mask | None:

@@ -12,6 +12,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
+from traceops.rules.idle_input import waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_recording import may_be_all, measured, severity_beyond
@@ -49,8 +50,10 @@ INPUT_BOUND = Rule(
         "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
         "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error. A rank "
         "whose loader's workers mostly have nothing to do, and that waits for a core as long, does not wait for its "
-        "loader. Info where the workers were looked at too seldom to tell. What a rank without workers waits for a "
-        "core in the recorded steps is taken off before the bounds."
+        "loader. Info where the workers were looked at too seldom to tell. A step with input in time keeps what the "
+        "host takes beyond what recording may cost it; where input comes late in every few steps, it takes as long as "
+        "the others. What a rank without workers waits for a core in the recorded steps is taken off before the "
+        "bounds."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
@@ -117,6 +120,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         return kind.rule.not_evaluated("the traces hold no complete step")
     saved, spared = _saved_ms(run, kind), ""
     if kind.rule is INPUT_BOUND:
+        idle = waits_for_input(idle, inputs.whole)
         idle, spared = loading_ranks(inputs, idle, kind.bounds[0])
         if not idle:
             return kind.rule.clear(spared)

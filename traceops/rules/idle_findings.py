@@ -17,7 +17,7 @@ from traceops.core.units import stored
 from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import other_loaders, workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
-from traceops.rules.idle_recording import at_cost, measured, recording_ms
+from traceops.rules.idle_recording import at_cost, measured, recording_ms, within_lateness_ms
 from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
 
@@ -77,9 +77,15 @@ def finding_of(
         evidence += (Evidence("the optimizer's step", stored(took), words.unit("ms"), rank=rank),)
     if kind.bucket == "idle_input":
         said, told = not_by_workers(next_batch(inputs, worst))
-        if not said and not worst.bounded:
-            recording = 0.0 if measured(inputs) else recording_ms(worst.times)
-            said, told = workers_needed(worst.times, saved, inputs.manifest, words, recording)
+        if not said and (not worst.bounded or worst.light or worst.in_time_ms is not None):
+            said, told = workers_needed(
+                worst.times,
+                worst.ms if worst.bounded or saved is None else saved,
+                inputs.manifest,
+                words,
+                step_ms=worst.step_ms,
+                recording_ms=0.0 if measured(inputs) else within_lateness_ms(worst.times),
+            )
         message, evidence = message + said, evidence + told
         said, told = other_loaders(inputs.run, ranks, worst.step_ms)
         message, evidence = message + said, evidence + told
@@ -164,6 +170,11 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs:
         return (
             " That is of a step without the profiler, by the light window; the traces show up to "
             f"{shown.recorded_ms:.2f} of {shown.times.step_ms:.2f} ms."
+        )
+    if worst.in_time_ms is not None:
+        return (
+            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms; a step without the profiler "
+            f"takes {worst.step_ms:.2f} ms, and {worst.in_time_ms:.2f} where input is in time."
         )
     if worst.bounded:
         return (

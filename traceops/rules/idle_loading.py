@@ -16,7 +16,7 @@ from traceops.core.units import ms_text, stored
 OTHER_LOADER = "slowest other loader"  # the evidence that says so
 _AS_SLOW = 0.5  # of the step
 
-_MUCH = 0.2  # of the rest of a step: the profiler's part of it
+_MUCH = 0.2  # more workers where the rest of a step is shorter: told as a range
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
@@ -36,29 +36,44 @@ def workers_needed(
     saved: float | None,
     manifest: Mapping[str, Any],
     words: StepWords,
+    *,
+    step_ms: float | None = None,
     recording_ms: float = 0.0,
 ) -> tuple[str, tuple[Evidence, ...]]:
     """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it.
 
-    recording_ms: about what of the rest of the step may be the profiler's: without it more workers keep up.
+    step_ms: the step that `saved` is of, None for the recorded one. recording_ms: about what of the rest of the step
+    may be the profiler's: without it more workers keep up.
     """
     rank = times.summary.rank
-    need = loading_need(times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
+    need = loading_need(
+        times,
+        saved,
+        told_workers(manifest),
+        cores_of_rank(manifest, rank),
+        step_ms=step_ms,
+        recording_ms=recording_ms,
+    )
     if need is None:
         return "", ()
-    more = " or more" if recording_ms >= _MUCH * need.rest_ms else ""
     rest = Evidence(f"{words.noun} without waiting for input", stored(need.rest_ms), "ms", rank=rank)
     if need.workers is None or need.load_ms is None:
-        said = f" Its DataLoader has workers: {need.times:.1f} times as many{more} would keep up."
+        ratio = f"{need.times:.1f}"
+        if need.most_times >= (1 + _MUCH) * need.times:
+            ratio += f" to {need.most_times:.1f}"
+        said = f" Its DataLoader has workers: {ratio} times as many would keep up."
         return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
     now = f"now {need.now}" if need.now else "now none"
-    workers = f"{need.workers}{more} DataLoader worker{'s' if need.workers > 1 or more else ''} a rank"
+    most = max(need.most_workers or 0, need.workers)
+    count = f"{need.workers}" if most == need.workers else f"{need.workers} to {most}"
+    workers = f"{count} DataLoader worker{'s' if most > 1 else ''} a rank"
     times_ = (
         f"One process needs {need.load_ms:.2f} ms to load what {words.a} takes, the rest of {words.the}"
         if need.now
         else f"The rest of {words.the} takes"  # the rank loads itself, and what it waits for that is said
     )
-    said = f" {times_} {need.rest_ms:.2f} ms: {workers} would keep up ({now})."
+    of_it = "" if most == need.workers else f", of which up to {ms_text(recording_ms)} may be recording"
+    said = f" {times_} {need.rest_ms:.2f} ms{of_it}: {workers} would keep up ({now})."
     if not need.fits:
         said += (
             f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
@@ -66,7 +81,12 @@ def workers_needed(
         )
     cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
     loaded = Evidence(f"loading of {words.a}'s batches by one process", stored(need.load_ms), "ms", rank=rank)
-    return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
+    return said, (
+        loaded,
+        rest,
+        Evidence("workers that keep up", need.workers if most == need.workers else count, rank=rank),
+        *cores,
+    )
 
 
 def other_loaders(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[str, tuple[Evidence, ...]]:

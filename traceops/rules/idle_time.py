@@ -26,6 +26,7 @@ class Idle:
     recorded_ms: float
     light: bool = False  # whether the light window tells how long the device is idle
     wait_ms: float = 0.0
+    in_time_ms: float | None = None  # of input that is late in every few steps: the mean of the others
 
     @property
     def pct(self) -> float:
