@@ -110,6 +110,45 @@ def test_steps_under_a_profiler_are_no_part_of_a_span(run):
     assert np.nanmax(free) < 4.5
 
 
+def spans_of_ten(*sums_ms):
+    """A log whose device times are known of ten steps together each."""
+    log = np.zeros(10 * len(sums_ms) + 1, np.dtype(list(FIELDS)))
+    log["flags"][0] = EVENT
+    log["flags"][10::10], log["device_us"][10::10] = EVENT | SPAN, [1e3 * ms for ms in sums_ms]
+    return log
+
+
+@pytest.mark.parametrize("waits_at", [24, 28])
+def test_a_rank_that_waits_for_a_peer_is_held_up_when_the_peer_is(waits_at):
+    """Rank 1 saves for 100 ms in step 24. Rank 0 is told by its host only when its queue is full, or not at all."""
+    log = spans_of_ten(30, 30, 130, 30)
+    hosts = np.full((2, 41), 3.0)
+    hosts[1, 24] = 103.0
+    hosts[0, waits_at] = 103.0 if waits_at > 24 else 3.0
+    log["host_us"] = 1e3 * hosts[0]
+    took = device_ms(log, hosts)
+    assert took[24] == pytest.approx(103.0) and np.delete(took, [0, 24]) == pytest.approx(3.0)
+
+
+def test_ranks_that_do_not_wait_for_each_other_have_their_own_long_steps():
+    log = spans_of_ten(30, 30, 130, 30)
+    hosts = np.full((2, 41), 3.0)
+    hosts[0, 23], hosts[1, 27] = 103.0, 403.0
+    log["host_us"] = 1e3 * hosts[0]
+    took = device_ms(log, hosts)
+    assert took[23] == pytest.approx(103.0) and np.delete(took, [0, 23]) == pytest.approx(3.0)
+
+
+def test_spans_of_which_most_hold_an_odd_step_tell_the_usual_one():
+    """By their median the usual step had a part of the odd ones."""
+    log = spans_of_ten(30, *[130] * 6, 30, 30)
+    log["host_us"] = 3000
+    odd = list(range(15, 75, 10))
+    log["host_us"][odd] = 103_000
+    took = device_ms(log)
+    assert took[odd] == pytest.approx(103.0) and np.delete(took, [0, *odd]) == pytest.approx(3.0)
+
+
 def test_older_logs_have_the_devices_time_of_each_step_alone():
     log = np.zeros(4, np.dtype(list(FIELDS)))
     log["device_us"] = 0, 10_000, 11_000, 0

@@ -200,6 +200,26 @@ def test_the_devices_timeline_counts_where_it_is_known(tmp_path):
     assert run.on_device and run.occasions == () and run.typical_ms == pytest.approx(50.1, abs=0.1)
 
 
+def test_a_device_that_is_behind_now_and_then_makes_no_step_longer(tmp_path):
+    """Each 20th step has 50 ms of kernels more, and the host bounds steps: 20 % of the run went to 'unlike steps'."""
+    caught_up = {0: 56.0, **dict.fromkeys(range(1, 7), 5.0), 7: 9.0}
+    steps = [usual(12.0, device_ms=caught_up.get(n % 20, 12.0)) for n in range(400)]
+    run = measured(tmp_path, steps)
+    assert not run.on_device and run.occasions == () and run.typical_ms == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("device_ms", [200.0, 275.0, 290.0])
+def test_what_the_host_collects_while_its_device_works_costs_nothing(tmp_path, device_ms):
+    """The collector takes 300 ms of the host in each third step: it was told as 50 % of the time."""
+    steps = []
+    for n in range(300):
+        odd = n % 3 == 2
+        steps.append(usual(320.0 if odd else 140.0, gc_ms=300.0 * odd, device_ms=device_ms if odd else 200.0))
+    run = measured(tmp_path, steps)
+    taken = 100 * (device_ms - 200) / (400 + device_ms)
+    assert run.garbage[0].pct == pytest.approx(taken, abs=0.5) and run.garbage[0].steps == 100
+
+
 def test_too_few_steps_tell_nothing(tmp_path):
     assert measured(tmp_path, noisy(6)) is None
     assert whole_run([]) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,18 +14,23 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _MOST = 0.8  # of the steps: known by the device's own timeline
 _UNEVEN = 0.1  # of a span: from so much more than its usual steps on, those that the host held up took it
+_STEADIER = 0.5  # of what steps take beyond the median one by the device's clock
 _LEAD = 50  # steps before a span, in which the host may have run ahead
-_OFTEN = 0.25  # of single steps: at the start half of them are odd
+_CLOSER = (
+    0.2  # of what a span takes longer: by so much better the own host explains it, where ranks do not wait
+)
+_OFTEN = 0.25  # of single steps and of spans: more than half of them may hold an odd step
 
 
-def device_ms(steps: NDArray[np.void]) -> Floats:
+def device_ms(steps: NDArray[np.void], hosts: Floats | None = None) -> Floats:
     """Each step by the device's clock, ms; NaN where that is not known.
 
-    steps: records of `core.step_log`, of one rank, in order. Of a step between two events the device's time is known.
-    Of a span of steps between two events their sum is: each takes an equal part. Where the span took longer than so
-    many usual steps, the usual part is each one's, and the rest is given to those in which the host took longer than
-    the work that was queued. The host's times alone would be false where it runs ahead: it waits in one step for the
-    work of many.
+    steps: records of `core.step_log`, of one rank, in order. hosts: what they took by the clock of each rank's host,
+    rank by step, ms. Of a step between two events the device's time is known. Of a span of steps between two events
+    their sum is: each takes an equal part. Where the span took longer than so many usual steps, the usual part is each
+    one's, and the rest is given to those in which the host took longer than the work that was queued: this rank's, or
+    that of a rank that this one waits for. The host's times alone would be false where it runs ahead: it waits in one
+    step for the work of many.
     """
     flags = steps["flags"]
     took = steps["device_us"].astype(np.float64) / 1e3
@@ -38,7 +45,9 @@ def device_ms(steps: NDArray[np.void]) -> Floats:
     even = recorded[last + 1] == recorded[first]  # steps under a profiler take longer than those beside them
     first, last = first[even], last[even]
     if len(last):
-        _divide(found, first, last, took[last], steps["host_us"] / 1e3, flags & RECORDED > 0)
+        host = steps["host_us"][None, :] / 1e3
+        clocks = (host,) if hosts is None or len(hosts) < 2 else (hosts, host)
+        _divide(found, first, last, took[last], clocks, flags & RECORDED > 0)
     return found
 
 
@@ -48,16 +57,36 @@ def took_ms(steps: NDArray[np.void], device: Floats | None) -> Floats:
     return host if device is None else np.where(np.isnan(device), host, device)
 
 
+def single(steps: NDArray[np.void]) -> Mask:
+    """Steps between two events: what the device took for each is known of it alone."""
+    return np.asarray((steps["device_us"] > 0) & (steps["flags"] & SPAN == 0))
+
+
+def tells_pace(devices: Floats, hosts: Floats) -> bool:
+    """Whether steps are as long as the device takes. Both of the same steps, rank by step, ms.
+
+    Not where the host is even and the device is not: that is behind now and then, and catches up while it waits for
+    the host. A host that runs ahead is the less even one, for it waits in one step for the work of many.
+    """
+    return _beyond_median(hosts) >= _STEADIER * _beyond_median(devices)
+
+
+def _beyond_median(took: Floats) -> float:
+    return float(np.nansum(np.maximum(took - np.nanmedian(took, axis=1)[:, None], 0.0)))
+
+
 def is_known(steps: NDArray[np.void], device: Floats) -> bool:
     """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside."""
     free = (steps["flags"] & RECORDED == 0)[1:]
     return bool(free.any()) and float((~np.isnan(device[1:][free])).mean()) >= _MOST
 
 
-def _divide(found: Floats, first: Ints, last: Ints, took: Floats, host: Floats, recorded: Mask) -> None:
-    """Give each step of the spans its part, in `found`."""
+def _divide(
+    found: Floats, first: Ints, last: Ints, took: Floats, clocks: Sequence[Floats], recorded: Mask
+) -> None:
+    """Give each step of the spans its part, in `found`. clocks: of all hosts, and of the own."""
     count = last - first + 1
-    usual = float(np.median(took / count))
+    usual = float(np.quantile(took / count, _OFTEN))
     single = found[~np.isnan(found) & ~recorded]
     if len(single):  # an event makes a short step longer, and every span may hold an odd step
         usual = min(usual, float(np.quantile(single, _OFTEN)))
@@ -67,10 +96,22 @@ def _divide(found: Floats, first: Ints, last: Ints, took: Floats, host: Floats, 
     found[within] = np.repeat(took / count, count)
     for at in np.flatnonzero(uneven).tolist():
         begin = max(int(first[at]) - _LEAD, 0)
-        idle = _idle(host[begin : last[at] + 1], usual)[first[at] - begin :]
+        idle, off = np.zeros(count[at]), float("inf")
+        for hosts in clocks:
+            told = _idle(_slowest(hosts[:, begin : last[at] + 1]), usual)[first[at] - begin :]
+            own_off = abs(float(told.sum()) - excess[at]) + _CLOSER * excess[at]
+            if own_off < off:
+                idle, off = told, own_off - _CLOSER * excess[at]
         total = float(idle.sum())
         if total > 0:
             found[first[at] : last[at] + 1] = usual + idle * (excess[at] / total)
+
+
+def _slowest(hosts: Floats) -> Floats:
+    """Each step by the clock of the host that is through with all steps until then last: its peers wait for it."""
+    known = hosts[~np.isnan(hosts).any(axis=1)]
+    through: Floats = known.cumsum(axis=1).max(axis=0, initial=0.0)
+    return np.diff(through, prepend=0.0)
 
 
 def _idle(host: Floats, usual: float) -> Floats:

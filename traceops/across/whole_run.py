@@ -9,7 +9,7 @@ import numpy as np
 
 from traceops.across.occasions import OwnTimes, with_occasions
 from traceops.across.run_steps import Floats, Mask, Share, WholeRun, median_of_ranks
-from traceops.across.step_times import device_ms, is_known, took_ms
+from traceops.across.step_times import device_ms, is_known, single, tells_pace, took_ms
 from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     host_times,
@@ -43,18 +43,26 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
         return None
     numbers = np.arange(first, last)
     shape = (len(ranks), len(numbers))
-    took, garbage, compiled = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
-    recorded = np.zeros(len(numbers), dtype=bool)
-    devices = [device_ms(one.steps) for one in ranks]
-    on_device = all(is_known(one.steps, device) for one, device in zip(ranks, devices, strict=True))
+    hosts, devices = np.full(shape, np.nan), np.full(shape, np.nan)
+    garbage, compiled = np.zeros(shape), np.zeros(shape)
+    recorded, singles = np.zeros(len(numbers), dtype=bool), np.zeros(shape, dtype=bool)
     skipped = 0
-    for row, one in enumerate(ranks):
-        at = slice(one.first - first, one.first - first + len(one.steps))
-        took[row, at] = took_ms(one.steps, devices[row] if on_device else None)
+    places = [slice(one.first - first, one.first - first + len(one.steps)) for one in ranks]
+    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
+        hosts[row, at] = took_ms(one.steps, None)
+        singles[row, at] = single(one.steps)
         garbage[row, at] = one.steps["gc_us"] / 1e3
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
         skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
+    on_device = True
+    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
+        device = device_ms(one.steps, hosts[:, at])
+        on_device &= is_known(one.steps, device)
+        devices[row, at] = took_ms(one.steps, device)
+    alone = ~recorded & (numbers > first)
+    on_device = on_device and tells_pace(devices[:, alone], hosts[:, alone])
+    took = devices if on_device else hosts
     step = median_of_ranks(took)
     timed = ~recorded & ~np.isnan(step)
     timed[0] = False  # it holds the program's start
@@ -70,7 +78,11 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
         work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
 
         def shares(part: Floats) -> dict[int, Share]:
-            return {one.rank: _share(part[row], took[row], timed & ~start) for row, one in enumerate(ranks)}
+            held = timed & ~start
+            return {
+                one.rank: _share(part[row], took[row], held, singles[row] if on_device else None)
+                for row, one in enumerate(ranks)
+            }
 
         found = WholeRun(
             ranks=tuple(one.rank for one in ranks),
@@ -141,8 +153,24 @@ def _like_others(steps: Floats, told: Floats) -> Mask:
     return like if like.sum() >= _LEAST_STEPS else _like_most(steps)
 
 
-def _share(part: Floats, took: Floats, timed: Mask) -> Share:
+def _share(part: Floats, took: Floats, timed: Mask, singles: Mask | None) -> Share:
+    """singles: steps of which the device's own time is known; None where steps are timed by the host."""
     known = timed & ~np.isnan(took)
     whole = float(took[known].sum())
-    felt = int((part[known] >= _FELT * took[known]).sum())
-    return Share(100 * float(part[known].sum()) / whole if whole else 0.0, felt)
+    felt = known & (part >= _FELT * took)
+    shown = 1.0 if singles is None else _shown(part, took, felt, known & singles)
+    return Share(100 * shown * float(part[known].sum()) / whole if whole else 0.0, int(felt.sum()))
+
+
+def _shown(part: Floats, took: Floats, felt: Mask, singles: Mask) -> float:
+    """How much of what a host spends is in the device's steps: nothing where so much is queued meanwhile.
+
+    1 where too few steps tell. What comes at a step's end is in the next one.
+    """
+    behind = felt | np.concatenate([[False], felt[:-1]])
+    at = np.flatnonzero(felt[:-1] & singles[:-1] & singles[1:])
+    without = took[singles & ~behind]
+    if min(len(at), len(without)) < _LEAST_STEPS:
+        return 1.0
+    more = float((took[at] + took[at + 1]).sum()) - 2 * len(at) * float(without.mean())
+    return min(max(more / float(part[at].sum()), 0.0), 1.0)
