@@ -143,3 +143,40 @@ def test_a_start_after_which_another_began_ended_no_job(tmp_path: Path, earlier:
     (tmp_path / later).write_text(RAISED.format("MemoryError"))
     assert [root.cause for root in diagnose(tmp_path).roots] == ["host_memory"]
     assert [root.rule for root in diagnose(tmp_path / earlier).roots] == ["TO-E005"]
+
+
+OF_LOGGERS = (
+    lambda text, trace: {"ts": "2026-11-02T10:00:00Z", "level": "error", "event": text, "exception": trace},
+    lambda text, trace: {
+        "SeverityText": "ERROR",
+        "Body": text,
+        "Attributes": {"exception.stacktrace": trace},
+    },
+    lambda text, trace: {
+        "text": f"10:00:00 | ERROR | {text}\n{trace}",
+        "record": {"level": {"name": "ERROR"}},
+    },
+)
+
+
+@pytest.mark.parametrize("record", OF_LOGGERS, ids=("structlog", "opentelemetry", "loguru"))
+def test_a_traceback_in_a_logger_s_record_is_told(told, record) -> None:
+    """structlog's and loguru's were 'trouble' without a cause, OpenTelemetry's 'no evidence of a hang'."""
+    trace = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in step\nValueError: no {}\n'
+    good = {"ts": "2026-11-02T10:00:00Z", "level": "info", "event": "step", "step": 1, "loss": 2.0}
+    (root,) = told(f"{json.dumps(good)}\n{json.dumps(record('a step failed', trace))}\n").roots
+    assert root.where == "step (train.py:3)" and root.statement.endswith("ValueError: no {}")
+
+
+def test_steps_in_a_logger_s_records_say_that_it_went_on(told) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in step\n    a / b\nValueError: no\n'
+    steps = [
+        json.dumps(
+            {"timestamp": f"2026-11-02T10:{step:02}:00Z", "level": "info", "event": "done", "step": step}
+        )
+        for step in range(1, 50)
+    ]
+    failed = json.dumps(
+        {"timestamp": "2026-11-02T10:05:30Z", "level": "error", "event": "x", "exception": trace}
+    )
+    assert told("\n".join((*steps[:5], failed, *steps[5:])) + "\n").roots == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceops.cli import main
+from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import seen_events
 from traceops.report.hang_text import hang_level, hang_sentence
@@ -128,3 +129,14 @@ def test_what_traceops_wrote_is_no_log(tmp_path: Path, monkeypatch: pytest.Monke
         assert main(["diagnose", ".", "-o", "reports"]) == 0
         assert json.loads((tmp_path / "reports" / "hang.json").read_text())["findings"] == []
     assert diagnose(tmp_path).evidence.files == (str(tmp_path / "job.out"),)
+
+
+def test_what_was_tried_again_before_a_step_went_well(told):
+    """'1 message of trouble' was said of any healthy log in which one connection was refused and tried again."""
+    again = "store: Connection refused, retrying in 2 s (1/5)\n"
+    with pytest.raises(InputError, match="no evidence"):
+        told(f"{again}step 1 loss 2.1\nstep 2 loss 2.0\n")
+    with pytest.raises(InputError, match="no evidence"):
+        told(again + "serving the next request\n" * 60)
+    [event] = seen_events(told(f"{again}step 1 loss 2.1\n{again}{again.replace('1/5', '2/5')}"))[-1:]
+    assert (event.kind, event.line) == ("trouble", 4)

@@ -169,3 +169,25 @@ def test_a_rank_s_own_memory_error_after_the_timeouts_is_their_echo(told) -> Non
     echo = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     (root,) = told(timed_out(0, 2) + echo).roots
     assert root.crash is None and root.ranks == (1,)
+
+
+LIMIT = "slurmstepd: error: *** JOB 44 ON node03 CANCELLED AT 2026-11-02T13:10:00 DUE TO TIME LIMIT ***\n"
+ENDED = (
+    "E1102 10:00:05 140 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 17) local_rank: 3 "
+    "(pid: 812) of binary: python\n"
+)
+
+
+def test_a_rank_that_exits_by_itself_did_not_die_of_a_time_limit_told_elsewhere(tmp_path) -> None:
+    """'Rank 3 died: it ended with exit code 17: … DUE TO TIME LIMIT' joined two files that nothing joins."""
+    (tmp_path / "launcher.log").write_text(ENDED)
+    (tmp_path / "slurm.log").write_text(LIMIT)
+    diagnosis = diagnose(tmp_path)
+    [root] = diagnosis.roots
+    assert root.ranks == (3,) and "LIMIT" not in root.statement and root.crash is None
+    assert any("time limit" in note for note in diagnosis.notes)
+
+    (tmp_path / "slurm.log").unlink()
+    (tmp_path / "launcher.log").write_text(ENDED + LIMIT)
+    [root] = diagnose(tmp_path).roots
+    assert root.ranks == (3,) and "LIMIT" not in root.statement

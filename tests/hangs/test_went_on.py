@@ -82,3 +82,43 @@ def test_a_failure_that_was_outlived_leaves_the_end_to_the_next_one(told) -> Non
     end = RAISED.replace("no answer in it", "the disk is gone")
     (root,) = told(steps(1, 9, LOGGED) + RAISED + steps(9, 40, LOGGED) + end + OF_TORCHRUN).roots
     assert "the disk is gone" in str(root.evidence) and "no answer" not in root.statement
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "I1102 10:03:02 140 torch/distributed/elastic/agent/server/api.py:910] worker group successfully finished",
+        "[2026-11-02 10:00:22,100] [INFO] [launch.py:351:main] Process 8813 exits successfully.",
+        "wandb: Waiting for W&B process to finish... \x1b[32m(success).\x1b[0m",
+        "Job 'raysubmit_1f' succeeded",
+        "======================== 41 passed, 3 skipped in 8.12s =========================",
+        "\x1b[32m== \x1b[32m\x1b[1m41 passed\x1b[0m, \x1b[33m2 warnings\x1b[0m in 8.12s\x1b[0m\x1b[32m ==\x1b[0m",
+        "Ran 2 tests in 0.812s\n\nOK",
+    ],
+)
+def test_a_launcher_or_tests_that_end_well_outlived_what_was_raised(told, end: str) -> None:
+    """An exception that the program caught and logged was its end, though its launcher said that all went well."""
+    text = f"step 1\n{RAISED}step 2\n"
+    assert told(text).roots and told(f"{end}\n{text}").roots
+    diagnosis = told(f"{text}{end}\n")
+    assert diagnosis.roots == ()
+    assert [event.kind for event in diagnosis.evidence.log] == ["outlived"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "=================== 1 failed, 40 passed in 8.12s ===================",
+        "Ran 2 tests in 0.812s\n\nFAILED (errors=1)",
+        f"[2026-11-02 10:00:22,100] [INFO] [launch.py:351:main] Process 8813 exits successfully.\n{OF_TORCHRUN}",
+    ],
+)
+def test_one_that_fails_among_others_that_end_well_is_told(told, end: str) -> None:
+    assert told(f"step 1\n{RAISED}step 2\n{end}\n").roots
+
+
+def test_a_service_of_docker_compose_that_exits_with_0_outlived_its_own_failures(told) -> None:
+    """Another one's good end says nothing of it."""
+    raised = "".join(f"trainer-1  | {line}\n" for line in RAISED.splitlines())
+    assert told(f"{raised}trainer-1 exited with code 0\n").roots == ()
+    assert told(f"{raised}loader-1 exited with code 0\n").roots

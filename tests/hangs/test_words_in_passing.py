@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.readers.log_rules import told_by
 from traceops.hangs.readers.log_suspects import Suspects
 
 PANIC = "Kernel panic - not syncing: Fatal exception in interrupt"
@@ -55,3 +56,31 @@ def test_a_metric_called_error_is_no_trouble(line: str, severe: bool) -> None:
     suspects = Suspects()
     suspects.take(1, None, line)
     assert bool(list(suspects.found())) is severe
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  --oom-retry           on CUDA out of memory, try a smaller batch",
+        "Note: to avoid CUDA out of memory errors, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "Tips: if you see 'CUDA out of memory', lower --batch-size.",
+        "If training stops with No space left on device, clean /ckpt.",
+        "in case of NCCL error set NCCL_DEBUG=INFO",
+    ],
+)
+def test_advice_and_the_help_of_an_option_tell_of_no_failure(line: str) -> None:
+    """'The program ran out of GPU memory' was said of a program that printed its help."""
+    assert told_by(line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. If reserved memory is >> allocated memory try setting it",
+        "could not check if it fits: CUDA out of memory",
+        "-bash: /ckpt/a.pt: No space left on device",
+        "warm-up failed (if enabled) with CUDA error: an illegal memory access was encountered",
+    ],
+)
+def test_what_happened_beside_an_if_is_told(line: str) -> None:
+    assert told_by(line) is not None

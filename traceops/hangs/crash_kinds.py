@@ -73,6 +73,11 @@ _NOT_FINITE = re.compile(
 # More workers at the store than there are ranks: those of an attempt before count too.
 _WORKERS = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
+# What has not happened: 'if you see CUDA out of memory', 'to avoid NCCL errors', '--retry  on CUDA out of memory'.
+_ONLY_SAID = re.compile(
+    r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$"
+)
+_OPTION = re.compile(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 
 def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
@@ -93,12 +98,19 @@ def _too_many(text: str) -> bool:
     return counts is not None and int(counts[2]) > int(counts[1])
 
 
+def only_said(text: str, words: str) -> bool:
+    """Whether a line speaks of what `words` name, and not that it happened: advice, or the help of an option."""
+    before = text[: text.index(words)]
+    return _ONLY_SAID.search(before[-100:]) is not None or _OPTION.match(before) is not None
+
+
 def told_alone(text: str) -> bool:
     """Whether a line by itself tells of a crash."""
     words = [word for word in _ALONE_BY_WORD if word in text]
     if not words or text.lstrip().startswith(_CODE):
         return False
-    return any(wording.is_in(text) for word in words for wording in _ALONE_BY_WORD[word])
+    told = [word for word in words if any(wording.is_in(text) for wording in _ALONE_BY_WORD[word])]
+    return any(not only_said(text, word) for word in told)
 
 
 # Of `ALONE` by their first word: most lines hold none of these, and there are many lines.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
-from traceops.hangs.crash_kinds import LATER, RULE_OF
+from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER, RULE_OF
 from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_line
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
 from traceops.hangs.evidence import Frame, LogEvent
@@ -18,6 +18,7 @@ from traceops.hangs.words import died_alike
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
+_SIGNALS = 128  # exit codes above it are signals
 _LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
 
 
@@ -64,7 +65,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
-    if crash is None and alone and not crashes[0].ranks and root.rule == DIED and root.cause is None:
+    if crash is None and alone and not crashes[0].ranks and _may_be_why(root, crashes[0]):
         return _perhaps_of(root, crashes[0], "Its log tells of one failure: a program")
     if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
         first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
@@ -87,6 +88,15 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
             sequence=root.sequence,
         )
     return root
+
+
+def _may_be_why(root: Root, crash: Crash) -> bool:
+    """Whether a rank may have died of a failure that names none; if it exited by itself, of none from outside."""
+    if root.rule != DIED or root.cause is not None:
+        return False
+    code = next((int(value) for name, value in root.evidence if name == "exit code"), _SIGNALS)
+    told = crash.event.text.rstrip(". ")
+    return crash.kind not in FROM_OUTSIDE or code >= _SIGNALS or told in root.evidence[0][1]
 
 
 def _alone_explains(crash: Crash, root: Root) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from traceops.core.exit_codes import KILLED_BY
 from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER
-from traceops.hangs.crashes import find_crashes, kind_of
+from traceops.hangs.crashes import Crash, find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent, RankProcess
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
@@ -94,8 +94,18 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
         found[rank] = _death(evidence, rank, code, error, gone=False)
     if len(found) == 1 and len(told := find_crashes(evidence.log)) == 1 and not told[0].ranks:
         # One rank ended, and one error was raised that names none.
-        found = {rank: _with_detail(death, told[0].event.text) for rank, death in found.items()}
+        found = {
+            rank: _with_detail(death, told[0].event.text) if _may_end(told[0], exits.get(rank)) else death
+            for rank, death in found.items()
+        }
     return found
+
+
+def _may_end(crash: Crash, ended: LogEvent | None) -> bool:
+    """Whether a failure may be why a rank exited: what others did to the job only if it was told before that."""
+    if crash.kind not in FROM_OUTSIDE or ended is None:
+        return True
+    return crash.event.path == ended.path and crash.event.line < ended.line
 
 
 def _ended_by_slurm(evidence: HangEvidence) -> set[LogEvent]:

@@ -11,8 +11,15 @@ import msgspec
 
 # Where the collectors put the line itself; the first that is there counts.
 _KEYS = ("MESSAGE", "log", "textPayload", "line", "@message", "_raw", "message", "msg")
+# Where structlog, OpenTelemetry and loguru put what a record says, by a key that tells them from a data set: such a
+# record is opened only for its traceback, because its other keys hold steps and levels.
+_OF_LOGGERS = (
+    ("event", ("level", "timestamp", "ts")), ("Body", ("SeverityText",)), ("body", ("severityText",)),
+    ("text", ("record",)),
+)  # fmt: skip
 _AROUND = ("jsonPayload", "_source", "result", "event")  # objects that hold the line
-_TRACES = ("exc_info", "exception", "stack_trace", "stacktrace", "traceback")  # of a program's own logger
+# Of a program's own logger.
+_TRACES = ("exc_info", "exception", "stack_trace", "stacktrace", "traceback", "exception.stacktrace")
 _LEVELS = ("level", "levelname", "severity")
 _OWN_KEYS = ("message", "msg")
 # A line of a document that was printed with a key a line.
@@ -35,7 +42,7 @@ def form_of(block: bytes) -> Form | None:
     if _PRETTY_HEAD.match(block[:80]) is None:
         return None
     first = [line for line in block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT] if line.strip()]
-    if any(_said(line, structured=True) is not None for line in first):
+    if any(_said(line, structured=True) is not None or _is_of_logger(_record(line)) for line in first):
         return "lines"
     lines = block.split(b"\n", 20 * _LOOKED_AT)
     of_collector = any(key in block for key in _KEYS_BESIDE)  # any document may hold a message
@@ -80,20 +87,42 @@ def _plain(number: int, block: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _said(line: bytes, structured: bool) -> str | None:
     """What a record holds of the program's text; None where the line is no such record."""
-    if line.lstrip()[:1] != b"{":
-        return None
-    try:
-        record = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
+    record = _record(line)
+    if _is_of_logger(record):
+        return _traceback(record)
     for name in _AROUND:
         if isinstance(inner := record.get(name), dict) and (said := _message(inner)) is not None:
             return said
     if not structured and any(isinstance(record.get(name), str) for name in _LEVELS):
         return None if any(name in record for name in _OWN_KEYS) else _message(record)
     return _message(record)
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A line that is an object of JSON; empty for all others."""
+    if line.lstrip()[:1] != b"{":
+        return {}
+    try:
+        record = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_of_logger(record: dict[str, Any]) -> bool:
+    return any(
+        isinstance(record.get(key), str) and any(map(record.__contains__, beside))
+        for key, beside in _OF_LOGGERS
+    )
+
+
+def _traceback(record: dict[str, Any]) -> str | None:
+    """What a logger's record says with its traceback; None without one."""
+    attributes = record.get("Attributes", record.get("attributes"))
+    fields = {**attributes, **record} if isinstance(attributes, dict) else record
+    said = [fields.get(key) for key in (*(key for key, _ in _OF_LOGGERS), *_TRACES)]
+    text = "\n".join(one for one in said if isinstance(one, str))
+    return text if "Traceback (most recent call last)" in text else None
 
 
 def _message(record: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from traceops.hangs.readers.log_attempts import FATAL, Attempts
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_failures import Failures
 from traceops.hangs.readers.log_frames import LineFrames
-from traceops.hangs.readers.log_passing import tries_again
+from traceops.hangs.readers.log_passing import Retried, tries_again
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
@@ -81,10 +81,8 @@ class _LogReader:
         self._said = False  # a line that is not indented, and not of a traceback, has come
         self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
-        self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
-        self._retried: list[
-            tuple[int, int | None, str]
-        ] = []  # what failed and is tried again, as the line says
+        self._bare: dict[int | None, tuple[int, str]] = {}  # without a traceback
+        self._retried = Retried()
         self._suspects = Suspects()
         self._failures = Failures()
         self._last = 0  # line
@@ -93,9 +91,7 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if self._lines.is_open:
-            return True
-        if self._thrown is not None or self._attempts.is_open:
+        if self._lines.is_open or self._thrown is not None or self._attempts.is_open:
             return True
         return bool(self._open) or self._frames.is_open
 
@@ -139,9 +135,10 @@ class _LogReader:
         if (late := timed_out_rank(body)) is not None:
             self._timed_out(late, number, body)
         if told is not None and not frames and told.kind in _FAILURES and tries_again(body):
-            if len(self._retried) < _MOST_BARE:
-                self._retried.append((number, rank, body))
+            self._retried.take(number, rank, body)
             return None
+        if told is None:
+            self._retried.look_for_step(body)
         if told is None and self._events.is_empty:
             self._suspects.take(number, rank, body)
             self._failures.take(number, rank, body)
@@ -291,7 +288,7 @@ class _LogReader:
                 self._events.add(kind, speaker, number, text)
             events = self._events.in_order()
         if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
-            for number, rank, text in (*self._retried, *self._suspects.found()):
+            for number, rank, text in (*self._retried.found(self._last), *self._suspects.found()):
                 self._events.add("trouble", rank, number, text)
             for rank, tracebacks in self._tracebacks.items() if self._events.is_empty else ():
                 if (cut := tracebacks.cut_off(self._at_head)) is not None:

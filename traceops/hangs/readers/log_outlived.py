@@ -19,14 +19,26 @@ _SIGHTS = 3  # of steps at different seconds
 _COUNTED: tuple[Scale, ...] = ("steps", "bars", "batches")  # one by one
 _FURTHEST = 2  # counts of a block that matter to what came long before
 _WENT_ON = 50  # lines after an exception that was outlived before: it was outlived again
-# The program's own end, as Hugging Face's Trainer, Lightning, a logger, an editor and Slurm's seff tell of it.
+# The program's own end, as Hugging Face's Trainer, Lightning, a logger, an editor and Slurm's seff tell of it;
+# torchrun, DeepSpeed's launcher, W&B and Ray; pytest and unittest, where all tests passed.
+_COLOUR = rb"(?:\x1b\[[\d;]{0,9}m){0,4}"
 _COMPLETED = re.compile(
     rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
     rb"|\bINFO\b[^\n\r]{0,80}[Tt]raining (?:is )?(?:completed|finished|done)\b"
-    rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)",
+    rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)"
+    rb"|\bworker group successfully finished\b|:main\] Process \d{1,10} exits successfully\b"
+    rb"|\bWaiting for W&B process to finish\.\.\. " + _COLOUR + rb"\(success\)"
+    rb"|\bJob '[\w-]{1,100}' succeeded\b"
+    rb"|== " + _COLOUR + rb"(?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)" + _COLOUR
+    + rb"(?:, )?" + _COLOUR + rb"){1,6} in \d"
+    rb"|\bRan \d{1,6} tests? in [\d.]{1,12}s\r?\n\r?\nOK\b",
     re.MULTILINE,
-)
-_COMPLETED_WORDS = (b"'train_runtime'", b"`Trainer.fit`", b"raining", b"exit code 0")
+)  # fmt: skip
+_COMPLETED_WORDS = (
+    b"'train_runtime'", b"`Trainer.fit`", b"raining", b"exit code 0", b"successfully", b"(success)", b"' succeeded",
+    b" passed", b"\nOK",
+)  # fmt: skip
+_OF_SERVICE = re.compile(rb"([\w.-]{1,100}?) {1,40}\| ")  # docker compose says whose line it is
 _SEVERE = re.compile(rb"\b(?:ERROR|WARNING|CRITICAL)\b|(?:^|\[)[EW]\d{4} \d\d:")
 _HEAD = 200  # bytes of a line in which its time is looked for
 _OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")  # failures that are no echoes of a peer's
@@ -101,7 +113,7 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
             while line < lines[wanted]:
                 at, line = block.index(b"\n", at) + 1, line + 1
             place = _last_piece(block, at)
-            window = _Window(lines[wanted], begin + place, _moment(block, place))
+            window = _Window(lines[wanted], begin + place, _moment(block, place), service=_service(block, at))
             shown = seen or any(sight.place < place for sight in found)
             window.flushes = shown and window.offset < _BUFFER // 2
             windows.append(window)
@@ -109,14 +121,15 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
             wanted += 1
         seen = seen or bool(found)
         if open_windows:
-            completed = _completed(block)
             furthest = _furthest(found)
+            completed = _completed(block)
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
                     window.take(sight, begin if not near else begin + sight.place, number, block)
-                if completed is not None and begin + completed > window.offset:
-                    window.went_on(number + block.count(b"\n", 0, completed))
+                for end in (completed, _exited_well(block, window.service)):
+                    if end is not None and begin + end > window.offset:
+                        window.went_on(number + block.count(b"\n", 0, end))
         begin += len(block)
     return windows, last
 
@@ -165,13 +178,14 @@ class _Window:
     """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
 
     flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that
-    buffers can hold. went_on_at: the line that says otherwise that the program went on.
+    buffers can hold. service: of docker compose. went_on_at: the line that says otherwise that the program went on.
     """
 
     line: int
     offset: int
     moment: Moment | None = None
     flushes: bool = False
+    service: bytes | None = None
     is_far: bool = False
     went_on_at: int | None = None
     close: dict[Scale, _Series] = field(default_factory=dict)
@@ -215,6 +229,20 @@ def _completed(block: bytes) -> int | None:
     if not any(word in block for word in _COMPLETED_WORDS):
         return None
     return max((match.start() for match in _COMPLETED.finditer(block)), default=None)
+
+
+def _service(block: bytes, begin: int) -> bytes | None:
+    """Which service of docker compose a line is of."""
+    match = _OF_SERVICE.match(block, begin)
+    return None if match is None else match[1]
+
+
+def _exited_well(block: bytes, service: bytes | None) -> int | None:
+    """Where docker compose says that the service exited with 0."""
+    if service is None:
+        return None
+    place = block.find(b"\n" + service + b" exited with code 0\n")
+    return None if place < 0 else place + 1
 
 
 def _moment(block: bytes, place: int) -> Moment | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.log_steps import sightings
 from traceops.traces.text_lines import blocks, holds_any, lines
 
 # 'Connection refused, retrying (1/34)', 'out of memory, will retry with batch size 16'; not 'after retrying 5 times'.
@@ -14,6 +16,10 @@ _AGAIN = re.compile(
     r"(?<!after )(?<!not )(?<!stopped )(?<!without )"
     r"\b(?:retrying|trying again|will (?:be )?(?:retry|retried|try again))\b",
     re.IGNORECASE,
+)
+_MOST = 16
+_WENT_ON = (
+    50  # lines of other things: it was tried again with success, or what came of it is told by other lines
 )
 _NOT_READY = "NodeNotReady"
 _NEEDLES = (b"NodeNotReady", b"NodeReady", b"deletion ", b"Ready ")
@@ -28,6 +34,25 @@ _DELETES = re.compile(r"Marking for deletion Pod|\bdeleting pod")
 def tries_again(body: str) -> bool:
     """Whether a line says of what failed that it is tried again: by itself it ended nothing."""
     return _AGAIN.search(body) is not None
+
+
+class Retried:
+    """The last few lines on what failed and is tried again, behind which nothing says that it went well."""
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[int, int | None, str]] = deque(maxlen=_MOST)
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        self._found.append((number, rank, body))
+
+    def look_for_step(self, body: str) -> None:
+        """A step was made: what was tried again before went well."""
+        if self._found and any(sightings(body.encode(errors="replace"))):
+            self._found.clear()
+
+    def found(self, last: int) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text. last: the last line of the log."""
+        return [one for one in self._found if last - one[0] <= _WENT_ON]
 
 
 @dataclass(frozen=True)

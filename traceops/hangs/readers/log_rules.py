@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
-from traceops.hangs.crash_kinds import told_alone
+from traceops.hangs.crash_kinds import only_said, told_alone
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.log_ends import ended, last_words
@@ -139,7 +139,7 @@ def told_by(body: str) -> Told | None:
     if "Xid (" in body and _XID.search(body) is not None:
         return Told("cuda", body, {})
     for kind, needle, exceptions in _SIMPLE:
-        if needle in body and not any(exception in body for exception in exceptions):
+        if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
             return Told(kind, body, {})
     if told_alone(body):
         return Told("error", body, {})
