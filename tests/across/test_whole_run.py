@@ -125,6 +125,40 @@ def test_input_late_in_every_few_steps_is_what_the_training_does(tmp_path, worke
     assert sum(one.ms for one in run.host[0] if one.does == "input") == pytest.approx(late, rel=0.05)
 
 
+def test_late_input_that_nobody_looked_into_counts_in_the_mean(tmp_path):
+    """Two workers, a mean of 50 ms: it was told as 40, and a fifth of the run as what nothing explains."""
+    zero = noisy(200, ms=10.0)
+    for at in range(4, 200, 2):
+        seen = {"collate": 80, "forward": 10} if at % 3 else {}
+        zero[at] = Step(90 + at % 5, stacks=seen)
+    run = measured(tmp_path, zero)
+    assert run.by_turns and run.occasions == () and run.typical_steps == 199
+    assert run.typical_ms == pytest.approx(run.mean_ms)
+
+
+def test_what_takes_far_longer_than_late_input_is_no_part_of_it(tmp_path):
+    zero = noisy(200, ms=10.0)
+    for at in range(4, 200, 3):
+        zero[at] = Step(90 + at % 5, stacks={"collate": 80, "forward": 10})
+    for at in (51, 120):
+        zero[at] = Step(900, stacks={"forward": 900})
+    run = measured(tmp_path, zero)
+    assert run.by_turns and [(one.cause, one.times) for one in run.occasions] == [("unknown", 2)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_steps_behind_a_collective_keep_their_rhythm(tmp_path, ranks):
+    """A checkpoint is long in two steps, the second on the peers: no rhythm was found for those not looked into."""
+    steps = [noisy(400, seed=rank) for rank in range(ranks)]
+    for at in range(49, 399, 50):
+        seen = {"save": 500, "forward": 50} if at not in (149, 299) else {}
+        steps[0][at] = Step(550, stacks=seen)
+        for own in steps[1:]:
+            own[at + 1] = Step(550, stacks={"backward": 550} if seen else {})
+    occasions = measured(tmp_path, *steps).occasions
+    assert [one.cause for one in occasions] == ["checkpoint"]
+
+
 def test_input_late_once_an_epoch_is_no_typical_step(tmp_path):
     zero = noisy(200)
     for at in range(30, 200, 30):

@@ -203,7 +203,10 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
         if cause == "unknown":
             continue
         shown = found if cause != "host" else _of_one_function(found)
-        numbers = sorted({one.at for one in shown})
+        # What comes behind the last collective is in two steps: the first is when it came.
+        steps = {one.at for one in shown}
+        numbers = sorted(at for at in steps if at - 1 not in steps)
+        longest = 2 if len(steps) > len(numbers) else 1
         if len(numbers) < (_RHYTHM if cause != "host" else _RHYTHM_HOST):
             continue
         apart = gcd(*(b - a for a, b in pairwise(numbers)))
@@ -212,7 +215,7 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
         place, ranks = shown[0].place, shown[0].ranks
         kept = []
         for one in by_cause.get("unknown", ()):
-            if (one.at - numbers[0]) % apart == 0:
+            if (one.at - numbers[0]) % apart < longest:
                 found.append(replace(one, place=place, ranks=ranks))
             else:
                 kept.append(one)

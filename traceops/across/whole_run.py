@@ -110,12 +110,20 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
 
 
 def _by_turns(run: WholeRun) -> Mask | None:
-    """The steps for which input comes late, where they are a part of what the training always does."""
-    for one in run.occasions:
-        often = len(one.steps) >= _BY_TURNS * run.timed.sum() and one.times >= _BY_TURNS_TIMES
-        if one.cause == "input" and often and one.share_pct >= _BY_TURNS_PCT:
-            return np.isin(run.numbers, one.steps)
-    return None
+    """The steps for which input comes late, where they are a part of what the training always does.
+
+    Most are looked at seldom or never: steps that nothing was seen in, and that take no longer, are such too.
+    """
+    by_cause = {one.cause: one for one in run.occasions}
+    late, unseen = by_cause.get("input"), by_cause.get("unknown")
+    often = late is not None and len(late.steps) >= _BY_TURNS * run.timed.sum()
+    if late is None or not often or late.times < _BY_TURNS_TIMES or late.share_pct < _BY_TURNS_PCT:
+        return None
+    found = np.isin(run.numbers, late.steps)
+    if unseen is not None and unseen.share_pct <= late.share_pct:
+        longest = float(run.step_ms[found].max())
+        found |= np.isin(run.numbers, unseen.steps) & (run.step_ms <= longest)
+    return found
 
 
 def _start(timed: Mask, like: Mask) -> Mask:
