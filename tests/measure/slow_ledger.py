@@ -117,7 +117,10 @@ def _causes(threads, device, following, start, end):
     earlier = [row["ts"] for row in device if row["launch"] is launch and row["ts"] < begins]
     over = min([over, *earlier])  # the kernels before in a graph show that its launch is over
     host_until = end if start < over and begins - over <= 20_000 else min(max(over, start), end)
-    rest = {"idle_dependency": end - host_until}
+    stream = following[0]["stream"]
+    queued = host_until == start and end - start <= 20_000
+    own = queued and any(row["end"] == start and row["stream"] == stream for row in device)
+    rest = {"idle_gap" if own else "idle_dependency": end - host_until}
     if host_until == start:
         return rest
     loading, blocking = threads[launch["tid"]]

@@ -169,9 +169,19 @@ def test_kernel_launched_after_the_device_ran_dry_waited_for_the_host():
     assert buckets(kernel(9000, 1000, 6000)) == {"compute": 2, "idle_host": 8}
 
 
-def test_kernel_launched_before_the_device_ran_dry_waited_for_a_dependency():
-    for launched in (900, 990):  # it ran dry at 1000, the call takes 10
-        assert buckets(kernel(9000, 1000, launched)) == {"compute": 2, "idle_dependency": 8}
+@pytest.mark.parametrize("launched", [900, 990])  # the device ran dry at 1000, the call takes 10
+def test_kernel_launched_before_the_device_ran_dry_waited_for_a_dependency(launched):
+    assert buckets(kernel(9000, 1000, launched, stream=20)) == {"compute": 2, "idle_dependency": 8}
+    assert buckets(kernel(30_000, 1000, launched)) == {"compute": 2, "idle_dependency": 29}
+
+
+def test_a_kernel_queued_behind_the_one_before_it_waited_for_no_other_stream():
+    """Of a program with one stream 1,770 gaps of 1 to 4 µs were 'dependencies between streams', 0.6 ms a step."""
+    assert buckets(kernel(9000, 1000, 900)) == {"compute": 2, "idle_gap": 8}
+    beside = kernel(0, 1000, 0, stream=20)  # both end as the gap begins
+    assert buckets([*beside, *kernel(9000, 1000, 900)]) == {"compute": 2, "idle_gap": 8}
+    late = kernel(500, 1000, 300, stream=20)  # another stream was busy last
+    assert buckets([*late, *kernel(9000, 1000, 900)]) == {"compute": 2.5, "idle_dependency": 7.5}
 
 
 def test_a_gap_splits_where_the_launch_was_over():
@@ -203,7 +213,7 @@ def test_gaps_between_the_kernels_of_a_graph_are_not_the_hosts():
     """A graph's launch may take longer than its first kernels: they show that it was over for the device."""
     graph = {**call("cudaGraphLaunch", 6000, 9000, correlation=77), "dur": 9000}
     kernels = [kernel(ts, 1000, correlation=77)[0] for ts in (8000, 12_000, 16_000)]
-    assert buckets([graph, *kernels]) == {"compute": 4, "idle_host": 7, "idle_dependency": 6}
+    assert buckets([graph, *kernels]) == {"compute": 4, "idle_host": 7, "idle_gap": 6}
 
 
 def test_kernel_without_a_launch_record_waited_for_nobody_knows_what():

@@ -301,8 +301,8 @@ BUCKETS: Mapping[str, BucketWords] = {
             "Nothing runs; the next kernel had been launched. It waited for an event, another stream, or work that the "
             "trace does not show."
         ),
-        of_rank="dependencies between streams",
-        of_several="dependencies between streams",
+        of_rank="kernels that wait for an event or another stream",
+        of_several="waiting for events or other streams",
         longer="idle: dependency grew",
         shorter="idle: dependency shrank",
     ),
@@ -318,7 +318,10 @@ BUCKETS: Mapping[str, BucketWords] = {
     "idle_gap": BucketWords(
         label="Idle: gaps",
         metric="idle: gaps",
-        definition="Gaps shorter than 1 µs between kernels.",
+        definition=(
+            "Between kernels, the device's own: shorter than 1 µs, or up to 20 µs before one that was queued in the same "
+            "stream."
+        ),
         of_rank="gaps between kernels",
         of_several="gaps between kernels",
         longer="idle: gaps grew",
