@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traceops.core.machine_log import machine_file
-from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE, loader_file
+from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, SKIPPED, STEPS_FILE, loader_file
 
 BEGAN_NS = 1_800_000_000 * 10**9
 TRAIN = "/home/me/train.py"
@@ -59,6 +59,7 @@ class Step:
     compile_ms: float = 0.0
     device_ms: float = 0.0
     recorded: bool = False
+    skipped: bool = False  # by a gradient scaler
     core_wait_ms: float = 0.0
     stacks: dict = field(default_factory=dict)
 
@@ -80,7 +81,7 @@ def write_rank(root: Path, rank: int, steps, extra=(), **told) -> None:
         RECORD.pack(
             round(s.ms * 1e3), round(s.device_ms * 1e3), round(s.gc_ms * 1e3), round(s.compile_ms * 1e3), 0,
             round(s.core_wait_ms * 10),
-            int(s.compile_ms > 0), RECORDED if s.recorded else 0,
+            int(s.compile_ms > 0), RECORDED * s.recorded | SKIPPED * s.skipped,
         )
         for s in steps
     )  # fmt: skip

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 _OPTIMIZERS = "torch.optim.optimizer"
+_SCALER = "torch.amp.grad_scaler"
 _FACTS_AFTER = 1  # step
 _STEPS = 6  # that CUPTI measures
 _MARK_BYTES = 8192 + 17  # of a copy that nobody else makes: it marks where a step ends on the device
@@ -138,10 +139,13 @@ def _facts(torch):
 
 
 class _WhenLoaded(MetaPathFinder):
-    """Hooks the clock to torch's optimizers once they are there."""
+    """Hooks the clock to torch's optimizers, or its gradient scaler, once they are there."""
+
+    def __init__(self, name, hook):
+        self.name, self.hook = name, hook
 
     def find_spec(self, name, path=None, target=None):
-        if name != _OPTIMIZERS:
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)  # of whoever else looks for it too
@@ -149,23 +153,36 @@ class _WhenLoaded(MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            _hook(module)
+            self.hook(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-def _hook(module):
-    clock = _Clock(os.environ["OBSERVED_CLOCK"], int(os.environ.get("OBSERVED_CUPTI", "0")))
-    module.register_optimizer_step_post_hook(clock.ended)
-
-
 def begin():
     """Time the steps of this process: it is a rank."""
-    if _OPTIMIZERS in sys.modules:
-        _hook(sys.modules[_OPTIMIZERS])
-    else:
-        sys.meta_path.insert(0, _WhenLoaded())
+    clock = _Clock(os.environ["OBSERVED_CLOCK"], int(os.environ.get("OBSERVED_CUPTI", "0")))
+
+    def optimizers(module):
+        module.register_optimizer_step_post_hook(clock.ended)
+
+    def scaler(module):
+        """A step whose optimizers it leaves out is a step all the same, as in torch's own count."""
+        update, seen = module.GradScaler.update, [0]
+
+        def ends(*args, **named):
+            update(*args, **named)
+            if clock.steps == seen[0]:
+                clock.ended()
+            seen[0] = clock.steps
+
+        module.GradScaler.update = ends
+
+    for name, hook in ((_OPTIMIZERS, optimizers), (_SCALER, scaler)):
+        if name in sys.modules:
+            hook(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _WhenLoaded(name, hook))
 
 
 def _next_sitecustomize():

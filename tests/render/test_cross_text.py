@@ -27,7 +27,8 @@ def with_checks(*checks: Check):
 def test_path_names_the_rank_whose_work_it_runs_through() -> None:
     assert path_sentence(sample_report()) == (
         "78 % of the path runs through rank 1's computation, 10 % through transfer, "
-        "8 % through rank 0's host, which launches late, 4 % through rank 1's dependencies between streams."
+        "8 % through rank 0's host, which launches late, 4 % through rank 1's kernels that wait for an event or "
+        "another stream."
     )
 
 

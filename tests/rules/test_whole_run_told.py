@@ -18,6 +18,7 @@ from traceops.render import write_report
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
+from traceops.render.report.whole_run import sentence
 from traceops.render.writers.terminal import write_terminal
 from traceops.rules.whole_run import what_was_compiled
 from traceops.traces.observed import Compilation
@@ -124,6 +125,18 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     figure = describe(report).charts["all-steps"]
     marks = next(trace for trace in figure["data"] if trace["name"] == "evaluation")
     assert marks["x"] == list(range(10, 200, 10))
+
+
+def test_steps_that_a_gradient_scaler_left_out_are_told(tmp_path):
+    """An fp16 program trained in 60 of its 70 steps, and only report.json said so."""
+    steps = [usual(50.0, skipped=at in (0, 1, 2, 9)) for at in range(70)]
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    assert report.whole_run.skipped_steps == 4
+    said = "In 4 of all 70 steps the gradient scaler left the optimizer out (inf or NaN)."
+    assert sentence(report.whole_run, report).endswith(said)
+    assert said in terminal_of(report, tmp_path)
+    even_run = observed(run_of(tmp_path / "even"), *[even()] * 4)
+    assert "scaler" not in terminal_of(even_run, tmp_path)
 
 
 def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
@@ -311,7 +324,7 @@ def test_kernels_that_wait_on_a_shared_gpu_are_no_cost_of_the_stranger(tmp_path)
         archive.extractall(tmp_path, filter="data")
     [told] = found(analyze(tmp_path / "shared_gpu"), "TO-W002")
     assert told.cause == "other_process" and told.impact_ms is None
-    assert "nothing of rank 0 runs on it for 26.6 of 33.6 ms while kernels are queued" in told.message
+    assert "nothing of rank 0 runs on it for 25.8 of 33.6 ms while kernels are queued" in told.message
     assert told.message.endswith("cannot be told while both are there.")
 
 

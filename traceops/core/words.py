@@ -319,8 +319,8 @@ BUCKETS: Mapping[str, BucketWords] = {
         label="Idle: gaps",
         metric="idle: gaps",
         definition=(
-            "Between kernels, the device's own: shorter than 1 µs, or up to 20 µs before one that was queued in the same "
-            "stream."
+            "Between kernels, the device's own: shorter than 1 µs, or up to 20 µs before one that was queued in the "
+            "same stream."
         ),
         of_rank="gaps between kernels",
         of_several="gaps between kernels",

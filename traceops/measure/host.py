@@ -21,24 +21,30 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 @dataclass(frozen=True)
 class BlockingCall:
-    """A call that waits for the device, and the operator it was made from ('' outside any)."""
+    """A call that waits for the device, and the operator it was made from ('' outside any).
+
+    usual: how often it comes in one of the rank's typical steps; None in summaries of an earlier traceops.
+    """
 
     call: str
     operator: str
     count: int
     total_ms: float
+    usual: float | None = None
 
 
 @dataclass(frozen=True)
 class ExtraRegion:
     """What the host was in longer, in a step that takes far longer than the rank's others.
 
-    `ms` is its time in that step beyond what it takes in a typical one.
+    `ms` is its time in that step beyond what it takes in a typical one, `first_use_ms` what of that step's time in it
+    goes to calls that load kernels, or create what later calls use.
     """
 
     step: int
     name: str
     ms: float
+    first_use_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,17 +71,17 @@ def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
     return HostTime(
-        blocking=_blocking(host, _inside_steps(events, host.blocking, steps)),
+        blocking=_blocking(host, _inside_steps(events, host.blocking, steps), steps),
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
-        allocating=_blocking(host, _inside_steps(events, host.allocations, steps)),
+        allocating=_blocking(host, _inside_steps(events, host.allocations, steps), steps),
         recorded=_recorded(host, steps),
     )
 
 
-def _blocking(host: HostRows, rows: Int) -> tuple[BlockingCall, ...]:
+def _blocking(host: HostRows, rows: Int, steps: StepBounds) -> tuple[BlockingCall, ...]:
     """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it."""
     if not len(rows):
         return ()
@@ -91,12 +97,15 @@ def _blocking(host: HostRows, rows: Int) -> tuple[BlockingCall, ...]:
     np.add.at(spent, group, events.dur[rows])
     first = np.full(len(values), len(rows))
     np.minimum.at(first, group, np.arange(len(rows)))
+    typical = typical_steps(np.diff(steps.edges))
+    usual = np.bincount(group[typical[_step_of(events, rows, steps)]], minlength=len(values))
     return tuple(
         BlockingCall(
             events.names[values[i, 0]],
             events.names[values[i, 1]] if values[i, 1] >= 0 else "",
             int(count[i]),
             int(spent[i]) / 1e6,
+            int(usual[i]) / max(int(typical.sum()), 1),
         )
         for i in np.lexsort((first, -spent))
     )
@@ -121,18 +130,37 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
     typical = typical_steps(np.diff(steps.edges))
     if typical.all():
         return ()
-    events, rows = host.events, _region_rows(host)
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    rows, step = rows[inside], step[inside]
+    events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
+    step = _step_of(events, rows, steps)
+    uses = _inside_steps(events, host.first_uses, steps)
+    used_in = _step_of(events, uses, steps)
     usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
     found: list[ExtraRegion] = []
     for odd in np.flatnonzero(~typical).tolist():
         more = _totals(events, rows[step == odd]) - usual
         most = np.argsort(-more, kind="stable")[:MOST_EXTRA]
-        number = int(steps.number[odd])
-        found += [ExtraRegion(number, events.names[i], float(more[i]) / 1e6) for i in most if more[i] > 0]
+        number, first = int(steps.number[odd]), _first_use(host, uses[used_in == odd])
+        found += [
+            ExtraRegion(number, events.names[i], float(more[i]) / 1e6, float(first[i]) / 1e6)
+            for i in most
+            if more[i] > 0
+        ]
     return tuple(found)
+
+
+def _first_use(host: HostRows, uses: Int) -> NDArray[np.float64]:
+    """Time in these calls by the name of the outermost operator around them, ns."""
+    events, around = host.events, host.nesting.outermost_around(uses)
+    total = np.zeros(len(events.names))
+    inside = around >= 0
+    np.add.at(total, events.name[host.nesting.rows[around[inside]]], events.dur[uses[inside]])
+    return total
+
+
+def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
+    """The step in which each of these rows began."""
+    step: Int = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    return step
 
 
 def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
@@ -153,8 +181,7 @@ def _recorded(host: HostRows, steps: StepBounds) -> tuple[int, ...]:
 def _in_each(events: Events, rows: Int, steps: StepBounds) -> Int:
     """How many of these rows began in each step."""
     rows = _inside_steps(events, rows, steps)
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
-    counts: Int = np.bincount(step, minlength=len(steps))
+    counts: Int = np.bincount(_step_of(events, rows, steps), minlength=len(steps))
     return counts
 
 

@@ -43,6 +43,9 @@ _BLOCKING = re.compile(
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
+_FIRST_USE = re.compile(
+    r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
+)
 _LAUNCHES = re.compile(
     r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
 )
@@ -113,6 +116,11 @@ class HostRows:
     def allocations(self) -> Int:
         """Calls that take memory of the device from its driver, or give it back."""
         return self._of_name(self.launches, named(self.events, _ALLOCATES))
+
+    @cached_property
+    def first_uses(self) -> Int:
+        """Calls that load kernels, or create what later calls use: they take long once in a process."""
+        return self._of_name(self.launches, named(self.events, _FIRST_USE))
 
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: blocking ones, and launches this long."""

@@ -18,6 +18,7 @@ from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.through_host import THROUGH_HOST
 from traceops.rules.unlike_cores import CAUSE as SHARED_CORES
+from traceops.rules.unlike_start import FIRST_USE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 
@@ -48,7 +49,11 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
     Explains(
-        UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False, (SHARED_CORES, "recompilation", "garbage_collection")
+        UNLIKE_OVER_RUN,
+        None,
+        (UNLIKE_STEPS,),
+        False,
+        (SHARED_CORES, FIRST_USE, "recompilation", "garbage_collection"),
     ),
     Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),

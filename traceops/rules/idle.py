@@ -50,10 +50,9 @@ INPUT_BOUND = Rule(
         "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
         "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error. A rank "
         "whose loader's workers mostly have nothing to do, and that waits for a core as long, does not wait for its "
-        "loader. Info where the workers were looked at too seldom to tell. A step with input in time keeps what the "
-        "host takes beyond what recording may cost it; where input comes late in every few steps, it takes as long as "
-        "the others. What a rank without workers waits for a core in the recorded steps is taken off before the "
-        "bounds."
+        "loader. Info where the workers were looked at too seldom to tell. Where input comes late in every few steps, "
+        "a step with input in time takes as long as the others. What a rank without workers waits for a core in the "
+        "recorded steps is taken off before the bounds."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "

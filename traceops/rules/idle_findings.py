@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,7 @@ from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
 
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
+_MOST_CALLS = 3
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -248,12 +249,14 @@ def stretched(idle: Sequence[Idle]) -> str:
 
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
-    """The calls that block most often."""
+    """The calls that block most often in a typical step."""
     steps = max(len(times.duration), 1)
-    counted: Counter[str] = Counter()
+    counted: dict[str, float] = defaultdict(float)
     for call in times.summary.host.blocking:
-        counted[f"{call.call} in {call.operator}" if call.operator else call.call] += call.count
+        name = f"{call.call} in {call.operator}" if call.operator else call.call
+        counted[name] += call.count / steps if call.usual is None else call.usual
     return tuple(
-        Evidence(what, round(count / steps, 1), words.unit("calls"), rank=times.summary.rank)
-        for what, count in counted.most_common(3)
+        Evidence(what, round(count, 1), words.unit("calls"), rank=times.summary.rank)
+        for what, count in sorted(counted.items(), key=lambda item: -item[1])[:_MOST_CALLS]
+        if count
     )

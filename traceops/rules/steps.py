@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.summary import numbered_steps
-from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
 from traceops.rules.second_kind import second_kind
 from traceops.rules.unlike_cores import CAUSE, held_up
+from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, step_ms
 from traceops.rules.unlike_text import comes, steps_text, takes, the_only
-from traceops.traces.run_manifest import manifest_ranks
+from traceops.rules.unlike_timed import timed_steps
 
 UNLIKE_STEPS = Rule(
     id="TO-T001",
@@ -31,7 +31,9 @@ UNLIKE_STEPS = Rule(
         "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once. From the "
         "second time on, by the share of all timed steps that these take beyond typical ones: warning from 10 %, "
         "error from 30 %. Info too where run.json tells that another optimizer is within some steps only, and these "
-        "come as it does, launch more, and are not longer for the most part by waiting for a rank or for input."
+        "come as it does, launch more, and are not longer for the most part by waiting for a rank or for input. "
+        "A step that is long because something is used for the first time (a communicator starts, kernels are loaded) "
+        "is a remark, and weighs nothing beside the others."
     ),
     advice=(
         "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "
@@ -56,6 +58,12 @@ UNLIKE_STEPS = Rule(
             "garbage_collection",
             "Python's garbage collector runs inside these steps. Call gc.disable() and gc.collect() every few "
             "hundred steps, on all ranks at the same step.",
+        ),
+        (
+            FIRST_USE,
+            "It comes once in a process. Leave it out of what you time: record later steps (--skip-first), or call it "
+            "once before the training. NCCL starts with the first collective of a group, or at once where "
+            "init_process_group gets device_id.",
         ),
         (
             "other_optimizer",
@@ -99,23 +107,10 @@ _DOES = {
     "copy": "copies take longer",
     "other_work": "other work runs",
     "other_optimizer": "another optimizer steps too",
+    FIRST_USE: "what is used for the first time is loaded or set up",
     CAUSE: "",
     "unknown": "",
 }
-
-
-@dataclass(frozen=True)
-class _Timed:
-    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
-
-    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
-    """
-
-    steps: int
-    unlike: int
-    spells: int
-    share_pct: float
-    mean_ms: float
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -126,14 +121,18 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [UNLIKE_STEPS.not_evaluated(f"{len(every)} recorded steps do not show which one is typical")]
     if not run.unlike:
         return [UNLIKE_STEPS.clear(f"all {len(every)} recorded steps take about as long as the typical one")]
-    timed = _timed(run, _unprofiled(inputs))
+    starts = first_uses(run)
+    if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
+        run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))
+    timed = timed_steps(inputs, run, starts)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
-    took = [_duration_ms(run, number) for number in run.unlike]
+    took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, run)
     longer_ms = sum(took) - run.step_ms * len(took)
     held = None if region or cause == "other_work" else held_up(inputs, longer_ms)
     cause = CAUSE if held else cause
-    seen_often = timed.spells > 1
+    once = set(run.unlike) <= set(starts)
+    seen_often = timed.spells > 1 and not once
     alike = _ranks_alike(run, worst, cause)
     other = second_kind(inputs, len(every)) if cause == "other_work" else None
     share = timed.share_pct * (1.0 if other is None else other.left)
@@ -151,18 +150,24 @@ def judge(inputs: Inputs) -> list[Verdict]:
         where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
         message += f" Meanwhile {why} on {where}{shown}."
     message += "" if other is None else other.said
-    message += (
-        f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
-        if seen_often
-        else f" Of {timed.steps} timed steps {the_only(timed.unlike)}: how often {comes(timed.unlike)} "
-        "cannot be said."
-    )
+    if once:
+        message += " That comes once in a process."
+    elif seen_often:
+        message += (
+            f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
+        )
+    else:
+        only, often = the_only(timed.unlike), comes(timed.unlike)
+        message += f" Of {timed.steps} timed steps {only}: how often {often} cannot be said."
     evidence = [
         Evidence("longest step", stored(max(took)), "ms", stored(run.step_ms * 1.5)),
         Evidence("typical step", stored(run.step_ms), "ms"),
-        Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
-        Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
     ]
+    if not once:
+        evidence += [
+            Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
+            Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
+        ]
     impact = stored(share / 100 * timed.mean_ms) if seen_often and cause != "other_optimizer" else None
     if impact is not None:
         evidence.append(Evidence("beyond typical steps", impact, "ms/step"))
@@ -193,44 +198,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
             )
         )
     ]
-
-
-def _unprofiled(inputs: Inputs) -> list[float]:
-    """Steps timed without the profiler, ms: the median over ranks of each. All of them, where the run was observed."""
-    if (whole := inputs.whole) is not None:
-        return [float(ms) for ms in whole.step_ms[whole.timed & ~np.isin(whole.numbers, whole.start)]]
-    series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
-    count = min((len(own) for own in series), default=0)
-    rows = ([own[i] for own in series] for i in range(count))
-    return [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
-
-
-def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
-    """Recorded and unrecorded steps, each against the typical one of its own kind."""
-    numbers = sorted(numbered_steps(times.summary for times in run.ranks))
-    recorded = [_duration_ms(run, number) for number in numbers]
-    like = [number not in run.unlike for number in numbers]
-    more, total = _beyond_usual(recorded, like), sum(recorded)
-    unlike, times = like.count(False), spells([not typical for typical in like])
-    if unprofiled:
-        like = typical_steps(unprofiled).tolist()
-        more, total = more + _beyond_usual(unprofiled, like), total + sum(unprofiled)
-        unlike, times = unlike + like.count(False), times + spells([not typical for typical in like])
-    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled)
-    return _Timed(steps, unlike, times, share, total / steps)
-
-
-def _beyond_usual(steps: list[float], like: list[bool]) -> float:
-    """What the steps that are unlike the others take beyond the mean of those, all together."""
-    usual = [ms for ms, typical in zip(steps, like, strict=True) if typical]
-    mean = float(np.mean(usual)) if usual else 0.0
-    return sum(ms - mean for ms, typical in zip(steps, like, strict=True) if not typical)
-
-
-def _duration_ms(run: CrossRank, number: int) -> float:
-    """A step's duration, ms: the median over the ranks that recorded it."""
-    own = [times.duration[times.summary.step_numbers == number] for times in run.ranks]
-    return float(np.median(np.concatenate(own))) / 1e6
 
 
 def _own_excess_ms(times: RankTimes, unlike: tuple[int, ...]) -> float:
@@ -272,7 +239,7 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     """
     unlike = run.unlike
     growth = _growth(times, unlike)
-    least = _LEAST_PART * sum(_duration_ms(run, number) - run.step_ms for number in unlike)
+    least = _LEAST_PART * sum(step_ms(run, number) - run.step_ms for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     for cause, pattern in _REGIONS:
         known = [one for one in extra if pattern.search(one.name) and one.ms >= least / len(unlike)]
@@ -281,8 +248,12 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
             return cause, (most.name, most.ms)
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
+    first = [one for one in extra if is_first_use(one) and one.ms >= least / len(unlike)]
+    if first:
+        most = max(first, key=lambda one: one.ms)
+        return FIRST_USE, (most.name, most.ms)
     kernels, usual = _kernels(times, unlike)
-    longer = np.mean([_duration_ms(run, number) for number in unlike]) / run.step_ms - 1
+    longer = np.mean([step_ms(run, number) for number in unlike]) / run.step_ms - 1
     if kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual:
         return "other_work", None
     if not times.summary.on_gpu:  # what it computes is the host's time too

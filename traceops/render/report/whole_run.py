@@ -103,7 +103,14 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
-    return f"{said}{': ' + '; '.join(told) if told else ''}."
+    return f"{said}{': ' + '; '.join(told) if told else ''}.{_skipped(rows)}"
+
+
+def _skipped(rows: WholeRunRows) -> str:
+    """That a gradient scaler left steps out, as gradients were inf or NaN: they train nothing."""
+    every = rows.steps + rows.recorded_steps + 1  # the first is not timed
+    said = f" In {rows.skipped_steps} of all {every} steps the gradient scaler left the optimizer out (inf or NaN)."
+    return said if rows.skipped_steps else ""
 
 
 def _but_cores(report: Report) -> str:

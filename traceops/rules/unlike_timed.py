@@ -1,0 +1,63 @@
+"""How much of a run goes to steps unlike the others, over all that were timed (TO-T001)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank
+from traceops.measure.summary import numbered_steps
+from traceops.measure.typical import spells, typical_steps
+from traceops.rules.inputs import Inputs
+from traceops.rules.unlike_start import step_ms
+from traceops.traces.run_manifest import manifest_ranks
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
+
+    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
+    """
+
+    steps: int
+    unlike: int
+    spells: int
+    share_pct: float
+    mean_ms: float
+
+
+def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int]) -> Timed:
+    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out."""
+    every = numbered_steps(times.summary for times in run.ranks)
+    numbers = sorted(number for number in every if number not in but)
+    unprofiled = _unprofiled(inputs)
+    recorded = [step_ms(run, number) for number in numbers]
+    like = [number not in run.unlike for number in numbers]
+    more, total = _beyond_usual(recorded, like), sum(recorded)
+    unlike, times = like.count(False), spells([not typical for typical in like])
+    if unprofiled:
+        like = typical_steps(unprofiled).tolist()
+        more, total = more + _beyond_usual(unprofiled, like), total + sum(unprofiled)
+        unlike, times = unlike + like.count(False), times + spells([not typical for typical in like])
+    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled)
+    return Timed(steps, unlike, times, share, total / steps if steps else 0.0)
+
+
+def _unprofiled(inputs: Inputs) -> list[float]:
+    """Steps timed without the profiler, ms: the median over ranks of each. All of them, where the run was observed."""
+    if (whole := inputs.whole) is not None:
+        return [float(ms) for ms in whole.step_ms[whole.timed & ~np.isin(whole.numbers, whole.start)]]
+    series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
+    count = min((len(own) for own in series), default=0)
+    rows = ([own[i] for own in series] for i in range(count))
+    return [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+
+
+def _beyond_usual(steps: list[float], like: list[bool]) -> float:
+    """What the steps that are unlike the others take beyond the mean of those, all together."""
+    usual = [ms for ms, typical in zip(steps, like, strict=True) if typical]
+    mean = float(np.mean(usual)) if usual else 0.0
+    return sum(ms - mean for ms, typical in zip(steps, like, strict=True) if not typical)
