@@ -13,6 +13,8 @@ from field_fourth_logs import FOURTH_LOGS
 from field_input import Input
 from field_later import LATER
 from field_logs import LOGS
+from field_ninth import NINTH
+from field_ninth_fine import NINTH_FINE
 from field_odd_traces import ODD_TRACES
 from field_seventh import SEVENTH
 from field_sixth import SIXTH
@@ -25,5 +27,5 @@ from field_traces import TRACES
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK)
+SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK, *NINTH, *NINTH_FINE)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

@@ -20,7 +20,7 @@ import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,12 +36,14 @@ _SHOWN = 150
 
 @dataclass(frozen=True)
 class Scored:
-    """What was said of one input. said: the verdict in short; why: what makes it wrong."""
+    """What was said of one input. said: the verdict in short; why: what makes it wrong; named: whether the first
+    sentence names the root, None where that is not judged."""
 
     input: Input
     outcome: Outcome
     said: str = ""
     why: str = ""
+    named: bool | None = None
 
 
 def score(one: Input, output: str) -> Scored:
@@ -65,6 +67,11 @@ def verdict(output: str) -> str:
     lines = output.splitlines()
     first = next((i for i, line in enumerate(lines) if line[:1] and line[:1] in _MARKS), 0)
     return " ".join(" ".join(lines[first:]).split())
+
+
+def first_sentence(said: str) -> str:
+    """The verdict without what stands behind its first finding, or behind its line on what cannot be told."""
+    return re.split(r"\[TO-|Read:|Not evaluated:|→", said, maxsplit=1)[0]
 
 
 def files_of(one: Input, folder: Path, fetch: bool) -> list[Path] | None:
@@ -108,6 +115,7 @@ def markdown(scored: Iterable[Scored]) -> str:
     for row in rows:
         where = f"{row.input.name}: {row.input.origin.partition('@')[0]}"
         outcome = f"**wrong**: {row.why}" if row.outcome == "wrong" else row.outcome
+        outcome += " (root not named)" if row.named is False else ""
         cells = [row.input.kind, where, row.input.truth, _short(row.said), outcome]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, "", *totals(rows)])
@@ -126,12 +134,20 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Sixth day", [row for row in rows if row.input.day == 6]),
         ("Seventh day", [row for row in rows if row.input.day == 7]),
         ("Eighth day", [row for row in rows if row.input.day == 8]),
+        ("Ninth day", [row for row in rows if row.input.day == 9]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
         parts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
         told.append(f"{name}: {len(some)} inputs of {len({row.input.kind for row in some})} kinds: {parts}.")
+    judged = [row for row in rows if row.named is not None]
+    if judged:
+        told.append(f"The first sentence names the root: {sum(map(_named, judged))} of {len(judged)}.")
     return told
+
+
+def _named(row: Scored) -> bool:
+    return row.named is True
 
 
 def _short(said: str) -> str:
@@ -170,7 +186,9 @@ def main() -> int:
             if files is None:
                 scored.append(Scored(one, "not at hand"))
                 continue
-            scored.append(score(one, run(one, files, Path(reports))))
+            output = run(one, files, Path(reports))
+            named = re.search(one.root, first_sentence(verdict(output))) is not None if one.root else None
+            scored.append(replace(score(one, output), named=named))
             if args.pandas:
                 steps, unlike = differences(one, files, Path(reports))
                 traces, compared, differing = traces + (steps > 0), compared + steps, differing + unlike

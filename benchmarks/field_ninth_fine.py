@@ -1,0 +1,86 @@
+"""Healthy logs of a ninth day, a sample by rules (docs/field.md)."""
+
+from __future__ import annotations
+
+from field_input import FINE, NO_EVIDENCE, Input
+
+# fmt: off
+NINTH_FINE: tuple[Input, ...] = (
+    Input("deepspeed5779", FINE, "diagnose",
+        "deepspeedai/DeepSpeed#5779", "log.txt",
+        "7313a35543da8a027862a2021a5c5b69e7c51aac7a7d2f0c3bd14604b3088da8",
+        (
+            "DeepSpeed's loss scaler halves the scale of fp16 eight times and skips those steps: OVERFLOW; "
+            "nothing failed"
+        ),
+        right=NO_EVIDENCE, never="✖|▲", held=True, day=9),
+    Input("musubi294", FINE, "diagnose",
+        "kohya-ss/musubi-tuner#294", "log.txt",
+        "4d2404417c0cdc16cb1f79316257778a4dc58fccb28261c84792208b4b9211d9",
+        "a training in its 15th of 16 epochs; W&B ignores a value whose step is too small; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("vllm30958", FINE, "diagnose",
+        "vllm-project/vllm#30958", "log.txt",
+        "f2f124005aeb0a2cdbbdf01c5e21e91248690178ea39d0c11a90ba73c44b6719",
+        (
+            "vLLM looks for platforms and finds CUDA; the modules of the others are missing; nothing failed in "
+            "these lines"
+        ),
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("sglang17413", FINE, "diagnose",
+        "sgl-project/sglang#17413", "log.txt",
+        "643d7657d63ab7a504622e9c5b9ba43bc026eb098d12771e2e528f6e1fa68889",
+        "SGLang's server starts on 8 GPUs with a RuntimeWarning of Python; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", held=True, day=9),
+    Input("gptneo7", FINE, "diagnose",
+        "dredwardhyde/gpt-neo-fine-tuning-example#7", "log.txt",
+        "7d9a0e45cfd1732135b178ba781abf3d8a968ee3975a88cfd040c5213779dfdf",
+        "DeepSpeed halves the scale of fp16 in the first steps: OVERFLOW; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("proxmox2047", FINE, "diagnose",
+        "community-scripts/ProxmoxVED#2047", "log.txt",
+        "40234ae7abc3af0e37aa920e818dd8338cfbd38f38bdc63e2ec9a5a16e638a44",
+        "vLLM's server starts under systemd and warns of variables it does not know; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", held=True, day=9),
+    Input("deepspeed3742", FINE, "diagnose",
+        "deepspeedai/DeepSpeed#3742", "log.txt",
+        "5fc6b1e85c10aa6dd44de048928679f1825031b0bbf674ae190ede6666e7a25a",
+        "DeepSpeed trains: 0 iterations skipped, 0 with NaN; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("r9700x4", FINE, "diagnose",
+        "kyuz0/amd-r9700-vllm-toolboxes#4", "log.txt",
+        "416770df0257caaedda7540dd17ebfec5f1416b8bfefbe2769c0e7752a478170",
+        "vLLM's server starts on AMD GPUs, with a warning of sampling parameters; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("torchserve3343", FINE, "diagnose",
+        "pytorch/serve#3343", "log.txt",
+        "10b449a05e848648bcb5796fd88a7415c4d06f444d2d151bb6a7fabde3f6424a",
+        "TorchServe starts; a worker's pid is not there yet; nothing failed",
+        right=NO_EVIDENCE, never="✖|▲", held=True, day=9),
+    Input("darma", FINE, "diagnose",
+        "Darmasus/Darma@795ea94c1eed7d47f92b1e52192d5a9f5246ba26", "logs/train.out",
+        "f4c46129e01a33ef9d25d09ea9b0cb94020dd36d49f8442a48c32aa4c4c3c340",
+        "a training of 40 epochs, which its own limit of time ends after a checkpoint",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("crackmorph", FINE, "diagnose",
+        "Skye412/CrackMorphFormer@bb414198cf48cd7d6dbebf1d9ea327cfc4e669bc", "train_output.log",
+        "0244d5dedcb516a92690e7b36df585271b00fe6094ea64425d56817a1f1929f5",
+        "the end of a training, progress bars over each other, to epoch 60 of 60; the last 200 kB of the file",
+        right=NO_EVIDENCE, never="✖|▲", held=True, day=9),
+    Input("captioning", FINE, "diagnose",
+        "3ZadeSSG/Automatic-Image-Captioning@5d58ba9bea972999317d4620b2780298562d2aa1", "training_log.txt",
+        "e06f6862c0bb613837dfc0a975485b7fafc7ee00ef9570e83adef331028cbe01",
+        "the end of a training to its last step (12942 of 12942); the last 200 kB of the file",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("semembed", FINE, "diagnose",
+        "JaeL17/high-level-semantics-embedding-model@2a33fe56ab3b6c0b08fc2a870bda2f71a5032a36", "logs/train_log.txt",
+        "aba335d043e18d92763097eb5f72a2d651dfb431f196fe11c36b2e3e652bad19",
+        "four epochs of a training, to the end",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+    Input("spliceai", FINE, "diagnose",
+        "khoa-yelo/SpliceAI@58505dba7f9d4addc0d343b903ebfec48aef1bc4", "outputs/train.log",
+        "0cbc0e239a93a6815c24222320593d8ad44816576f885a20e473c359d9c46144",
+        "a training on a GPU, 27 of 200 epochs; the log ends there without a word",
+        right=NO_EVIDENCE, never="✖|▲", day=9),
+)
+# fmt: on
