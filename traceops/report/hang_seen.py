@@ -10,6 +10,8 @@ from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 
 _MOST_LINES = 8
+# What a launcher says and does once something else has failed.
+_AFTERWARDS = ("closing signal", "ChildFailedError")
 
 
 def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
@@ -66,6 +68,17 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
         (same[0], tuple(sorted({event.rank for event in same if event.rank is not None})))
         for same in groups.values()
     ]
+
+
+def most_telling(events: Sequence[LogEvent]) -> LogEvent:
+    """The first line that is not what follows from another's end; the first of all where each is."""
+    return next((event for event in events if not _follows(event)), events[0])
+
+
+def _follows(event: LogEvent) -> bool:
+    return event.kind in ("connection", "monitor", "exit") or any(
+        words in event.text for words in _AFTERWARDS
+    )
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, str]]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import textwrap
+from pathlib import Path
 
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
 from traceops.core.units import size_range_text
 from traceops.hangs.carried_words import carried_text
+from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import is_warning, seen_events, timed_out
+from traceops.report.hang_seen import is_warning, most_telling, seen_events, timed_out
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
+
+_MOST_QUOTED = 240  # characters of a line
 
 
 def hang_level(diagnosis: Diagnosis) -> Severity:
@@ -196,7 +201,9 @@ def _nobody(diagnosis: Diagnosis) -> str:
         return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."
     if seen:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        return f"{lines} of trouble, but no cause is told: see them below. Read: {read_text(diagnosis)}."
+        below = ("", "; the other is below", "; the others are below")[min(len(seen), 3) - 1]
+        quoted = quoted_line(diagnosis, most_telling(seen))
+        return f"{lines} of trouble, but no cause is told: {quoted}{below}. Read: {read_text(diagnosis)}."
     unknown = unknown_ranks(diagnosis)
     text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
@@ -205,6 +212,14 @@ def _nobody(diagnosis: Diagnosis) -> str:
         which = "it" if ranks_in(unknown) == 1 else "one of them"
         text += f" Nothing is known of {who_runs(unknown)}: {which} may be what the others wait for."
     return text
+
+
+def quoted_line(diagnosis: Diagnosis, event: LogEvent) -> str:
+    """'train.log:52 says “Invocation of collective_rpc method failed” (rank 3)'."""
+    path = shown_path(diagnosis, event.path)
+    where = Path(path).name if len(diagnosis.evidence.files) == 1 else path
+    of = "" if event.rank is None else f" (rank {event.rank})"
+    return f"{where}:{event.line} says “{textwrap.shorten(event.text, _MOST_QUOTED, placeholder=' …')}”{of}"
 
 
 def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:

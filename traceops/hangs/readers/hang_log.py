@@ -9,14 +9,11 @@ from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.log_attempts import FATAL, Attempts
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
-from traceops.hangs.readers.log_failures import Failures
 from traceops.hangs.readers.log_frames import LineFrames
-from traceops.hangs.readers.log_passing import Retried, tries_again
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_stalls import timed_out_rank
-from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import (
     NOT_THE_CAUSE,
     SURVIVED,
@@ -26,6 +23,7 @@ from traceops.hangs.readers.log_tracebacks import (
     is_frame,
     operation_in,
 )
+from traceops.hangs.readers.log_unexplained import Unexplained
 from traceops.hangs.readers.logical_lines import LogicalLines
 from traceops.hangs.readers.relevant_lines import relevant_lines
 
@@ -38,7 +36,6 @@ _TERMINATE = "terminate called after throwing an instance of "
 _WHAT = "what():"
 _ECHOES = ("watchdog thread terminated with exception", "what():")
 _MOST_BARE = 16
-_FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
@@ -81,10 +78,8 @@ class _LogReader:
         self._said = False  # a line that is not indented, and not of a traceback, has come
         self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
-        self._bare: dict[int | None, tuple[int, str]] = {}  # without a traceback
-        self._retried = Retried()
-        self._suspects = Suspects()
-        self._failures = Failures()
+        self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
+        self._unexplained = Unexplained()
         self._last = 0  # line
         self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
 
@@ -134,14 +129,12 @@ class _LogReader:
         told = told_by(body)
         if (late := timed_out_rank(body)) is not None:
             self._timed_out(late, number, body)
-        if told is not None and not frames and told.kind in _FAILURES and tries_again(body):
-            self._retried.take(number, rank, body)
+        if told is not None and not frames and self._unexplained.survived(told.kind, number, rank, body):
             return None
         if told is None:
-            self._retried.look_for_step(body)
+            self._unexplained.look_for_step(body)
         if told is None and self._events.is_empty:
-            self._suspects.take(number, rank, body)
-            self._failures.take(number, rank, body)
+            self._unexplained.take(number, rank, body)
         bare = bare_exception(body) if told is None else None
         if bare is not None and not bare.startswith(NOT_THE_CAUSE):
             before = self._bare.get(rank)
@@ -242,7 +235,7 @@ class _LogReader:
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
-            self._failures.raised(raised.line, rank, raised.text)
+            self._unexplained.failures.raised(raised.line, rank, raised.text)
             return
         self._attempts.failed()
         before = self._raised.get(rank)
@@ -286,14 +279,5 @@ class _LogReader:
                 kind: LogKind = "error" if self._last - number <= _WENT_ON else "trouble"
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
-            events = self._events.in_order()
-        if all(event.kind == "trouble" for event in events):  # nothing that a rule knows is not nothing
-            for number, rank, text in (*self._retried.found(self._last), *self._suspects.found()):
-                self._events.add("trouble", rank, number, text)
-            for rank, tracebacks in self._tracebacks.items() if self._events.is_empty else ():
-                if (cut := tracebacks.cut_off(self._at_head)) is not None:
-                    self._events.add("trouble", rank, *cut)
-            for number, rank, text in self._failures.found() if self._events.is_empty else ():
-                self._events.add("trouble", rank, number, text)
-            events = self._events.in_order()
-        return self._attempts.latest(events)
+        self._unexplained.add_to(self._events, self._tracebacks.items(), self._at_head, self._last)
+        return self._attempts.latest(self._events.in_order())

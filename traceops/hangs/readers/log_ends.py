@@ -171,6 +171,11 @@ def last_words(body: str) -> str:
     return said if len(said) <= _MOST_SHOWN else f"… {said[-_MOST_SHOWN:].partition(' ')[2].strip()}"
 
 
+def in_short(body: str) -> str:
+    """A line; of a long one the end, before which the whole command stands."""
+    return body if len(body) <= 2 * _MOST_SHOWN else last_words(body)
+
+
 def _code(match: re.Match[str]) -> int:
     """The exit code as Python has it: negative for a signal, which a shell adds to 128."""
     groups = match.groupdict()

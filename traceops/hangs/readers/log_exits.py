@@ -10,7 +10,9 @@ from traceops.core.exit_codes import reported_codes, signal_name
 
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7}) \(pid: (\d{1,10})\)")
+_FAILED = re.compile(
+    r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)"
+)
 _CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
 _SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
@@ -92,7 +94,8 @@ def _failed(number: int, body: str) -> Exit | None:
     if "exitcode: " in body and (match := _FAILED.search(body)) is not None:
         code, local = int(match[1]), int(match[2])
         text = f"torchrun: local rank {local} {_ended(code)}"
-        return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[3]))
+        pid = None if match[3] is None else int(match[3])  # the line may be cut behind the rank
+        return Exit(number, (local,), code, text, root=True, sure=False, pid=pid)
     if "exitcode " in body and (match := _CHILD.search(body)) is not None:  # torch 1.9
         code, local = int(match[3]), int(match[2])
         text = f"torchrun: local rank {local} {_ended(code)}"

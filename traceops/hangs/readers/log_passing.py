@@ -21,6 +21,8 @@ _MOST = 16
 _WENT_ON = (
     50  # lines of other things: it was tried again with success, or what came of it is told by other lines
 )
+# fairseq's 'WARNING: ran out of memory with exception: …', behind a time or a bar: a batch was left out.
+_WARNING = re.compile(r"[\s|\d:.,T\[-]{0,40}WARN(?:ING)?\b[\s|\]:]")
 _NOT_READY = "NodeNotReady"
 _NEEDLES = (b"NodeNotReady", b"NodeReady", b"deletion ", b"Ready ")
 _NODE = re.compile(r"\bNode (\S{1,253}) (?:status is|event)|\bnode/(\S{1,253})")
@@ -53,6 +55,11 @@ class Retried:
     def found(self, last: int) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text. last: the last line of the log."""
         return [one for one in self._found if last - one[0] <= _WENT_ON]
+
+
+def only_warned(body: str) -> bool:
+    """Whether a line calls itself a warning: its program went on."""
+    return _WARNING.match(body) is not None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.crash_kinds import only_said, told_alone
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
-from traceops.hangs.readers.log_ends import ended, last_words
+from traceops.hangs.readers.log_ends import ended, in_short, last_words
 from traceops.hangs.readers.log_stalls import NEEDLES as STALL_NEEDLES
 from traceops.hangs.readers.log_stalls import stalled_ranks
 
@@ -146,7 +146,7 @@ def told_by(body: str) -> Told | None:
     end = ended(body)
     if end is None:
         return None
-    return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", body, {})
+    return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", in_short(body), {})
 
 
 # What Ray says of a process that ended, and does not know why.
@@ -156,7 +156,7 @@ OF_RAY = (
     "Raylet is terminated: ip=",
 )
 _TRIES_AGAIN = ("Retrying (Retry(",)  # urllib3
-# In this order: the first that is in the line says what it is.
+# The first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("mismatch", "Received data size doesn't match expected size", ()),  # gloo
     ("memory", "CUDA out of memory", ()),

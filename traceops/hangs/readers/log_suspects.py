@@ -48,6 +48,11 @@ _DRAWN = re.compile(
 )
 # Lines of one traceback, each with a level in front, or drawn: the first of them is enough.
 _PIECE = re.compile(r'\] {3,40}\S|\] \s{0,4}File "|\^{4}|^[│╭]')
+_PIECE_FRAME = re.compile(
+    r'\] {0,8}File "(?P<file>[^"]{1,200}", line \d{1,9}), in (?P<name>[\w<>.]{1,100})'
+    r"|│ (?P<of>\S.{0,150}?:\d{1,9}) in (?P<named>[\w<>.]{1,100})\s"
+)
+_HEAD = "Traceback (most recent call last):"
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
@@ -106,10 +111,18 @@ class Suspects:
             return
         if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
             if _PIECE.search(body[:_SEARCHED]) is not None:
-                alike = ""
-            else:
-                alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
+                self._take_piece(number, rank, body)
+                return
+            alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
             self._found.setdefault(alike, (number, rank, body.strip()))
+
+    def _take_piece(self, number: int, rank: int | None, body: str) -> None:
+        """Of a traceback whose lines each have a level, or a box, around them: its innermost frame."""
+        at, who, _ = self._found.setdefault("", (number, rank, body.strip()))
+        if (frame := _PIECE_FRAME.search(body[: 2 * _SEARCHED])) is not None and who == rank:
+            inside = frame["name"] or frame["named"]
+            place = (frame["file"] or frame["of"]).replace('", line ', ":")
+            self._found[""] = at, who, f"{_HEAD} … {inside} ({place}) …"
 
     def found(self) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from traceops.hangs.evidence import Frame
+from traceops.hangs.stack_activity import is_own
 
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
@@ -124,8 +126,8 @@ class Tracebacks:
         if not self._open.frames:
             return None if self._open.headless else (self._open.line, f"{_START} …")
         if self._open.headless:
-            return None if self._open.line != at_head else (at_head, f"… {self._open.frames[-1]} …")
-        return self._open.line, f"{_START} … {self._open.frames[-1]} …"
+            return None if self._open.line != at_head else (at_head, _inside(self._open.frames))
+        return self._open.line, f"{_START} {_inside(self._open.frames)}"
 
     def _begin(self, number: int, body: str, found: int) -> None:
         before = body[:found]
@@ -160,11 +162,17 @@ class Tracebacks:
         ):  # a line of something else, or torn
             self.dropped = True
             if open_.headless and self._torn is None:
-                self._torn = open_.line, f"… {open_.frames[-1]} …"
+                self._torn = open_.line, _inside(open_.frames)
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
+
+
+def _inside(frames: Sequence[Frame]) -> str:
+    """The innermost line of the program's own, and the innermost of all."""
+    own = next((frame for frame in reversed(frames) if is_own(frame)), frames[-1])
+    return f"… {own} … {frames[-1]} …" if own != frames[-1] else f"… {own} …"
 
 
 def _is_torn(line: str) -> bool:

@@ -87,10 +87,14 @@ def describe_summary(
         blocks.append(text(f"{stall}. {read}" if stall else read))
         if unknown := unknown_ranks(diagnosis):
             blocks.append(text(f"Nothing is known of {who_runs(unknown, 12)}."))
-    else:
-        for rule, reason in diagnosis.not_evaluated.items():
-            blocks.append(text(f"Not evaluated: {rule}, {reason}", look="soft", indent=(0, 2)))
     blocks += _seen(diagnosis)
+    if not diagnosis.roots:
+        reasons: dict[str, list[str]] = {}
+        for rule, reason in diagnosis.not_evaluated.items():
+            reasons.setdefault(reason, []).append(rule)
+        for reason, rules in reasons.items():
+            said = f"Not evaluated: {', '.join(sorted(rules))}, {reason}"
+            blocks.append(text(said, look="soft", indent=(0, 2)))
     blocks += _remarks(diagnosis)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
@@ -138,9 +142,12 @@ def _ranks(diagnosis: Diagnosis) -> TableBlock:
 def _seen(diagnosis: Diagnosis) -> Iterator[Block]:
     """What logs tell of trouble besides the causes, and what would decide where there is none."""
     also = "Also seen" if diagnosis.roots else "Seen"
+    sentence = "" if diagnosis.roots else hang_sentence(diagnosis)
     for event, said_by in seen_lines(diagnosis):
         by = f"{said_by}: " if said_by else ""
         said = textwrap.shorten(event.text, _MOST_SEEN, placeholder=" …")
+        if f":{event.line} says “{said}”" in sentence:
+            continue
         yield text(f"{also}: {shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
     if left := seen_left_out(diagnosis):
         yield text(f"… and {left} more messages in hang.json", look="soft")

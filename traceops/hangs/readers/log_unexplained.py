@@ -1,0 +1,68 @@
+"""Lines of a log that tell of trouble and name no cause: shown where nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from traceops.hangs.evidence import LogKind
+from traceops.hangs.readers.log_events import EventList
+from traceops.hangs.readers.log_failures import Failures
+from traceops.hangs.readers.log_passing import Retried, only_warned, tries_again
+from traceops.hangs.readers.log_suspects import Suspects
+from traceops.hangs.readers.log_tracebacks import Tracebacks
+
+_FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
+_WAITS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
+
+
+class Unexplained:
+    """What failed and is tried again, what a program only warns of, and lines that say so in their own words."""
+
+    def __init__(self) -> None:
+        self._retried = Retried()
+        self._warned = Retried()  # memory that ran out
+        self._suspects = Suspects()
+        self.failures = Failures()
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        """A line that no rule knows."""
+        self._suspects.take(number, rank, body)
+        self.failures.take(number, rank, body)
+
+    def survived(self, kind: LogKind, number: int, rank: int | None, body: str) -> bool:
+        """Whether a failure ended nothing by itself, as its own line says."""
+        if kind in _FAILURES and tries_again(body):
+            self._retried.take(number, rank, body)
+            return True
+        if kind == "memory" and only_warned(body):
+            self._warned.take(number, rank, body)
+            return True
+        return False
+
+    def look_for_step(self, body: str) -> None:
+        """A step was made: what failed before went well."""
+        self._retried.look_for_step(body)
+        self._warned.look_for_step(body)
+
+    def add_to(
+        self,
+        events: EventList,
+        tracebacks: Iterable[tuple[int | None, Tracebacks]],
+        at_head: int | None,
+        last: int,
+    ) -> None:
+        """Nothing that a rule knows is not nothing. last: the last line of the log."""
+        told = events.in_order()
+        waits = [event.line for event in told if event.kind in _WAITS]
+        for number, rank, text in self._warned.found(waits[0]) if waits else ():
+            events.add("memory", rank, number, text)  # a rank that leaves a batch out makes the others wait
+        if any(event.kind != "trouble" for event in told):
+            return
+        lines = [*self._retried.found(last), *self._suspects.found()]
+        if not (told or lines):
+            cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
+            lines = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+        if not (told or lines):
+            lines = list(self.failures.found())
+        for number, rank, text in (*lines, *self._warned.found(last)):
+            events.add("trouble", rank, number, text)
