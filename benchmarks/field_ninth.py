@@ -113,7 +113,7 @@ NINTH: tuple[Input, ...] = (
             "in a traceback that is cut off"
         ),
         right="out of (GPU )?memory|[Tt]raceback", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|✖",
         root="fairseq-train|load_entry_point|out of (GPU )?memory", day=9),
     Input("habana10", OTHER_LOG, "diagnose",
         "HabanaAI/Model-References#10", "log.txt",
@@ -137,7 +137,7 @@ NINTH: tuple[Input, ...] = (
         "563ad671e1647bcf400ad8caa1a2e0272a9716b1f3b013622cda7b3d98fe59f8",
         "a traceback of Lightning's command line, its frames not indented; its error is cut off",
         right="[Tt]raceback|lightning", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|✖",
         root=r"lightning|click|core\.py|ctx\.invoke", held=True, day=9),
     Input("ray26136", CRASH, "diagnose",
         "ray-project/ray#26136", "log.txt",
@@ -167,7 +167,7 @@ NINTH: tuple[Input, ...] = (
             "of words"
         ),
         right=r"#4\b",
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|Ranks 0, 4",
         root=r"#4\b", held=True, day=9),
     Input("rocm2494", OTHER_LOG, "diagnose",
         "ROCm/legacy-rocm-build#2494", "log.txt",

@@ -47,7 +47,7 @@ _COUNTED = re.compile(
     r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
 )
 _NAMED = re.compile(
-    r"^FAILED \S{1,300}::\S|^\S{1,300}\.py FAILED\s{0,8}$"  # pytest; the head of torchrun's report
+    r"^FAILED \S{1,300}::\S|^\S{1,300}\.\w{1,60} FAILED\s{0,8}$"  # pytest; the head of torchrun's report
     # torchrun ends the others; Hydra of MPICH, Intel and MVAPICH; Python's launcher on Windows.
     r"|\bSending process \d{1,10} closing signal SIG(?:TERM|KILL)\b"
     r"|\bBAD TERMINATION OF ONE OF YOUR\b|\bfailed to create process\b"

@@ -14,8 +14,7 @@ from traceops.hangs.readers.log_ends import ended, in_short, last_words
 from traceops.hangs.readers.log_stalls import NEEDLES as STALL_NEEDLES
 from traceops.hangs.readers.log_stalls import stalled_ranks
 
-# As torch's watchdog writes operations -> as its flight recorder does.
-OPERATIONS = {
+OPERATIONS = {  # as torch's watchdog writes them -> as its flight recorder does
     "BROADCAST": "broadcast",
     "ALLREDUCE": "all_reduce",
     "ALLREDUCE_COALESCED": "allreduce_coalesced",
@@ -110,7 +109,8 @@ def told_by(body: str) -> Told | None:
         work = WORK.search(body)
         if work is not None:
             return Told("timeout", body, _operation(work))
-        if "WorkNCCL(" in body and " ran for " in body and (told := _LOOSE_WORK.search(body)) is not None:
+        cut = " ran for " in body or "Watchdog caught" in body  # or it is of another torch
+        if "WorkNCCL(" in body and cut and (told := _LOOSE_WORK.search(body)) is not None:
             number = _SEQUENCE.search(body)
             fields: ToldFields = {"op": canonical_op(told["op"])}
             if number is not None:

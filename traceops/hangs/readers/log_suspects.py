@@ -37,6 +37,7 @@ _ANYWHERE = re.compile(
     # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
     r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
     r"|\*ERROR\* ring \S{1,40} timeout\b"
+    r"|\b(?:amdgpu|habanalabs|i915|xe)(?: [\w:.]{1,20})?: (?:[\w ]{1,40}: )?error\b"
     # The stack of what torch's watchdog of collectives raised, without the words before it.
     r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
     r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
@@ -105,8 +106,14 @@ class Suspects:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int | None, str]] = {}
+        self._unfinished: str | None = None  # a message that ends in a colon: its object is on the next line
 
     def take(self, number: int, rank: int | None, body: str) -> None:
+        if self._unfinished is not None and body.strip():
+            at, who, said = self._found[self._unfinished]
+            if who == rank and number - at == 1:
+                self._found[self._unfinished] = at, who, f"{said} {body.strip()[:_SEARCHED]}"
+            self._unfinished = None
         if len(self._found) >= _MOST or not _is_severe(body[:_SEARCHED]):
             return
         if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
@@ -114,6 +121,8 @@ class Suspects:
                 self._take_piece(number, rank, body)
                 return
             alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
+            if alike not in self._found and body.rstrip().endswith(":"):
+                self._unfinished = alike
             self._found.setdefault(alike, (number, rank, body.strip()))
 
     def _take_piece(self, number: int, rank: int | None, body: str) -> None:

@@ -12,7 +12,7 @@ from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import is_own
 
 _START = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
+_FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in(?: (.{1,1000}))?)?$')
 _FATAL_FRAME = re.compile(r'^ {1,2}File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _TORN = 'File "'  # a frame whose line is cut, where all lines stood indented
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -77,6 +77,7 @@ class _OpenTraceback:
     headless: bool = False  # without its first line: only what looks like an exception ends it
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
     shifted: bool = False
+    flat: bool = False  # the last line is a frame without its spaces, so its line of code has none either
     length: int = 0
 
 
@@ -153,6 +154,10 @@ class Tracebacks:
             open_.shifted = match is not None
         if match is not None:
             open_.frames.append(Frame(match[3] or "<module>", match[1], int(match[2])))
+            open_.flat = not line[0].isspace()
+            return None
+        if open_.flat and not _ends_headless(line.strip()):
+            open_.flat = False
             return None
         if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN) or _is_torn(line.strip()):
             return None

@@ -17,6 +17,7 @@ _LABEL = re.compile(
     r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)"
 )
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
+_BEGUN = re.compile(r"Work[A-Z]{1,5}CCL\(SeqNum=\d{1,18}, OpType=\w{1,40},")  # its end is cut off
 _TORN = re.compile(r"timeout:(?: W(?:o(?:r(?:k[A-Z]{0,5}\(?)?)?)?)?\s{0,8}$")
 _MEMORY = "out of memory. Tried to allocate"
 _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
@@ -126,8 +127,10 @@ def _joined(parts: list[str]) -> str:
     spaced = " ".join(parts)
     if len(parts) < 2 or _TIMEOUT[1] not in spaced.replace(" ", "") or WORK.search(spaced) is not None:
         return spaced
-    for glue in product((" ", ""), repeat=len(parts) - 1):
-        text = parts[0] + "".join(space + part for space, part in zip(glue, parts[1:], strict=True))
-        if WORK.search(text) is not None:
-            return text
-    return spaced
+    ways = [
+        parts[0] + "".join(space + part for space, part in zip(glue, parts[1:], strict=True))
+        for glue in product((" ", ""), repeat=len(parts) - 1)
+    ]
+    whole = (text for text in ways if WORK.search(text) is not None)
+    begun = (text for text in ways if _BEGUN.search(text) is not None)
+    return next(whole, None) or next(begun, spaced)
