@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from field_inputs import INPUTS  # noqa: E402
-from field_score import Scored, files_of, markdown, score, totals, verdict  # noqa: E402
+from field_score import Scored, files_of, first_sentence, markdown, score, totals, verdict  # noqa: E402
 
 STARVES = "x: 1 ranks\n▲ Rank 0 waits for its host to launch kernels for 3 ms of each 5 ms step (TO-I001).\n"
 ONE = replace(
@@ -83,3 +83,12 @@ def test_a_file_that_is_not_the_one_that_was_judged_is_not_scored(tmp_path):
     assert files_of(here, tmp_path, fetch=False) == [path]
     path.write_bytes(b"[]")
     assert files_of(here, tmp_path, fetch=False) is None
+
+
+def test_what_the_first_sentence_names_is_counted_where_it_is_judged():
+    said = verdict("▲ 1 message of trouble: “it failed”. Read: 1 log.\nNot evaluated: TO-H001, x\n")
+    assert first_sentence(said) == "▲ 1 message of trouble: “it failed”. "
+    assert first_sentence("✖ Rank 3 died. [TO-H004, error] exit code: 1") == "✖ Rank 3 died. "
+    rows = [Scored(ONE, "right", named=named) for named in (True, False, None)]
+    assert totals(rows)[-1] == "The first sentence names the root: 1 of 2."
+    assert markdown(rows).count("(root not named)") == 1
