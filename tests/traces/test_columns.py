@@ -13,6 +13,7 @@ from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
 
 from traceops.traces.collective import parse_ranks
+from traceops.traces.columns import native_columns
 from traceops.traces.kineto import load_trace
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
@@ -275,3 +276,21 @@ def assert_same_events(one, other):
     assert one.comm == other.comm
     for column in ("index", "ts", "dur", "stream"):
         assert getattr(one, column).dtype == np.int64
+
+
+def test_copies_keep_their_bytes_where_operators_have_shapes_and_kernels_a_grid(load):
+    text = document(
+        [
+            event("Memcpy HtoD", "gpu_memcpy", args='{"bytes": 4096, "stream": 7}'),
+            event("gemm", args='{"bytes": 8, "grid": [2,1,1]}'),
+            event("aten::mm", "cpu_op", args='{"grid": [1,1,1], "Input Dims": [[3]], "bytes": 9}'),
+        ]
+    )
+    events = load(text).events
+    assert [events.shapes[at] for at in events.shape] == ["4096", "[2,1,1]", "[[3]]"]
+
+
+def test_a_scanner_compiled_of_another_version_is_not_used(monkeypatch):
+    _native = pytest.importorskip("traceops.traces._native")
+    monkeypatch.setattr(_native, "LAYOUT", 1)
+    assert native_columns(False) is None

@@ -32,6 +32,7 @@ NASTY = [
     b'"pid": 1.0', b'"pid": true', b'"cat": null', b'"cat": "python_function"', b'"cat": "Trac\\u0065"',
     b'"c\\u0061t": "kernel"', b'"name": 5', b'"Collective name": "x"', b'"Collective name": null',
     b'"In msg nelems": "12"', b'"Input Dims": [[1 ,2]]', b'"Input Dims": null',
+    b'"bytes": 64', b'"bytes": [64]', b'"grid": [1, 2, 3]',
     b'"Process Group Ranks": "[0, 1, ...]"', b'"stream": 1e3', b'"correlation": "a"', b"[" * 70 + b"]" * 70,
     b'{"a":' * 20 + b"1" + b"}" * 20, b'"' + b"k" * 300 + b'"',
 ]  # fmt: skip

@@ -57,7 +57,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     blocks = _blocks(events, rows, group, len(values)) if activity.on_gpu else np.full(len(values), -1)
     longest = np.zeros(len(values), dtype=np.int64)
     at = np.flatnonzero(dur == high[group])[::-1]  # of several the first
-    longest[group[at]] = events.shape[rows[at]]
+    longest[group[at]] = np.where(kinds[at] == MEMORY, -1, events.shape[rows[at]])
     order = np.argsort(-total, kind="stable")
     shapes = (*events.shapes, "")
     return tuple(

@@ -3,6 +3,7 @@ from typing import Any
 MORE: int
 ODD: int
 CLOSED: int
+LAYOUT: int
 
 class Columns:
     rows: int

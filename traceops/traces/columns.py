@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation")  # int64
 NARROW = ("name", "cat", "shape")  # int32, numbers of strings
+_LAYOUT = 2  # what the columns hold, as native/events.h has it
 
 Array = NDArray[Any]
 
@@ -75,11 +76,13 @@ def dtype_of(column: str) -> type[np.int64] | type[np.int32]:
 
 
 def native_columns(exact: bool) -> _native.Columns | None:
-    """Columns of the compiled scanner; None where it was not built or TRACEOPS_NATIVE=0 forbids it."""
+    """Columns of the compiled scanner; None where TRACEOPS_NATIVE=0 forbids it, or it was not built of this version."""
     if os.environ.get("TRACEOPS_NATIVE") == "0":
         return None
     try:
         from traceops.traces import _native
     except ImportError:
+        return None
+    if getattr(_native, "LAYOUT", 1) != _LAYOUT:
         return None
     return _native.Columns(exact)

@@ -10,6 +10,7 @@ import msgspec
 from traceops.traces.times import to_float
 
 _ABSENT = msgspec.Raw(b"")
+_SHAPES = ("Input Dims", "grid", "bytes")
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -20,6 +21,7 @@ class _Args(msgspec.Struct, gc=False):
     correlation: int | None = None
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
+    size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
     op: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
     elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
@@ -79,7 +81,7 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
                 msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
             )
     args = value.get("args")
-    if isinstance(args, dict) and (given := [key for key in ("Input Dims", "grid") if key in args]):
+    if isinstance(args, dict) and (given := [key for key in _SHAPES if key in args]):
         raw = _raw_dims(text)
         value["args"] = {**args, **{key: raw.get(key, _dumped(args[key])) for key in given}}
     try:
@@ -91,6 +93,7 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
 class _OnlyDims(msgspec.Struct):
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
+    size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
 
 
 class _OnlyArgs(msgspec.Struct):
@@ -98,12 +101,12 @@ class _OnlyArgs(msgspec.Struct):
 
 
 def _raw_dims(text: str) -> dict[str, msgspec.Raw]:
-    """The JSON of "Input Dims" and "grid" as the file has it, as far as it can be told."""
+    """The JSON of _SHAPES as the file has it, as far as it can be told."""
     try:
         args = msgspec.json.decode(text, type=_OnlyArgs).args
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return {key: raw for key, raw in (("Input Dims", args.dims), ("grid", args.grid)) if raw}
+    return {key: raw for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size), strict=True) if raw}
 
 
 def _dumped(dims: Any) -> msgspec.Raw:

@@ -146,7 +146,9 @@ class EventColumns:
             "name": [names[e.name] for e in events],
             "cat": [cats[e.cat or ""] for e in events],
             "shape": [
-                -1 if (a := e.args) is None or not (dims := a.dims or a.grid) else shapes[bytes(dims)]
+                -1
+                if (a := e.args) is None or not (dims := a.dims or a.grid or a.size)
+                else shapes[bytes(dims)]
                 for e in events
             ],
         }

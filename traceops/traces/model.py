@@ -47,10 +47,12 @@ class Events:
     tid: Int
     stream: Int
     correlation: Int
-    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has neither input shapes nor a grid
+    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has neither input shapes nor a grid nor bytes
     names: tuple[str, ...]
     cats: tuple[str, ...]
-    shapes: tuple[str, ...]  # an operator's input shapes or a kernel's grid, as the file writes them
+    shapes: tuple[
+        str, ...
+    ]  # an operator's input shapes, a kernel's grid or a copy's bytes, as the file writes them
     comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
 
     def __len__(self) -> int:

@@ -6,9 +6,13 @@
 
 #define LONGEST_NS ((int64_t)1 << 56) /* as kineto.py has it */
 
+/* What the column `shape` takes of an event's arguments: the last of these that it has. */
+typedef enum { NO_SHAPE, BYTES, GRID, DIMS } Shape;
+
 typedef struct {
     Quoted phase, name, cat;
-    Text dims, dims_end; /* the JSON of "Input Dims", NULL if there is none */
+    Text dims, dims_end; /* the JSON of it, NULL if there is none */
+    Shape shape;
     Time ts, dur;
     int64_t pid, tid, stream, correlation;
     int collective;
@@ -40,6 +44,7 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
     int last;
     event->stream = event->correlation = -1;
     event->dims = NULL;
+    event->shape = NO_SHAPE;
     event->collective = 0;
     if (*p == 'n')
         return read_null(p, end, why);
@@ -63,7 +68,9 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
         } else {
             p = value_end(p, end, why);
-            if (p != NULL && (IS("Input Dims") || (IS("grid") && event->dims == NULL))) {
+            Shape shape = IS("Input Dims") ? DIMS : IS("grid") ? GRID : IS("bytes") ? BYTES : NO_SHAPE;
+            if (p != NULL && shape >= event->shape && shape != NO_SHAPE) {
+                event->shape = shape;
                 event->dims = value;
                 event->dims_end = p;
             }

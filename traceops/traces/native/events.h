@@ -5,6 +5,8 @@
 #include "json.h"
 #include "strings.h"
 
+#define LAYOUT 2 /* of the columns: counted up where they hold something else; columns.py takes this one only */
+
 enum { INDEX, TS, DUR, PID, TID, STREAM, CORRELATION, WIDE_COLUMNS };      /* int64 */
 enum { NAME, CAT, SHAPE, NARROW_COLUMNS };                                 /* int32, into `strings` */
 

@@ -280,7 +280,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     Py_INCREF(&columns_type);
     if (PyModule_AddObject(self, "Columns", (PyObject *)&columns_type) < 0 ||
         PyModule_AddIntConstant(self, "MORE", MORE) < 0 || PyModule_AddIntConstant(self, "ODD", ODD) < 0 ||
-        PyModule_AddIntConstant(self, "CLOSED", CLOSED) < 0)
+        PyModule_AddIntConstant(self, "CLOSED", CLOSED) < 0 || PyModule_AddIntConstant(self, "LAYOUT", LAYOUT) < 0)
         Py_CLEAR(self);
     return self;
 }
