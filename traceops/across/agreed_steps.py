@@ -11,6 +11,7 @@ import numpy as np
 from traceops.across.match import match_collectives
 from traceops.core.arrays import Int
 from traceops.measure.backward import BackwardSync
+from traceops.measure.copies import RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
@@ -116,6 +117,7 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         inventory=_inventory(summary.inventory),
         host=replace(summary.host, extra=()),
         backward=_backward(summary.backward),
+        copies=None if summary.copies is None else _copies(summary.copies),
         steps_by="window",
         step_mark="",
     )
@@ -150,6 +152,11 @@ def _inventory(inventory: RankInventory) -> RankInventory:
         step_bytes=inventory.step_bytes.sum(keepdims=True) if known else np.array([-1]),
         step_blocking=inventory.step_blocking.sum(keepdims=True),
     )
+
+
+def _copies(copies: RankCopies) -> RankCopies:
+    kinds = tuple(replace(kind, exposed_ns=kind.exposed_ns.sum(keepdims=True)) for kind in copies.kinds)
+    return replace(copies, kinds=kinds, sync_ns=copies.sync_ns.sum(keepdims=True))
 
 
 def _backward(backward: BackwardSync) -> BackwardSync:

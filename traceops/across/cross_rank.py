@@ -12,6 +12,7 @@ from traceops.across.arrivals import without_late_ends
 from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.charged import ChargedWaiting, charged_waiting
 from traceops.across.clocks import ClockAlignment, align_clocks
+from traceops.across.copies import ExposedCopies, exposed_copies, predict_copies
 from traceops.across.experts import Experts, find_experts
 from traceops.across.first_meeting import without_first_meetings
 from traceops.across.inference import Passes, measure_passes
@@ -115,6 +116,7 @@ class CrossRank:
     experts: tuple[Experts, ...] = ()
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
     loading_ms: Mapping[int, float] = field(default_factory=dict)  # by rank: what loader_paces says
+    copies: tuple[ExposedCopies, ...] | None = None  # None where summaries of an earlier traceops do not tell
     own_gpus: bool | None = None  # whether each rank has a GPU to itself, None where that is not known
 
     @property
@@ -259,7 +261,11 @@ def measure_across(
         own_gpus=own_gpus,
     )
     of_ranks = {own.summary.rank: own.typical for own in times}
-    run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks))
+    run = replace(
+        run,
+        bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks),
+        copies=exposed_copies(ranks, of_ranks, device, fabric),
+    )
     if run.unit == "step":
         run = replace(run, loading_ms=dict(loading_ms or {}))
     if graph is None or lateness is None:
@@ -284,7 +290,7 @@ def measure_across(
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms, pace)
-    what_if = what_if.with_more(predict_roles(graph, roles))
+    what_if = what_if.with_more([*predict_roles(graph, roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return replace(
         run,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from traceops.fabric.host_link import LANE_GBS
 from traceops.fabric.model import Gpu, Machine, Path, PathKind
 
 # What NCCL takes one NVLink to carry one way, by its physical rate, GB/s [NCCL, graph/topo.h]. Of NVLink 5 it is what
@@ -14,7 +15,6 @@ _AS_NCCL_COUNTS = {50.0: 20.0, 25.0: 20.0, 20.0: 18.0, 14.0625: 12.0}
 _LEAST_GBS = 18.0  # of one NVLink where nothing tells its rate
 _LEAST_BRIDGED_GBS = 12.0  # up to so many links they may be the bridge of a workstation's card
 _BRIDGED_LINKS = 4
-_PCIE_LANE_GBS = {1: 0.2, 2: 0.4, 3: 0.75, 4: 1.5, 5: 3.0, 6: 6.0}  # as NCCL counts, a lane and generation
 _MOST_GPUS = 12  # of a mesh: every way to cut it in two is looked at
 _OWN_LINKS: tuple[PathKind, ...] = ("NV", "XGMI")
 
@@ -114,7 +114,7 @@ def _of_pcie(gpus: Sequence[Gpu], path: Path) -> RingLimit | None:
     known = []
     for gpu in gpus:
         pcie = gpu.pcie
-        lane = _PCIE_LANE_GBS.get(pcie.most_generation or 0) if pcie is not None else None
+        lane = LANE_GBS.get(pcie.most_generation or 0) if pcie is not None else None
         if pcie is None or lane is None or not pcie.most_width:
             return None
         known.append(lane * pcie.most_width)

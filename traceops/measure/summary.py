@@ -15,6 +15,7 @@ from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.beside import measure_beside
 from traceops.measure.breakdown import Breakdown, measure_breakdown
+from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
@@ -95,6 +96,7 @@ class RankSummary:
     step_mark: str = ""
     flops: RankFlops = NOT_COUNTED
     detail: bytes = b""  # what each step consists of, to draw it; see measure/detail.py
+    copies: RankCopies | None = None  # between host and device; None in summaries of an earlier traceops
     # Of the process that was recorded; None where the trace tells of none, or of several.
     pid: int | None = None
 
@@ -167,6 +169,7 @@ def summarize(
         step_mark=steps.mark,
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
+        copies=measure_copies(events, activity, steps, lane),
         pid=_process(events),
     )
 

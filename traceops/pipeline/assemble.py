@@ -29,7 +29,7 @@ from traceops.pipeline.assemble_pipelines import pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.assemble_speed import with_speed
 from traceops.pipeline.assemble_summary import summary_of
-from traceops.pipeline.assemble_tables import blocking_rows, hta_rows, kernel_rows
+from traceops.pipeline.assemble_tables import blocking_rows, copy_rows, hta_rows, kernel_rows
 from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
 from traceops.pipeline.observed_run import ObservedRun
@@ -84,6 +84,7 @@ def assemble(
             cross_rank_tables(run),
             kernels=kernel_rows(run),
             blocking_calls=blocking_rows(run),
+            copies=copy_rows(run),
             hta=hta_rows(run),
         ),
         inventory=inventory(run),

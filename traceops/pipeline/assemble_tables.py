@@ -8,7 +8,7 @@ from typing import Any
 from traceops.across.cross_rank import CrossRank
 from traceops.core.units import stored
 from traceops.measure.hta_breakdown import Columns
-from traceops.report.tables import BlockingCallRow, KernelRow
+from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
 
 
 def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
@@ -59,6 +59,32 @@ def blocking_rows(run: CrossRank) -> tuple[BlockingCallRow, ...]:
         for times in run.ranks
         for call in times.summary.host.blocking
     )
+
+
+def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
+    """Copies between host and device by rank and kind, the most exposed first."""
+    rows = []
+    for times in run.ranks:
+        steps = max(len(times.duration), 1)
+        for kind in times.summary.copies.kinds if times.summary.copies is not None else ():
+            known = kind.total_bytes > 0 and kind.device_ns > 0
+            rows.append(
+                CopyRow(
+                    rank=times.summary.rank,
+                    direction=kind.direction,
+                    memory=kind.memory,
+                    purpose=kind.purpose,
+                    operator=kind.operator,
+                    region=kind.region,
+                    count=stored(kind.count / steps),
+                    bytes=kind.bytes if kind.bytes >= 0 else None,
+                    exposed_ms=stored(float(kind.exposed_ns.sum()) / 1e6 / steps),
+                    device_ms=stored(kind.device_ns / 1e6 / steps),
+                    host_ms=stored(kind.blocked_ns / 1e6 / steps),
+                    gbs=stored(kind.total_bytes / kind.device_ns) if known else None,
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: -row.exposed_ms))
 
 
 def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:

@@ -18,6 +18,7 @@ from traceops.report.tables import (
     ArrivalRow,
     BandwidthRow,
     BlockingCallRow,
+    CopyRow,
     KernelRow,
     LatenessRow,
     PathRow,
@@ -33,6 +34,7 @@ _ROWS: dict[str, type[msgspec.Struct]] = {
     "timeline": TimelineRow,
     "kernels": KernelRow,
     "blocking_calls": BlockingCallRow,
+    "copies": CopyRow,
 }
 Row = TypeVar("Row", bound=msgspec.Struct)
 

@@ -111,6 +111,26 @@ class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float | None
 
 
+class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies between host and device of one kind on a rank: a step in the mean of all that the trace holds.
+
+    `exposed_ms`: no kernel runs. `bytes`: of the median copy. `host_ms`: the host in their calls, and waiting for them.
+    """
+
+    rank: int
+    direction: str
+    memory: str
+    purpose: str
+    operator: str
+    region: str
+    count: float
+    bytes: int | None
+    exposed_ms: float
+    device_ms: float
+    host_ms: float
+    gbs: float | None
+
+
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """Every table; empty where nothing is known. `hta`: HTA's own tables by name, in HTA's columns."""
 
@@ -122,4 +142,5 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[TimelineRow, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
     blocking_calls: tuple[BlockingCallRow, ...] = ()
+    copies: tuple[CopyRow, ...] = ()
     hta: Mapping[str, tuple[Mapping[str, Any], ...]] = {}

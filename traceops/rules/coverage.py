@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from traceops.across.cross_rank import CrossRank
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.core.findings import Check
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
+from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.pipeline import LARGE_BUBBLE
@@ -20,13 +21,14 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE
 LEAST_PCT = 0.5  # of the step: less is not listed
 
 # Which rules judge the time in a bucket; one that was evaluated will do. Waiting in a pipeline is its bubble, elsewhere
-# it is for stragglers. Compute is left out: no rule judges how well a kernel uses the device. Where a trace names a GPU
+# it is for stragglers. Of copies, those between host and device are judged, and no others. Compute is left out: no rule
+# judges how well a kernel uses the device. Where a trace names a GPU
 # and holds nothing of it, compute is open: it is the time of operators that may only have launched the work.
 JUDGED_BY: dict[str, tuple[Rule, ...]] = {
     "comm_transfer": (EXPOSED,),
     "comm_wait": (PERSISTENTLY_LATE, LARGE_BUBBLE),
     "comm_unmatched": (),
-    "memory": (),
+    "memory": (EXPOSED_COPIES,),
     "idle_input": (INPUT_BOUND,),
     "idle_sync": (BLOCKED_ON_DEVICE,),
     "idle_host": (HOST_BOUND,),
@@ -67,11 +69,28 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
         }
         for times in run.ranks
     }
+    others = "memory" not in open_buckets
+    if others:
+        for times in run.ranks:
+            by_rank[times.summary.rank]["memory"] = _other_copies_pct(times)
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()
-    found = [_bucket(name, worst, pct) for name, pct in by_rank[worst].items() if pct >= LEAST_PCT]
+    found = [
+        UnjudgedBucket(name, worst, stored(pct), "no_rule", None)
+        if name == "memory" and others
+        else _bucket(name, worst, pct)
+        for name, pct in by_rank[worst].items()
+        if pct >= LEAST_PCT
+    ]
     return tuple(sorted(found, key=lambda one: -one.pct))
+
+
+def _other_copies_pct(times: RankTimes) -> float:
+    """Percent of its time in which only copies run that are not between host and device."""
+    total, copies = int(times.duration.sum()), times.summary.copies
+    own = sum(kind.alone_ns for kind in copies.kinds) if copies is not None else 0
+    return 100.0 * max(int(times.buckets["memory"].sum()) - own, 0) / total if total > 0 else 0.0
 
 
 def _device_unseen(summary: RankSummary) -> bool:

@@ -9,6 +9,7 @@ from traceops.core.findings import Finding
 from traceops.core.rule import Rule
 from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
+from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.machine_use import MACHINE
@@ -27,7 +28,7 @@ class Explains:
     """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
 
     `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
-    that this rule explains only if it fired for the same.
+    that this rule explains only if it fired for the same. `of_cause`: the only one that is explained.
     """
 
     rule: Rule
@@ -35,6 +36,7 @@ class Explains:
     explained: tuple[Rule, ...]
     same_ranks: bool
     own_causes: tuple[str, ...] = ()
+    of_cause: str | None = None
 
 
 EXPLAINS: tuple[Explains, ...] = (
@@ -43,9 +45,12 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(PERSISTENTLY_LATE, "input", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "host", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "unknown", (HOST_LONGER,), True),
+    Explains(PERSISTENTLY_LATE, "copy", (EXPOSED_COPIES,), True),
     Explains(PERSISTENTLY_LATE, "gpu_compute", (MACHINE,), True),
     Explains(SLOW_GROUP, "input", (HOST_BOUND, INPUT_BOUND, HOST_LONGER), True),
     Explains(SLOW_GROUP, "host", (HOST_BOUND, BLOCKED_ON_DEVICE, HOST_LONGER), True),
+    Explains(SLOW_GROUP, "copy", (EXPOSED_COPIES,), True),
+    Explains(EXPOSED_COPIES, None, (BLOCKED_ON_DEVICE,), True, of_cause="copies"),
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
     Explains(
@@ -88,6 +93,7 @@ def explains(other: Finding, found: Finding) -> bool:
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
         and (found.cause not in known.own_causes or found.cause == other.cause)
+        and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )

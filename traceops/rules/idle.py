@@ -10,6 +10,9 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
+from traceops.rules.idle_behind_copies import ADVICE as COPIES_ADVICE
+from traceops.rules.idle_behind_copies import CAUSE as COPIES
+from traceops.rules.idle_behind_copies import of_copies
 from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
 from traceops.rules.idle_input import waits_for_input
@@ -74,6 +77,7 @@ BLOCKED_ON_DEVICE = Rule(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
         "use non_blocking=True and torch.where."
     ),
+    by_cause=((COPIES, COPIES_ADVICE),),
     loses=(
         "runs dry while the host blocks on the device for",
         "run dry while the host blocks on the device for up to",
@@ -157,6 +161,8 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
     if kind.rule is INPUT_BOUND:
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
+    if kind.rule is BLOCKED_ON_DEVICE:
+        found = of_copies(found, inputs)
     return kind.rule.verdict(found)
 
 

@@ -9,7 +9,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.ledger import IDLE_BUCKETS
 
-_DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
+DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def idle_of(
         return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
-    room = unprofiled_ms - sum(times.mean_ms(own) for own in _DEVICE_WORK)
+    room = unprofiled_ms - sum(times.mean_ms(own) for own in DEVICE_WORK)
     if bucket == "idle_host":
         room -= times.mean_ms("idle_input")
     return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded)
@@ -80,7 +80,7 @@ def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, s
     room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks)
     if room <= 0:
         return 0.0  # the busiest device works all the time, whatever hosts do
-    recorded = run.step_ms - max(sum(times.mean_ms(own) for own in _DEVICE_WORK) for times in run.ranks)
+    recorded = run.step_ms - max(sum(times.mean_ms(own) for own in DEVICE_WORK) for times in run.ranks)
     if recorded <= 0:
         return None
     part = min(saved / recorded, 1.0)

@@ -13,6 +13,7 @@ from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.profiler_cost import SLOWED
 from traceops.rules import host_difference
+from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
@@ -29,6 +30,7 @@ _OF_GPU = {
 REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _LEAST_LOOKS = 5
+_COPIES = re.compile(r"\.to\(|\.cuda\(|\.cpu\(|\.copy_\(|\.numpy\(|device_put|prefetch")
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
 
 
@@ -137,5 +139,6 @@ def _line(place: CodePlace, rank: int | None) -> list[Evidence]:
 _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     HOST_BOUND.id: lambda one: not one.waits and one.does != "input",
     INPUT_BOUND.id: lambda one: one.does == "input",
+    EXPOSED_COPIES.id: lambda one: bool(one.place.text and _COPIES.search(one.place.text)),
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
 }

@@ -10,6 +10,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
+    copies,
     crashes,
     fabric,
     hangs,
@@ -56,6 +57,14 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     return [*whole_run.judge(inputs), *machine_use.judge(inputs), *host_difference.judge(inputs)]
 
 
+IDLE = (*idle.RULES, *copies.RULES)
+
+
+def judge_idle(inputs: Inputs) -> list[Verdict]:
+    """Why no kernel runs."""
+    return [*idle.judge(inputs), copies.judge_copies(inputs)]
+
+
 LINKS = (*bandwidth.RULES, *through_host.RULES)
 
 
@@ -71,7 +80,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),
     Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
-    Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True, of_recorded=True),
+    Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),

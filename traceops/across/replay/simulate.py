@@ -21,7 +21,8 @@ class Scenario:
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
 
     `compute` has a rank's time in compute before each of its nodes (ns), in place of its own. `unslowed` is the part
-    of what kernels took longer beside communication that waited which they do not take here.
+    of what kernels took longer beside communication that waited which they do not take here. `part`: by rank how much
+    of `without` vanishes, nothing on ranks that it lacks; empty: all of it on all.
     """
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
@@ -30,6 +31,7 @@ class Scenario:
     transfer: Int | None = None
     compute: Mapping[int, Int] = field(default_factory=dict)
     unslowed: float = 0.0
+    part: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,13 @@ def _replay(
         without = () if spared else change.without
         own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
         own = _unslowed(own, change.unslowed) if change.unslowed else own
-        lead = 0 if later is None else lead_of(own) + later.get(rank, 0)
-        programs[rank] = _Simulation(own, graph.end_of[rank], without, lead)
+        part = change.part.get(rank, 0.0) if change.part else 1.0
+        # A host that waited in what vanishes was not ahead by that.
+        ahead = (
+            own if not change.part else replace(own, standing=own.standing - _gone(own.spent, without, part))
+        )
+        lead = 0 if later is None else lead_of(ahead) + later.get(rank, 0)
+        programs[rank] = _Simulation(own, graph.end_of[rank], without, lead, part)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
@@ -210,15 +217,22 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
     )
 
 
+def _gone(spent: Int, without: tuple[str, ...], part: float) -> Int:
+    """So much of the time spent in these of WORK, whole ns."""
+    whole: Int = spent[:, [WORK.index(name) for name in without]].sum(axis=1)
+    return whole if part == 1.0 else np.rint(part * whole).astype(np.int64)
+
+
 class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int) -> None:
+    def __init__(
+        self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int, part: float = 1.0
+    ) -> None:
         work, join_work, host = nodes.work, nodes.join_work, nodes.host + lead
         if without:
-            gone = [WORK.index(name) for name in without]
-            work = work - nodes.spent[:, gone].sum(axis=1)
-            join_work = join_work - nodes.join_spent[:, gone].sum(axis=1)
+            work = work - _gone(nodes.spent, without, part)
+            join_work = join_work - _gone(nodes.join_spent, without, part)
             if "idle_input" in without:
                 host = host - nodes.host_input
             if "idle_host" in without:

@@ -28,6 +28,7 @@ CSV_FILES = (
     "timeline.csv",
     "kernels.csv",
     "blocking_calls.csv",
+    "copies.csv",
     "hta_temporal_breakdown.csv",
     "hta_overlap.csv",
     "hta_idle_time_breakdown.csv",
@@ -71,6 +72,7 @@ def render_csv_files(report: Report) -> dict[str, str]:
         "timeline.csv": struct_csv(tables.timeline),
         "kernels.csv": struct_csv(tables.kernels),
         "blocking_calls.csv": struct_csv(tables.blocking_calls),
+        "copies.csv": struct_csv(tables.copies),
         **{f"{name}.csv": csv_text(rows) for name, rows in tables.hta.items()},
     }
     return {name: text for name, text in files.items() if text}

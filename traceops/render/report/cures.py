@@ -14,6 +14,7 @@ from traceops.render.report.stragglers import (
 )
 from traceops.report.model import Report
 from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
+from traceops.rules.copies_told import EXPOSED as EXPOSED_COPIES
 from traceops.rules.idle_loading import OTHER_LOADER
 from traceops.rules.registry import BY_ID
 from traceops.rules.through_host import SAVED_WITH_NCCL
@@ -26,6 +27,7 @@ _REPLAYED = {  # evidence that is the impact -> the change that was replayed
     "saved at their peers' pace": "at their peers' pace",
     "saved with the work shared evenly": "with the work shared evenly",
 }
+_MEASURED = {*BUCKETS, EXPOSED_COPIES}  # evidence that is what a finding measured
 
 
 def cure_of(report: Report, finding: Finding) -> Cure | None:
@@ -85,7 +87,7 @@ def measured_step(report: Report, finding: Finding) -> float | None:
 
 def lost_ms(finding: Finding) -> float:
     """What the finding measured, ms a step (or window): its cure may save less, which is its impact."""
-    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS), None)
+    measured = next((e.value for e in finding.evidence if e.metric in _MEASURED), None)
     return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 

@@ -52,6 +52,7 @@ SECTIONS = (
     cross_sections.fabric,
     sections.kernels,
     sections.blocking_calls,
+    sections.copies,
     sections.hta,
     sections.checks,
     sections.definitions,

@@ -15,6 +15,7 @@ _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TO-W", ("all-steps-of-run",)),
     ("TO-O", ("roles", "collectives")),
     ("TO-I003", ("blocking", "idle")),
+    ("TO-I004", ("copies", "idle")),
     ("TO-I", ("idle",)),
     ("TO-C", ("fabric", "collectives")),
     ("TO-P", ("fabric",)),

@@ -30,6 +30,7 @@ from traceops.render.report import (
     figures,
     rank_tables,
 )
+from traceops.render.report.copies import copies_table
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.rank_groups import MOST_RANKS, groups_text
 from traceops.render.report.terms import COLUMNS, TERMS
@@ -122,6 +123,14 @@ def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
     if table is None:
         return None
     return Section("blocking", "Calls that wait for the device", (TableBlock(table),), "Blocking calls")
+
+
+def copies(report: Report, shown: Sequence[int]) -> Section | None:
+    """Copies between host and device."""
+    table = copies_table(report)
+    if table is None:
+        return None
+    return Section("copies", "Copies between host and device", (TableBlock(table),), "Copies")
 
 
 def hta(report: Report, shown: Sequence[int]) -> Section:

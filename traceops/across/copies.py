@@ -1,0 +1,158 @@
+"""Exposed copies between host and device, rank by rank, and what is left of them from pinned memory beside kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.replay.graph import StepGraph
+from traceops.across.replay.simulate import Scenario, simulate
+from traceops.across.replay.what_if import Prediction
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.host_link import HostLink, link_by_name, link_of_machine
+from traceops.measure.copies import CopyKind, Direction
+from traceops.measure.program import NEVER
+from traceops.measure.summary import RankSummary
+
+Purpose = Literal["input", "output", "offload"]
+PURPOSES: tuple[Purpose, ...] = ("input", "output", "offload")
+CHANGES: Mapping[Purpose, str] = {
+    "input": "copies to the device beside kernels",
+    "output": "copies to the host beside kernels",
+    "offload": "offloaded tensors in pinned memory",
+}
+_LEAST_PCT = 4.0  # of the step: less is not replayed
+
+
+@dataclass(frozen=True)
+class ExposedCopies:
+    """One rank's copies of one purpose, ms a step in the mean of the typical ones; kinds: the most exposed first.
+
+    exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
+    kernels where that is possible. at_link_ms: what they take then. blocked_ms: the host's time in them. host_ms: what
+    the host does of its own a step, None where that is not known. sync_ms: idle behind copies for which it waits.
+    """
+
+    rank: int
+    purpose: Purpose
+    kinds: tuple[CopyKind, ...]
+    exposed_ms: float
+    device_ms: float
+    at_link_ms: float
+    blocked_ms: float
+    saved_ms: float
+    memory_ms: float
+    step_ms: float
+    host_ms: float | None
+    sync_ms: float
+    steps: int
+    link: HostLink | None
+
+
+def exposed_copies(
+    ranks: Sequence[RankSummary],
+    typical: Mapping[int, NDArray[np.bool_]],
+    device: str | None,
+    fabric: Fabric | None,
+) -> tuple[ExposedCopies, ...] | None:
+    """Of each rank and purpose what is exposed; None where summaries do not tell."""
+    if any(summary.copies is None for summary in ranks):
+        return None
+    links = {way: _link(ranks, way, device, fabric) for way in ("to_device", "to_host")}
+    found = []
+    for summary in ranks:
+        for purpose in PURPOSES:
+            one = _of_rank(summary, purpose, typical[summary.rank], links)
+            if one is not None:
+                found.append(one)
+    return tuple(found)
+
+
+def _link(
+    ranks: Sequence[RankSummary], way: Direction, device: str | None, fabric: Fabric | None
+) -> HostLink | None:
+    """By what large pinned copies reached, by the machines' facts, or by the GPU's name."""
+    reached = [
+        gbs for summary in ranks if summary.copies for known, gbs in summary.copies.best_gbs if known == way
+    ]
+    told = link_of_machine(fabric.machines) if fabric is not None else None
+    told = told or link_by_name(device)
+    measured = HostLink(max(reached), "trace") if reached else None
+    if measured is not None and (told is None or measured.gbs >= told.gbs):
+        return measured
+    return told
+
+
+def _of_rank(
+    summary: RankSummary,
+    purpose: Purpose,
+    typical: NDArray[np.bool_],
+    links: Mapping[str, HostLink | None],
+) -> ExposedCopies | None:
+    assert summary.copies is not None
+    kinds = tuple(kind for kind in summary.copies.kinds if kind.purpose == purpose)
+    steps = len(typical)
+    if not kinds or not steps:
+        return None
+    exposed = _mean_ms(np.sum([kind.exposed_ns for kind in kinds], axis=0), typical)
+    step = _mean_ms(summary.ledger.duration, typical)
+    device = sum(kind.device_ns for kind in kinds) / steps / 1e6
+    blocked = sum(kind.blocked_ns for kind in kinds) / steps / 1e6
+    at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
+    if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
+        left = exposed * min(at_link / device, 1.0) if device else exposed
+    else:
+        left = min(max(at_link - (step - exposed), 0.0), exposed)
+    return ExposedCopies(
+        rank=summary.rank,
+        purpose=purpose,
+        kinds=kinds,
+        exposed_ms=exposed,
+        device_ms=device,
+        at_link_ms=at_link,
+        blocked_ms=blocked,
+        saved_ms=exposed - left,
+        memory_ms=_mean_ms(summary.ledger.buckets["memory"], typical),
+        step_ms=step,
+        host_ms=_host_ms(summary, typical),
+        sync_ms=_mean_ms(summary.copies.sync_ns, typical),
+        steps=steps,
+        link=links[kinds[0].direction],
+    )
+
+
+def _at_link_ns(kind: CopyKind, link: HostLink | None) -> float:
+    """What these copies take from pinned memory; as long as they take where nothing tells."""
+    if kind.memory == "pinned" or link is None or kind.total_bytes < 0:
+        return float(kind.device_ns)
+    return min(float(kind.device_ns), kind.total_bytes / link.gbs)
+
+
+def _host_ms(summary: RankSummary, typical: NDArray[np.bool_]) -> float | None:
+    """What the host does between the launches of what ends the steps, without waiting for the device."""
+    edges = summary.program.host[-(len(typical) + 1) :]
+    took = np.diff(edges)[typical[: len(edges) - 1]]
+    known = (edges[1:] > NEVER // 2) & (edges[:-1] > NEVER // 2)
+    took = took[known[typical[: len(edges) - 1]]]
+    return float(took.mean()) / 1e6 if len(took) else None
+
+
+def _mean_ms(ns: NDArray[np.int64], typical: NDArray[np.bool_]) -> float:
+    return float(ns[typical].mean()) / 1e6 if typical.any() else 0.0
+
+
+def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies] | None) -> list[Prediction]:
+    """The steps without what the cure of each purpose takes away, where that is not next to nothing."""
+    found = []
+    for purpose in PURPOSES:
+        own = [one for one in copies or () if one.purpose == purpose and one.rank in graph.ranks]
+        if not any(100 * one.exposed_ms >= _LEAST_PCT * one.step_ms for one in own):
+            continue
+        part = {one.rank: min(one.saved_ms / one.memory_ms, 1.0) for one in own if one.memory_ms > 0}
+        steps = simulate(graph, Scenario(without=("memory",), part=part)).step_ns()
+        found.append(Prediction(CHANGES[purpose], (), steps))
+    return found

@@ -1,0 +1,262 @@
+"""Copies between host and device: which way, from what memory, what for, and how much of a step nothing else runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import Intervals, intersect, merge, subtract, union
+from traceops.measure.activity import COMPUTE, MEMORY, Activity
+from traceops.measure.copy_purpose import CopyPurpose, find_purposes
+from traceops.measure.grouping import groups
+from traceops.measure.ledger import Lane
+from traceops.measure.nesting import find_nesting
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+Direction = Literal["to_device", "to_host"]
+HostMemory = Literal["pageable", "pinned", "unknown"]
+
+_MOST_KINDS = 40
+_WAITED = 0.5  # of a copy: its host was in it for so long, so it waited for it
+LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time of a copy
+_PURPOSES: tuple[CopyPurpose, ...] = ("input", "output", "offload", "values", "exchange")
+_MEMORIES: tuple[HostMemory, ...] = ("pageable", "pinned", "unknown")
+_NAME = re.compile(
+    r"(?P<to>HtoD|HostToDevice)|(?P<from>DtoH|DeviceToHost)",
+)
+_MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
+
+
+@dataclass(frozen=True)
+class CopyKind:
+    """Copies of one rank that are alike; per step `exposed_ns`, over all steps the rest.
+
+    operator: the outermost around their calls, region: the innermost annotation; '' outside any. bytes: of the median
+    one, -1 where the trace has no sizes. beside: whether their stream runs no kernels. blocked_ns: the host's time in
+    their calls and in waiting for them. alone_ns: nothing runs but copies between host and device. exposed_ns: the same
+    while no kernel runs, and where the host does not wait for the copy only from when it launched the next kernel. A
+    moment counts for one kind.
+    """
+
+    direction: Direction
+    memory: HostMemory
+    purpose: CopyPurpose
+    operator: str
+    region: str
+    beside: bool
+    count: int
+    bytes: int
+    total_bytes: int
+    device_ns: int
+    blocked_ns: int
+    alone_ns: int
+    exposed_ns: Int
+
+
+@dataclass(frozen=True)
+class RankCopies:
+    """All of one rank's copies between host and device inside its steps, most exposed first.
+
+    sync_ns: for each step the idle time that began while the host waited for such a copy. best_gbs: the most that a
+    large pinned copy of each direction reached.
+    """
+
+    kinds: tuple[CopyKind, ...]
+    sync_ns: Int
+    best_gbs: tuple[tuple[Direction, float], ...] = ()
+
+
+def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: Lane) -> RankCopies:
+    """The copies that were launched inside the steps. Empty without a GPU."""
+    which, to_device, memory = _copies(events, activity, steps)
+    if not len(which):
+        return RankCopies((), np.zeros(len(steps), dtype=np.int64))
+    size = _sizes(events, activity.row[which])
+    purpose = find_purposes(events, activity, steps, which, to_device, size)
+    calls, ops = activity.launch[which], activity.host.nesting
+    inner = _around(ops.innermost_around, calls)
+    outer = _around(ops.outermost_around, calls)
+    noted = find_nesting(events, activity.host.annotations)
+    region = _around(noted.innermost_around, calls)
+    waits, of_copies = _waits(events, activity, inner[purpose < _PURPOSES.index("values")])
+    blocked = _blocked(events, activity, calls, inner, waits)
+    stream = events.stream[activity.row[which]]
+    kernels = np.unique(events.stream[activity.row[activity.kind == COMPUTE]])
+    columns = (
+        to_device.astype(np.int64),
+        memory,
+        purpose,
+        _names(events, ops.rows, outer),
+        _names(events, noted.rows, region),
+        (~np.isin(stream, kernels)).astype(np.int64),
+    )
+    took = activity.end[which] - activity.start[which]
+    values, group = _fewer(*groups(*columns), took)
+    kinds = []
+    waited = blocked >= _WAITED * took
+    left = alone = lane.own["memory"]
+    late = _host_late(activity, left)
+    start, end = steps.edges[:-1], steps.edges[1:]
+    order = np.lexsort((-np.bincount(group, weights=took, minlength=len(values)), values[:, 1], values[:, 2]))
+    for number in order.tolist():
+        own = np.flatnonzero(group == number)
+        if not len(own):
+            continue
+        held, free = (which[own[some]] for some in (waited[own], ~waited[own]))
+        runs = union(activity.start[held], activity.end[held])
+        beside_host = subtract(union(activity.start[free], activity.end[free]), late)
+        exposed = intersect(merge(runs, beside_host), left)
+        left = subtract(left, exposed)
+        of_these = intersect(union(activity.start[which[own]], activity.end[which[own]]), alone)
+        alone = subtract(alone, of_these)
+        sizes = size[own]
+        direction, kind, what_for, operator, noted_name, beside = values[number].tolist()
+        kinds.append(
+            CopyKind(
+                direction="to_device" if direction else "to_host",
+                memory=_MEMORIES[kind],
+                purpose=_PURPOSES[what_for],
+                operator=_text(events, operator),
+                region=_text(events, noted_name),
+                beside=bool(beside),
+                count=len(own),
+                bytes=int(np.median(sizes)) if (sizes >= 0).all() else -1,
+                total_bytes=int(sizes.sum()) if (sizes >= 0).all() else -1,
+                device_ns=int(took[own].sum()),
+                blocked_ns=int(blocked[own].sum()),
+                alone_ns=of_these.total,
+                exposed_ns=exposed.within(start, end),
+            )
+        )
+    kinds.sort(key=lambda one: -int(one.exposed_ns.sum()))
+    pinned = memory == _MEMORIES.index("pinned")
+    best = tuple(
+        (direction, rate)
+        for direction, ways in (("to_device", to_device), ("to_host", ~to_device))
+        if (rate := _best(size[pinned & ways], took[pinned & ways]))
+    )
+    synced = _synced(lane.own["idle_sync"], of_copies)
+    return RankCopies(tuple(kinds), synced.within(start, end), best)  # type: ignore[arg-type]
+
+
+def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int, NDArray[np.bool_], Int]:
+    """Positions in `activity` of copies inside the steps, whether each goes to the device, and the host's memory."""
+    none = np.zeros(0, dtype=np.int64)
+    if not activity.on_gpu or not len(steps):
+        return none, none.astype(bool), none
+    kind = np.array([_kind_of(name) for name in events.names], dtype=np.int64)
+    inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == MEMORY)
+    which = np.flatnonzero(inside)
+    which = which[kind[events.name[activity.row[which]]] >= 0]
+    found = kind[events.name[activity.row[which]]]
+    return which, found % 2 == 1, found // 2
+
+
+@cache
+def _kind_of(name: str) -> int:
+    """Twice the memory's place in _MEMORIES, and one more to the device; -1 for what is no such copy."""
+    found = _NAME.search(name)
+    if found is None:
+        return -1
+    memory = _MEMORY.search(name)
+    of_host = "" if memory is None else memory[1 if found["to"] else 2].lower()
+    place = _MEMORIES.index(of_host) if of_host in ("pageable", "pinned") else 2
+    return 2 * place + bool(found["to"])
+
+
+def _sizes(events: Events, rows: Int) -> Int:
+    """Bytes of each copy, -1 where the trace does not say."""
+    shape = events.shape[rows]
+    found = np.full(len(rows), -1, dtype=np.int64)
+    for number in np.unique(shape[shape >= 0]).tolist():
+        text = events.shapes[number].strip()
+        found[shape == number] = int(text) if text.isdigit() and len(text) < 17 else -1
+    return found
+
+
+def _around(find: object, calls: Int) -> Int:
+    """What `find` finds around each call, -1 where there is no call."""
+    found = np.full(len(calls), -1, dtype=np.int64)
+    known = np.flatnonzero(calls >= 0)
+    if len(known):
+        found[known] = find(calls[known])  # type: ignore[operator]
+    return found
+
+
+def _names(events: Events, rows: Int, position: Int) -> Int:
+    """The number of each one's name, -1 for none."""
+    if not len(rows):
+        return np.full(len(position), -1, dtype=np.int64)
+    return np.where(position >= 0, events.name[rows[np.maximum(position, 0)]], -1).astype(np.int64)
+
+
+def _text(events: Events, name: int) -> str:
+    return events.names[name] if name >= 0 else ""
+
+
+def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
+    """The groups, those beyond the longest _MOST_KINDS without operator and region, joined where they are alike."""
+    if len(values) <= _MOST_KINDS:
+        return values, group
+    least = np.argsort(-np.bincount(group, weights=took, minlength=len(values)), kind="stable")[_MOST_KINDS:]
+    values = values.copy()
+    values[least, 3:5] = -1
+    joined, place = np.unique(values, axis=0, return_inverse=True)
+    return joined, place.reshape(-1)[group]
+
+
+def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
+    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they and the calls
+    that launch run."""
+    rows = activity.host.blocking
+    around = _around(activity.host.nesting.innermost_around, rows)
+    own = np.isin(around, inner[inner >= 0])
+    rows, around = rows[own], around[own]
+    return (rows, around), union(events.ts[rows], events.ts[rows] + events.dur[rows])
+
+
+def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: tuple[Int, Int]) -> Int:
+    """How long the host was in each copy's call, and in the wait behind it in the same operator, ns."""
+    found = np.where(calls >= 0, events.dur[np.maximum(calls, 0)], 0)
+    rows, around = waits
+    spent = np.zeros(len(activity.host.nesting.rows) + 1, dtype=np.int64)
+    np.add.at(spent, around, events.dur[rows])
+    spent[-1] = 0
+    _, first = np.unique(inner, return_index=True)  # a wait counts once, for the first copy of its operator
+    found[first] += spent[inner[first]]
+    return found
+
+
+def _host_late(activity: Activity, alone: Intervals) -> Intervals:
+    """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then.
+
+    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows.
+    """
+    kernels = activity.by_start[activity.kind[activity.by_start] != MEMORY]
+    place = np.searchsorted(activity.start[kernels], alone.end, side="left")
+    some = place < len(kernels)
+    over = alone.end.copy()
+    following = kernels[place[some]]
+    known = activity.launch[following] >= 0
+    launched = np.where(known, activity.launched[following], alone.start[some])
+    over[some] = np.clip(launched, alone.start[some], alone.end[some])
+    return union(alone.start, over)
+
+
+def _best(size: Int, took: Int) -> float:
+    """The most GB/s of the large copies, 0 without one."""
+    large = (size >= LARGE_BYTES) & (took > 0)
+    return float((size[large] / took[large]).max()) if large.any() else 0.0
+
+
+def _synced(idle: Intervals, waits: Intervals) -> Intervals:
+    """The idle time that began inside one of these waits."""
+    began = waits.holds(idle.start)
+    return Intervals(idle.start[began], idle.end[began])
