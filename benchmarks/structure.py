@@ -100,6 +100,7 @@ LATE: dict[str, str] = {
     "traceops.traces.discover": "threads, for remote folders only",
     "traceops.traces.snapshot_rows": "the compiled reader may not have been built",
     "traceops.traces.source": "fsspec, an extra",
+    "traceops.traces.text_lines": "NumPy: only where a large log is searched for many words",
 }
 """Modules that import inside functions, and what that spares: a test holds that there are no others."""
 
