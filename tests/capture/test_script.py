@@ -1,4 +1,5 @@
 import py_compile
+import signal
 
 import pytest
 from capture_reading import events, run_json, step_numbers
@@ -108,6 +109,20 @@ def test_an_error_is_shown_as_python_itself_shows_it(profiled, python, tmp_path,
     itself = python(*words)
     assert done.returncode == itself.returncode == 1
     assert done.stderr.replace(f"{tmp_path}/", "") == itself.stderr.replace(f"{tmp_path}/", "")
+
+
+def test_an_uncaught_ctrl_c_ends_the_rank_by_its_signal(profiled, python, tmp_path):
+    """A parent saw exit code 130 where Python by itself dies of SIGINT."""
+    (tmp_path / "app" / "stops.py").write_text(
+        "import atexit\n\natexit.register(print, 'at the end')\nraise KeyboardInterrupt\n"
+    )
+    done, run = profiled("app/stops.py")
+    itself = python("app/stops.py")
+    assert done.returncode == itself.returncode == -signal.SIGINT
+    assert (done.stdout, done.stderr.replace(f"{tmp_path}/", "")) == (
+        itself.stdout, itself.stderr.replace(f"{tmp_path}/", ""),
+    )  # fmt: skip
+    assert (run["ranks"][0]["exit_code"], run["ranks"][0]["error"]) == (130, "KeyboardInterrupt")
 
 
 def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,41 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     ]
     assert run["profiled_steps"] == [10, 11, 12, 13]
     assert "2 of 2 ranks traced" in done.stderr and "the command ended with 5" in done.stderr
+
+
+_ENDS = """
+import os, sys, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+if sys.argv[1] == "exits":
+    os._exit(7)
+raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "code", "rank_code", "said"),
+    [
+        ("exits", 7, None, "was gone while it was being captured, in step 6; how it ended is not known"),
+        ("stops", 130, 130, "rank 0 on .* failed first, exit code 130"),
+    ],
+)
+def test_how_a_rank_ended_is_no_more_than_is_known(tmp_path, how, code, rank_code, said):
+    """os._exit(7) was told as exit code 0, and Ctrl-C as 1."""
+    (tmp_path / "train.py").write_text(_ENDS)
+    command = [sys.executable, "-m", "traceops", "run", "--launcher", "none", "--out", "out"]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "train.py", how],
+        cwd=tmp_path, env=environment(), text=True, capture_output=True, timeout=_DEADLOCK_S, check=False,
+    )  # fmt: skip
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (done.returncode, run["exit_code"], run["ranks"][0]["exit_code"]) == (code, code, rank_code)
+    assert re.search(said, done.stderr) and "exit code 0" not in done.stderr, done.stderr
 
 
 _CHAINS = """

@@ -12,7 +12,7 @@ from traceops.core.errors import InputError
 from traceops.hangs.evidence import Frame
 from traceops.hangs.phases import phase_of
 from traceops.launch import out_of_memory
-from traceops.launch.conclusion import tell_cause
+from traceops.launch.conclusion import find_cause, tell_cause
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
@@ -28,7 +28,9 @@ def told(trains, monkeypatch, name="oom_forward"):
     plan = Plan(name, RUNS / name, Cluster(2), trains, {}, {})
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
-    assert tell_cause(plan, Screen())
+    found = find_cause(plan)
+    assert found is not None
+    tell_cause(plan, Screen(), found)
     return " ".join(said.getvalue().split())
 
 

@@ -140,7 +140,9 @@ def test_the_exit_code_and_cause_of_the_rank_that_failed_first(
         start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail)
     )
     assert got == code and not left_behind(tmp_path), err
-    assert f"failed first, exit code {code}: " in err and "rank 1 on " in err and reason in err
+    assert f"failed first, exit code {code}" in err and "rank 1 on " in err and reason in err
+    last_words = err[err.index("failed first") :].splitlines()[0] + err.partition("✖ ")[2]
+    assert " ".join(last_words.split()).count(reason) == 1, "its last words were said in each sentence"
     assert "ChildFailedError" not in err, "torchrun's own report belongs in its log"
     concluded = " ".join(err.partition("✖ ")[2].split())
     assert re.match(rf"Rank 1 {cause}", concluded) and fix in concluded, err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +125,9 @@ class _Joined:
         session, self._capture = self._capture, None
         session.close(self._error)
         if self._error is not None:
+            # As Python ends of them; what sys.exit was given is not told here.
+            code = 128 + signal.SIGINT if isinstance(self._error, KeyboardInterrupt) else 1
             reason = describe(self._error)
             session.guard.run(
-                CaptureOperation.MANIFEST, record_exit, session.out, session.settings, 1, reason
+                CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason
             )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import NoReturn
 
 from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
@@ -29,15 +30,20 @@ _HERE = (__file__, _program.__file__)
 
 def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]`` as Python would, and return its exit code."""
+    return _run(argv)[0]
+
+
+def _run(argv: Sequence[str]) -> tuple[int, BaseException | None]:
+    """The exit code, and what the program ended with, None where it ended well."""
     if not argv or argv == ["-m"]:
         print("usage: python -m traceops.capture.script SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
-        return 2
+        return 2, None
     session: Capture | None = None
     try:
         session = _opened(argv)
     except UsageError as refused:
         print(f"traceops: {refused}", file=sys.stderr)
-        return refused.exit_code
+        return refused.exit_code, None
     except Exception as trouble:  # before there is a guard; the script runs all the same
         say(f"nothing is captured: {describe(trouble)}")
     responder = None
@@ -66,7 +72,15 @@ def main(argv: Sequence[str]) -> int:
         session.guard.run(CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason)
     if os.environ.get(IMPORTS_ENV):
         contained(_record_imports, Path(os.environ[IMPORTS_ENV]))
-    return code
+    return code, error
+
+
+def _end(code: int, error: BaseException | None) -> NoReturn:
+    """End the process as Python would: of an uncaught Ctrl-C by SIGINT, behind all that runs at the end."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.excepthook = lambda *_told: None  # it is on stderr already
+        raise error
+    sys.exit(code)
 
 
 def _opened(argv: Sequence[str]) -> Capture:
@@ -113,4 +127,4 @@ def _record_imports(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _end(*_run(sys.argv[1:]))

@@ -114,8 +114,9 @@ def cause_text(failure: CaptureFailure) -> str:
     """What went wrong, as in "no space left on device while it wrote the trace, in step 14"."""
     where = f"in step {failure.step}"
     if failure.operation == CaptureOperation.EXIT.value:
-        code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
-        return f"the process ended itself{code} while it was being captured, {where}"
+        if failure.exit_code is None:
+            return f"the process was gone while it was being captured, {where}; how it ended is not known"
+        return f"the process ended itself with exit code {failure.exit_code} while it was being captured, {where}"
     known = {operation.value: text for operation, text in _DOING.items()}
     doing = known.get(failure.operation, "")
     what = failure.message or failure.error or "an unknown error"
@@ -132,8 +133,9 @@ def advice_text(failure: CaptureFailure) -> str:
     """What to do about it."""
     if failure.operation == CaptureOperation.EXIT.value:
         return (
-            "os._exit, or an exit in compiled code, runs no clean-up, so the trace is lost: end the script after the "
-            "recorded steps, or record earlier ones with a lower --skip-first, --unprofiled, --warmup or --active"
+            f"os._exit, {'SIGKILL, ' if failure.exit_code is None else ''}or an exit in compiled code, runs no "
+            "clean-up, so the trace is lost: end the script after the recorded steps, or record earlier ones with a "
+            "lower --skip-first, --unprofiled, --warmup or --active"
         )
     if failure.no_space:
         return (

@@ -15,6 +15,8 @@ from traceops.hangs.json_types import RankStatus
 # no_record: it left no record; cause: only a root explains the waiting.
 WaitReason = Literal["not_called", "not_recorded", "earlier", "batch", "no_record", "cause"]
 
+HOW_IT_ENDED = "how it ended"  # evidence of a process that did
+
 
 @dataclass(frozen=True)
 class Wait:

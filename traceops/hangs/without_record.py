@@ -14,7 +14,7 @@ from traceops.hangs import words
 from traceops.hangs.crash_words import it_did
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
-from traceops.hangs.model import Root
+from traceops.hangs.model import HOW_IT_ENDED, Root
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
 from traceops.hangs.readers.log_rules import DIFFERENT
@@ -59,7 +59,7 @@ def died(
         waiting = waits.waiting_for([rank])
         first = next((wait for wait in waits.edges if wait.on == rank), None)
         how = words.ending(death.exit_code, gone=death.gone, detail=death.detail)
-        proof = [("how it ended", how)]
+        proof = [(HOW_IT_ENDED, how)]
         if death.exit_code is not None:
             proof.append(("exit code", str(death.exit_code)))
         roots.append(

@@ -16,11 +16,15 @@ _COMPLETE = (Phase.DONE.value, "ended")
 
 
 def cut_short(
-    records: Sequence[Progress], ranks: Sequence[RankManifest], ended: TorchrunResult
+    records: Sequence[Progress],
+    ranks: Sequence[RankManifest],
+    ended: TorchrunResult,
+    by_torchrun: bool = True,
 ) -> list[CaptureFailure]:
     """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody.
 
     records: where the ranks of this machine were last. Those that a signal ended are left out: they did not do it.
+    by_torchrun: it tells of each rank that ended with another code than 0; a command of the user's does not.
     """
     if ended.signal is not None or ended.hung:
         return []
@@ -29,8 +33,10 @@ def cut_short(
     zero = ended.returncode == 0 or bool(reported)  # the report has each rank of ours that ended with another
     found = []
     for record in records:
-        code = reported.get(record.rank, 0 if zero or record.rank in ended.gone else None)
-        if record.rank in running and record.phase not in _COMPLETE and code is not None and code >= 0:
+        gone = record.rank in ended.gone
+        code = reported.get(record.rank, 0 if zero or (gone and by_torchrun) else None)
+        own_end = code >= 0 if code is not None else gone
+        if record.rank in running and record.phase not in _COMPLETE and own_end:
             found.append(
                 CaptureFailure(record.rank, CaptureOperation.EXIT.value, record.step, exit_code=code)
             )

@@ -127,7 +127,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         last: list[Progress] = []
         with aside("listening to the ranks"):
             last = list(read_progress(Path(progress)))
-            told = cut_short(last, readable_ranks(plan.out)[0], ended)
+            told = cut_short(last, readable_ranks(plan.out)[0], ended, plan.launcher != "none")
             if words is not None:
                 told += words.heard()
                 words.close()

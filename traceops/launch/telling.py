@@ -9,7 +9,7 @@ from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause,
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.launch.aside import Aside
-from traceops.launch.conclusion import tell_cause
+from traceops.launch.conclusion import find_cause, says, tell_cause
 from traceops.launch.display import LineSource, Screen
 from traceops.launch.early_ends import early_ends
 from traceops.launch.evidence import saved_evidence
@@ -57,18 +57,23 @@ def _tell_end(
 ) -> None:
     """How the training ended, where it did not by itself."""
     if failure is not None:
+        found, repeated = None, False
+        with aside("finding the cause"):
+            found = find_cause(plan)
+            repeated = says(found, failure)
         where = next((f" on {rank.host}" for rank in ranks if rank.rank == failure.rank), "")
         what = "failed" if failure.exit_code else "ended"
         code_words = f"exit code {failure.exit_code}"
-        reason = "" if failure.reason == code_words else f": {failure.reason}"
+        reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
         screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists() and not plan.shown.shows(failure.rank, failure.rank):
             show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
         if log.exists():
             screen.say(f"its output is in {short_path(log)}")
-        with aside("finding the cause"):
-            tell_cause(plan, screen)
+        with aside("telling the cause"):
+            if found is not None:
+                tell_cause(plan, screen, found)
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -80,7 +85,8 @@ def _tell_end(
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
             screen.output("".join(tail).encode(), LineSource(error=True))
             with aside("finding the cause"):
-                tell_cause(plan, screen)
+                if (found := find_cause(plan)) is not None:
+                    tell_cause(plan, screen, found)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who_runs
-from traceops.hangs.model import Diagnosis, Root
+from traceops.hangs.model import HOW_IT_ENDED, Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text
 from traceops.render.finding_blocks import finding_block
@@ -104,15 +104,23 @@ def describe_summary(
 def _root(root: Root, advised: set[str]) -> Iterator[Block]:
     said = f"{MARK['error']} {root_sentence(root)} {root_label(root)}"
     yield text(said, look="level-error", indent=(0, 2))
-    for what, value in root.evidence[:_MOST_EVIDENCE]:
-        said_already = " ".join(value.split()).rstrip(". ") in said  # where it is said is news
-        yield text(what if said_already and ":" in what else f"{what}: {value}", indent=(4, 6))
-    if len(root.evidence) > _MOST_EVIDENCE:
-        yield text(f"… {len(root.evidence) - _MOST_EVIDENCE} more in the report", look="soft", indent=(4, 0))
+    news = [line for what, value in root.evidence if (line := _news(what, value, said))]
+    for line in news[:_MOST_EVIDENCE]:
+        yield text(line, indent=(4, 6))
+    if len(news) > _MOST_EVIDENCE:
+        yield text(f"… {len(news) - _MOST_EVIDENCE} more in the report", look="soft", indent=(4, 0))
     advice = root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
         yield text(f"→ {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", indent=(4, 6))
+
+
+def _news(what: str, value: str, said: str) -> str:
+    """A line of evidence, without what the cause has said: then its place alone, or nothing where it has none."""
+    plain = " ".join(value.split()).rstrip(". ")
+    if (what == HOW_IT_ENDED and plain in said) or f"{what} {plain}" in said:
+        return ""
+    return what if plain in said and ":" in what else f"{what}: {value}"
 
 
 def _ranks(diagnosis: Diagnosis) -> TableBlock:
