@@ -1,6 +1,7 @@
 """A program that ends before its schedule: its first steps are recorded, on machines without a GPU."""
 
 import json
+import re
 
 import pytest
 from capture_reading import run_json, step_numbers
@@ -276,11 +277,17 @@ print(json.dumps(0))
     )
     kept, rank = windows(folder / "run")
     assert kept == [(0, [10, 11, 12, 13], True)]
+    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), (
+        "the script's line, not torch's"
+    )
     assert rank["script_profiler"] == {"first": 4, "last": 6, "steps": 3}, "it stopped in step 6"
     assert len(rank["unprofiled_step_ms"]) == 1, "step 3: 7 may still wait for what the ranks wrote"
     assert flagged(folder / "run") == [1, 2, 3, 4, 5, 6, 7, *range(8, 15)]
     kept, rank = windows(folder / "warming")
     assert kept == [(0, [10, 11, 12, 13], True)]
+    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), (
+        "the script's line, not torch's"
+    )
     assert rank["script_profiler"] == {"first": 4, "last": 7, "steps": 4}, (
         "prepared in step 4, stopped in step 7"
     )

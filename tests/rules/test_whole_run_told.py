@@ -139,6 +139,25 @@ def test_steps_that_a_gradient_scaler_left_out_are_told(tmp_path):
     assert "scaler" not in terminal_of(even_run, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"where": "/home/me/train.py:42"}, "(train.py:42) is at work in steps 30 to 33: one takes 80.0 ms there."),
+        ({"steps": 2}, "The script's own profiler is at work in 2 of the steps 30 to 33."),
+        ({"first": None}, ""),
+    ],
+)  # fmt: skip
+def test_a_script_that_profiles_itself_is_told(tmp_path, told, said):
+    run = run_of(tmp_path)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["ranks"][0]["script_profiler"] = {"first": 30, "last": 33, "steps": 4, **told}
+    (run / "run.json").write_text(json.dumps(manifest))
+    steps = [usual(80.0 if 30 <= at < 34 else 50.0, recorded=30 <= at < 34) for at in range(70)]
+    report = observed(run, *[steps] * 4)
+    assert sentence(report.whole_run, report).endswith(said or "of which the rest tells.")
+    assert (report.whole_run.own_profiler is None) == (not said)
+
+
 def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
     steps = [usual(16.9) for _ in range(200)]
     for at in range(20, 200, 4):

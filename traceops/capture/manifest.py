@@ -63,11 +63,12 @@ class DetachRecord(TypedDict):
 
 
 class ScriptProfilerRecord(TypedDict):
-    """In which steps a profiler of the script's own was at work: the first, the last, and in how many."""
+    """In which steps a profiler of the script's own was at work: the first, the last, in how many, and who began it."""
 
     first: int
     last: int
     steps: int
+    where: str | None  # file and line outside of torch; null where that is not known
 
 
 class MemoryRecord(TypedDict):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from traceops.capture.after_import import when_loaded
@@ -13,6 +15,8 @@ from traceops.capture.manifest import ScriptProfilerRecord
 
 _MODULE = "torch.autograd.profiler"
 _PREPARES = "_prepare_trace"
+_OURS = str(Path(__file__).parent)
+_BETWEEN = ("/contextlib.py", "/functools.py")  # of the standard library
 # Of torch's profilers, the public ones too. What begins in C++ alone is seen when a step's end looks at everything.
 _BEGINNINGS = (
     ("profile", _PREPARES),
@@ -34,6 +38,7 @@ class ScriptProfiler:
         self._within = False
         self._prepared = False
         self._is_enabled: Callable[[], bool] | None = None  # torch's own answer, once it is loaded
+        self._where: str | None = None
         self._undo: list[Callable[[], Any]] = []
 
     def watch(self, guard: Guard) -> None:
@@ -57,8 +62,8 @@ class ScriptProfiler:
         self.disturbed = within or self._within
         self._within = within
         if within:
-            before = self.record or {"first": step, "last": step, "steps": 0}
-            self.record = {"first": before["first"], "last": step, "steps": before["steps"] + 1}
+            before = self.record or {"first": step, "last": step, "steps": 0, "where": self._where}
+            self.record = {**before, "last": step, "steps": before["steps"] + 1}
         return within
 
     @property
@@ -89,11 +94,24 @@ class ScriptProfiler:
             # No call that could fail: torch is half-way in its own work.
             self._begins()
             self._began, self._prepared = True, False
+            self._where = self._where or contained(_caller)
             result = original(session, *args, **kwargs)
             self._prepared = prepares
             return result
 
         return method
+
+
+def _caller() -> str | None:
+    """File and line of who has torch's profiler begin, outside of torch and of the standard library."""
+    theirs = str(Path(str(sys.modules["torch"].__file__)).parent)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, theirs)) and not file.endswith(_BETWEEN):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def _restore(owner: Any, name: str, method: Any, original: Any) -> bool:

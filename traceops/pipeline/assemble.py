@@ -89,7 +89,7 @@ def assemble(
         ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
-        whole_run=UNSET if seen is None else whole_run_rows(seen, plain) or UNSET,
+        whole_run=UNSET if seen is None else whole_run_rows(seen, plain, found.manifest) or UNSET,
         memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
         undisturbed=UNSET
         if undisturbed is None

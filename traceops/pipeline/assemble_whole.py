@@ -12,8 +12,15 @@ from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.report.undisturbed import CuptiStayedRow, StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
-from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows
-from traceops.traces.run_manifest import cupti_stayed
+from traceops.report.whole_run import (
+    HostRow,
+    MachineRow,
+    OccasionRow,
+    OwnProfilerRow,
+    StepsRow,
+    WholeRunRows,
+)
+from traceops.traces.run_manifest import cupti_stayed, own_profilers
 
 MOST_PIECES = 1000
 MOST_RANKS = 64
@@ -21,7 +28,9 @@ MOST_PLACES = 12
 MOST_STEPS = 256
 
 
-def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows | None:
+def whole_run_rows(
+    seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]
+) -> WholeRunRows | None:
     """None where the run was not observed."""
     run = seen.whole
     if run is None:
@@ -41,6 +50,7 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows |
         early_window=seen.early,
         looks=sum(run.looks.values()),
         input_by_turns=run.by_turns,
+        own_profiler=_own_profiler(run, manifest),
         occasions=tuple(
             OccasionRow(
                 cause=one.cause,
@@ -56,6 +66,23 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None) -> WholeRunRows |
         hosts=tuple(_hosts(run)),
         machine=_machine(seen),
         timeline=tuple(_timeline(run)),
+    )
+
+
+def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:
+    """Of the first rank whose script profiled itself."""
+    told = next(iter(own_profilers(manifest)), None)
+    if told is None:
+        return None
+    took = run.step_ms[(run.numbers >= told.first) & (run.numbers <= told.last) & ~run.timed]
+    took = took[~np.isnan(took)]
+    all_of_them = told.steps == told.last - told.first + 1 and len(took) == told.steps
+    return OwnProfilerRow(
+        first=told.first,
+        last=told.last,
+        steps=told.steps,
+        step_ms=_rounded(float(np.median(took))) if all_of_them else None,
+        where=told.where,
     )
 
 

@@ -47,6 +47,16 @@ class StepsRow(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Annotated[bool, Meta(description="The profiler was at one of them.")] = False
 
 
+class OwnProfilerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A profiler of the script's own, at work while ours was not."""
+
+    first: Annotated[Whole, Meta(description="The first step of these.")]
+    last: Whole
+    steps: Count
+    step_ms: Annotated[NotNegative | None, Meta(description="The median of these steps.")] = None
+    where: Annotated[str | None, Meta(description="File and line of who began it.")] = None
+
+
 class MachineRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine did for a rank; null where it does not tell."""
 
@@ -108,6 +118,9 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
             description="Input comes late in every few steps: typical_ms is the mean of these and the others."
         ),
     ] = False
+    own_profiler: Annotated[
+        OwnProfilerRow | None, Meta(description="Null where no script profiled itself.")
+    ] = None
     occasions: tuple[OccasionRow, ...] = ()
     hosts: tuple[HostRow, ...] = ()
     machine: tuple[MachineRow, ...] = ()

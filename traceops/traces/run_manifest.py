@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,26 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
         for entry in manifest.get("ranks") or ()
         if isinstance(entry.get("rank"), int)
     )
+
+
+@dataclass(frozen=True)
+class OwnProfiler:
+    """In which steps a profiler of the script's own was at work, and the file and line that began it, where known."""
+
+    first: int
+    last: int
+    steps: int
+    where: str | None
+
+
+def own_profilers(manifest: Mapping[str, Any]) -> Iterator[OwnProfiler]:
+    """Of each rank whose script profiled itself, as far as run.json tells it in full."""
+    for entry in manifest.get("ranks") or ():
+        told = entry.get("script_profiler")
+        told = told if isinstance(told, dict) else {}
+        first, last, steps, where = (told.get(key) for key in ("first", "last", "steps", "where"))
+        if isinstance(first, int) and isinstance(last, int) and isinstance(steps, int) and 0 <= first <= last:
+            yield OwnProfiler(first, last, max(steps, 1), where[:500] if isinstance(where, str) else None)
 
 
 def profiled_itself_early(manifest: dict[str, Any]) -> bool:
