@@ -24,10 +24,6 @@ REASONS: dict[Kind, str] = {
         "the steps in which the program calls torch.cuda.empty_cache() itself, by its frames; it takes such a program "
         "on a GPU, observed whole"
     ),
-    Kind("TO-T001", "shared_cores"): (
-        "a step in which rank 1 waited 22 ms more for a core than in others (PyG over gloo, in a run that was not "
-        "kept); it takes a busy machine"
-    ),
     Kind("TO-W002", "power_cap"): (
         f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),
