@@ -1,4 +1,4 @@
-"""Late launches are not judged where recording may be all of them, and nothing was timed without the profiler."""
+"""Late launches are judged by what recording cannot explain, where nothing was timed without the profiler."""
 
 import gzip
 from pathlib import Path
@@ -9,9 +9,10 @@ import pytest
 from traceops import analyze
 from traceops.core.findings import Finding
 from traceops.render.report.verdict import verdict
-from traceops.rules.idle_recording import MAY_BE_ALL, RECORDING_US
+from traceops.rules.idle_recording import AT_MOST, MAY_BE_RECORDING
 
-PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"
+DATA = Path(__file__).parents[1] / "data"
+PLAIN = DATA / "plain_profiler"
 
 
 def host_bound(report):
@@ -27,8 +28,10 @@ def test_lateness_that_recording_may_explain_is_not_judged():
     report = analyze(PLAIN / "one_iteration" / "trace.json.gz")
     assert host_bound(report) is None
     assert check(report).status == "not_evaluated"
-    assert check(report).reason.startswith(f"{MAY_BE_ALL}: launches are 11.7 ms late in the window, and ")
-    assert "events takes a host 24.0 ms, at 5 µs each" in check(report).reason
+    assert check(report).reason == (
+        f"{MAY_BE_RECORDING} all of it: launches are 11.7 ms late in the window, and recording may take the host up to "
+        "24.8 ms"
+    )
     head = verdict(report)
     assert head.level == "info"
     assert "Not judged: 26 % of the window" in head.sentence
@@ -37,20 +40,35 @@ def test_lateness_that_recording_may_explain_is_not_judged():
 
 
 def test_calls_of_python_are_recorded_too(tmp_path):
-    """A GPT recorded with stacks: 25.7 ms of 53.5 were 'launched late', and it takes 28.2 without the profiler."""
+    """They are no rows here. So more of the longest gaps between the others may be theirs."""
     text = gzip.decompress((PLAIN / "one_iteration" / "trace.json.gz").read_bytes())
     (tmp_path / "trace.json").write_bytes(
         text.replace(b'"record_shapes": 1,', b'"record_shapes": 1, "with_stack": 1,', 1)
     )
-    assert "takes a host 71.9 ms" in check(analyze(tmp_path / "trace.json")).reason
+    assert "recording may take the host up to 29.1 ms" in check(analyze(tmp_path / "trace.json")).reason
 
 
-def test_kernels_of_a_graph_are_recorded_one_by_one():
-    """A compiled GPT in CUDA graphs takes 2.7 ms without the profiler, 4.96 with it: no warning of its host."""
+def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
+    """A compiled GPT in CUDA graphs: 2.2 of 4.96 ms are late, 1.7 may be recording; without the profiler 2.7 in all.
+
+    It was a remark that said nothing of how little is known, under 'Nothing serious found'.
+    """
     report = analyze(PLAIN / "graph" / "trace.json.gz")
-    assert host_bound(report).severity == "info"
-    assert verdict(report).sentence.startswith("Nothing serious found")
-    assert f"at {RECORDING_US:g} µs each" in host_bound(report).message
+    assert host_bound(report) is None
+    assert check(report).reason.startswith(f"{MAY_BE_RECORDING} most of it: launches are 2.2 ms late a step")
+    assert verdict(report).sentence.startswith("Nothing serious found in what could be judged")
+
+
+def test_what_is_certainly_the_program_s_is_said():
+    """Two ranks of 128: 157 of 615 ms are late on one, and recording takes no more than a sixth of that."""
+    report = analyze(DATA / "hta" / "pair")
+    found = host_bound(report)
+    cost = next(e.value for e in found.evidence if e.metric == AT_MOST)
+    late = next(e.value for e in found.evidence if e.metric == "idle_host")
+    assert 0 < cost < late
+    assert f"At least about {late - cost:.0f} ms of it are the program's own" in found.message
+    assert f"recording takes this host at most about {cost:.1f} ms." in found.message
+    assert "may be recording itself" not in verdict(report).sentence  # a sixth of it
 
 
 def test_what_recording_may_take_is_said_beside_the_gain():
@@ -58,9 +76,10 @@ def test_what_recording_may_take_is_said_beside_the_gain():
     report = analyze(PLAIN / "cold_start" / "trace.json.gz")
     late = report.ranks[0].idle_host_ms
     assert 0 < report.summary.recording_ms <= late
-    assert "may be recording itself." in verdict(report).sentence
+    sentence = verdict(report).sentence
+    assert "may be recording itself." in sentence and "Not judged" not in sentence
     input_bound = next(found for found in report.findings if found.rule == "TO-I002")
-    assert "6 to 7 DataLoader workers a rank would keep up" in input_bound.message
+    assert "6 to 9 DataLoader workers a rank would keep up" in input_bound.message
 
 
 def test_a_small_finding_does_not_hide_that_most_of_a_step_is_not_judged(tmp_path):

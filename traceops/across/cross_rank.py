@@ -73,10 +73,10 @@ class RankTimes:
         return mean_ms(self.duration[self.typical])
 
     @property
-    def recorded_events(self) -> float:
-        """How many of the host's events the profiler recorded in a step: mean over the typical steps."""
-        own = np.array(self.summary.host.recorded)
-        return float(own[self.typical].mean()) if len(own) == len(self.typical) > 0 else 0.0
+    def recording_ms(self) -> float:
+        """The most that recording takes of a step on this host, ms: mean over the typical steps; 0 where not known."""
+        own = np.array(self.summary.host.recording)
+        return mean_ms(own[self.typical]) if len(own) == len(self.typical) > 0 else 0.0
 
     def share_pct(self, bucket: str) -> float | None:
         """Percent of the typical steps that a bucket takes; None without a step."""

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.core.intervals import union
 from traceops.measure.grouping import groups
-from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
+from traceops.measure.host_rows import HostRows
+from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds
 from traceops.measure.typical import typical_steps
-from traceops.traces.model import Events
+from traceops.traces.model import Events, TraceMeta
 
 MOST_REGIONS = 60
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
@@ -53,8 +54,8 @@ class HostTime:
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
-    from the device's driver or give it back, as `blocking`. `recorded` has for each step how many of the host's events
-    were recorded in it, and of the kernels that a graph launched; empty in summaries of an earlier traceops.
+    from the device's driver or give it back, as `blocking`. `recording` has the most that recording takes of each step,
+    ns; empty in summaries of an earlier traceops, and where the trace has no event of a host.
     """
 
     blocking: tuple[BlockingCall, ...]
@@ -63,10 +64,10 @@ class HostTime:
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
     allocating: tuple[BlockingCall, ...] = ()
-    recorded: tuple[int, ...] = ()
+    recording: tuple[int, ...] = ()
 
 
-def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
+def measure_host(host: HostRows, steps: StepBounds, meta: TraceMeta) -> HostTime:
     """Blocking calls and data loading whose call began inside a step, on any thread."""
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
@@ -77,7 +78,7 @@ def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
         allocating=_blocking(host, _inside_steps(events, host.allocations, steps), steps),
-        recorded=_recorded(host, steps),
+        recording=recording_at_most(host, steps, meta),
     )
 
 
@@ -167,22 +168,6 @@ def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
     """Time by name, ns."""
     total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
     return total.astype(np.float64)
-
-
-def _recorded(host: HostRows, steps: StepBounds) -> tuple[int, ...]:
-    """How many events of the host each step holds, and of the device beyond what it launched one by one."""
-    events, own = host.events, steps.of_activity
-    calls = _in_each(events, host.launches, steps)
-    started = np.bincount(own[(own >= 0) & (own < len(steps))], minlength=len(steps))
-    operators = np.flatnonzero(events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS))
-    return tuple((_in_each(events, operators, steps) + np.maximum(calls, started)).tolist())
-
-
-def _in_each(events: Events, rows: Int, steps: StepBounds) -> Int:
-    """How many of these rows began in each step."""
-    rows = _inside_steps(events, rows, steps)
-    counts: Int = np.bincount(_step_of(events, rows, steps), minlength=len(steps))
-    return counts
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:

@@ -156,7 +156,7 @@ def summarize(
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
         inventory=measure_inventory(events, activity, steps),
-        host=measure_host(activity.host, steps),
+        host=measure_host(activity.host, steps, trace.meta),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
         kernels_lost=activity.lost,

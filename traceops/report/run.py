@@ -314,8 +314,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     recording_ms: Annotated[
         NotNegative | None,
         Meta(
-            description="An estimate of how much of `idle_host` is the profiler's own cost, by how many events "
-            "of the host are recorded, on the rank where it is most. Null where steps were timed without the profiler."
+            description="About how much of `idle_host` may be the profiler's own cost, on the rank where it is most: a "
+            "bound, by how close the host's recorded events lie. Null where steps were timed without the profiler."
         ),
     ] = None
     uncharged_wait_pct: Annotated[

@@ -18,7 +18,7 @@ from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_
 from traceops.rules.idle_input import waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
-from traceops.rules.idle_recording import may_be_all, measured, severity_beyond
+from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
 from traceops.rules.idle_time import host_share, idle_of, unknown_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE
@@ -29,8 +29,9 @@ HOST_BOUND = Rule(
     fires=(
         "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from 10 % "
         "of the step, warning from 20 %, error from 40 %. Where the profiler's cost was not measured: at most a "
-        "warning, and by what is left when 5 µs for each recorded event of the host are taken off; not evaluated where "
-        "that leaves under 10 %. Where steps were timed without the profiler, the rule claims at most the time that "
+        "warning, and by what is left when the most that recording may take of the host is taken off; not evaluated "
+        "where that leaves under 10 %, or where it leaves a remark of what looks like a warning and may mostly be "
+        "recording. Where steps were timed without the profiler, the rule claims at most the time that "
         "such a step leaves beside the device's work, or that the light window shows, and judges it against that step. "
         "Ranks with less than half of the worst rank's share are not named."
     ),
@@ -151,10 +152,9 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
     if kind.bucket == "idle_host" and not measured(inputs):
-        severity = severity_beyond(worst, kind.bounds)
+        severity = certain_severity(worst, kind.bounds, severity)
         if severity is None:
-            return kind.rule.not_evaluated(may_be_all(run, worst))
-        severity = "warning" if severity == "error" else severity
+            return kind.rule.not_evaluated(may_be_recording(run, worst))
     if kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0]):
         severity = "info"
     damaged = bool(judged[0].summary.damage)

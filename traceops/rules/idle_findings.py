@@ -17,7 +17,7 @@ from traceops.core.units import stored
 from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import other_loaders, workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
-from traceops.rules.idle_recording import at_cost, measured, recording_ms, within_lateness_ms
+from traceops.rules.idle_recording import AT_MOST, measured, of_program, recording_ms, within_lateness_ms
 from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
 
@@ -70,6 +70,8 @@ def finding_of(
         where=_where(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
     message += _of_profiler(kind, worst, idle, inputs) + _by_turns(worst, by_light, by_trace)
+    if kind.bucket == "idle_host" and _bounded_by_trace(worst, inputs):
+        evidence += (Evidence(AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
     if optimizer is not None:
         name, took = optimizer
@@ -185,16 +187,16 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs:
     if kind.bucket != "idle_host":
         return of_plain
     if slowdown is None:
-        estimated = _estimated(worst, inputs)
-        return f"{of_plain} These traces do not tell how much of it is the profiler's own cost{estimated}."
+        told = "These traces do not tell how much of it is the profiler's own cost"
+        return f"{of_plain} {of_program(worst) if _bounded_by_trace(worst, inputs) else told}."
     if slowdown > _SLOWED:
         return f"{of_plain} The profiler made the step {slowdown:.2f} times as long, most of it host time."
     return of_plain
 
 
-def _estimated(worst: Idle, inputs: Inputs) -> str:
-    """About how much it is, where the trace holds the host's events and nothing was measured."""
-    return f": {at_cost(worst.times)}" if not measured(inputs) and recording_ms(worst.times) else ""
+def _bounded_by_trace(worst: Idle, inputs: Inputs) -> bool:
+    """Whether only the trace tells how much of it is the profiler's own cost at most."""
+    return not measured(inputs) and recording_ms(worst.times) > 0
 
 
 def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.core.findings import Severity, severity_of
+from traceops.core.units import ms_text
 from traceops.rules.idle_time import Idle
 from traceops.rules.inputs import Inputs
 
-# Of the host, for each of its events that is recorded. Runs on one host with H200 took 0.5 to 2.8 µs, programs on
-# another 1.5 to 12, half of them 4 or more [docs/field.md].
-RECORDING_US = 5.0
-MAY_BE_ALL = "recording may be all of it"
-_WITH_STACK = 3.0  # times the events: two calls of Python are recorded for each of the others
-
-
-def recorded_events(times: RankTimes) -> float:
-    """How many events of this rank's host are recorded in a step, those of Python with them."""
-    return times.recorded_events * (_WITH_STACK if times.summary.meta.with_stack else 1.0)
+MAY_BE_RECORDING = "recording may be"  # all of it, or most
+AT_MOST = "recording, at most"  # the evidence that says so
+_MOST = 0.5  # of the lateness
 
 
 def recording_ms(times: RankTimes) -> float:
-    """About what the profiler adds to a step of this rank's host, ms; 0 where the trace has nothing of a host."""
-    return recorded_events(times) * RECORDING_US / 1e3 if times.summary.on_gpu else 0.0
+    """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host."""
+    return times.recording_ms if times.summary.on_gpu else 0.0
 
 
 def within_lateness_ms(times: RankTimes) -> float:
@@ -35,23 +29,30 @@ def measured(inputs: Inputs) -> bool:
     return any(known is not None for known in told)
 
 
-def severity_beyond(worst: Idle, bounds: tuple[float, float, float]) -> Severity | None:
-    """How severe the lateness is that recording does not explain."""
+def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Severity) -> Severity | None:
+    """How severe the lateness is that recording cannot explain; None where that is no judgement of what is seen.
+
+    Nothing is certain beyond a warning. Where most of the lateness may be recording, and the rest alone is less severe
+    than all of it, a remark about the rest would be a clean bill for what nobody knows.
+    """
     cost = recording_ms(worst.times)
     left, step = worst.ms - cost, worst.step_ms - cost
-    return severity_of(100.0 * left / step, *bounds) if left > 0 else None
+    found = severity_of(100.0 * left / step, *bounds) if left > 0 else None
+    found = "warning" if found == "error" else found
+    return None if found != seen and cost > _MOST * worst.ms else found
 
 
-def at_cost(times: RankTimes) -> str:
-    """'recording 4,803 events takes a host 24.0 ms, at 5 µs each'."""
-    return (
-        f"recording {recorded_events(times):,.0f} events takes a host {recording_ms(times):.1f} ms, at "
-        f"{RECORDING_US:g} µs each"
-    )
+def of_program(worst: Idle) -> str:
+    """'At least about 9.1 ms of it are the program's own: recording takes this host at most about 31.8 ms'."""
+    cost = recording_ms(worst.times)
+    own = f"At least about {ms_text(worst.ms - cost)} ms of it are the program's own"
+    return f"{own}: recording takes this host at most about {ms_text(cost)} ms"
 
 
-def may_be_all(run: CrossRank, worst: Idle) -> str:
+def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
+    cost, late = recording_ms(worst.times), worst.ms
     return (
-        f"{MAY_BE_ALL}: launches are {worst.ms:.1f} ms late {run.step_words.per}, and {at_cost(worst.times)}"
+        f"{MAY_BE_RECORDING} {'all' if cost >= late else 'most'} of it: launches are {late:.1f} ms late "
+        f"{run.step_words.per}, and recording may take the host up to {cost:.1f} ms"
     )

@@ -75,6 +75,7 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
         nccl_version=_text(info.get("nccl_version")),
         groups=tuple(groups),
         with_stack=with_stack or bool(raw.get("with_stack")),
+        profile_memory=bool(raw.get("profile_memory")),
         devices=len(devices) if isinstance(devices, list) and devices else None,
     )
 

@@ -90,6 +90,7 @@ class TraceMeta:
     nccl_version: str | None = None
     groups: tuple[Group, ...] = ()
     with_stack: bool = False
+    profile_memory: bool = False
     devices: int | None = None
 
 

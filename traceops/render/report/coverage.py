@@ -10,7 +10,7 @@ from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, THROUGH_HOST
-from traceops.rules.idle_recording import MAY_BE_ALL
+from traceops.rules.idle_recording import MAY_BE_RECORDING
 
 KERNELS_UNJUDGED = (
     "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
@@ -59,7 +59,7 @@ def unjudged_sentence(report: Report) -> str:
     cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
     if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:
         cure = "Record steps that replay the graph"
-    elif most.rule and (check := check_of(report, most.rule)) and check.reason.startswith(MAY_BE_ALL):
+    elif most.rule and (check := check_of(report, most.rule)) and check.reason.startswith(MAY_BE_RECORDING):
         cure = "Compare with a step that is timed without the profiler; traceops run times some"
     elif most.rule and (check := check_of(report, most.rule)) and check.reason == THROUGH_HOST:
         cure = "See in the timeline (traceops view) what the hosts wait for, or use nccl between GPUs"

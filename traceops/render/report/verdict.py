@@ -29,6 +29,7 @@ from traceops.render.report.whole_run import unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_recording import AT_MOST
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.overlap_gain import SAVED_AT_BEST
 from traceops.rules.profiler_cost import PROFILER_COST
@@ -38,8 +39,8 @@ from traceops.rules.validity import MISSING_RANKS
 
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
-_MUCH = 0.2  # of what a step would take: the profiler's part of it
-_OF_THE_HOST = (HOST_BOUND.id, INPUT_BOUND.id, BLOCKED_ON_DEVICE.id)
+_MUCH = 0.2  # of a finding, or of what a step would take without it: the profiler's part of it
+_LEAVE_THE_HOST = (INPUT_BOUND.id, BLOCKED_ON_DEVICE.id)  # what their cures leave may be the host's
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -126,18 +127,24 @@ def _as_recorded(report: Report, first: Finding) -> str:
 
 
 def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
-    """About what recording adds to a step, where that is much of what is left of the step without a finding's cause.
+    """How much of a finding, or of what is left of the step without its cause, recording may be, where that is much.
 
     Where more time is not judged for that than the finding is about, it is told as such.
     """
     unjudged = report.summary.unjudged
     if unjudged and unjudged[0].rule == HOST_BOUND.id and recording_ms > (first.impact_ms or 0.0):
         return f" {unjudged_sentence(report)}".rstrip()
-    cure, step = rule_cure(report, first), measured_step(report, first)
-    if cure is None or step is None or first.rule not in _OF_THE_HOST or recording_ms < _MUCH * cure.then_ms:
+    if (own := evidence_ms(first, AT_MOST)) is not None:
+        whole, most = lost_ms(first), own
+    elif (cure := rule_cure(report, first)) is not None and first.rule in _LEAVE_THE_HOST:
+        whole, most = cure.then_ms, recording_ms
+    else:
         return ""
-    per = report.summary.step_words.per
-    return f" Of that, some {ms_text(recording_ms)} ms {per} may be recording itself."
+    return (
+        f" Of the {ms_text(whole)} ms, up to {ms_text(most)} may be recording itself."
+        if most >= _MUCH * whole
+        else ""
+    )
 
 
 def _unlike_run(report: Report, first: Finding) -> str:

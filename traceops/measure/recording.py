@@ -1,0 +1,145 @@
+"""How much of a host's time in a step the profiler's recording can be at most, by the trace itself.
+
+What records an event runs between boundaries (begins and ends of events) that follow each other on a thread. An
+operator's begin is stamped when its record is made, its end before that record is closed [torch: begin_op,
+onFunctionExit]; a call of the device's runtime is recorded within its own begin and end [CUPTI]. So recording lies in
+gaps in front of an operator's begin, behind its end, and inside calls. It takes no longer than these gaps: any
+quantile of a kind of gaps bounds that quantile of its cost. Recording costs about the same each time, so of the longest
+gaps of a kind only as much counts as the others take. What they hold beyond that is the program's own work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import union
+from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events, TraceMeta
+
+_OPERATOR, _CALL, _GRAPH, _BEGINS = 0, 1, 2, 3  # what ends at a boundary; + _BEGINS: what begins there
+_CODES = 6
+_CODE_BITS = 3
+_BETWEEN_THREADS = _CODES * _CODES  # no gap
+_KINDS = _BETWEEN_THREADS + 1
+_PLACE_BITS = 59  # of a boundary's thread and time
+
+
+def _kinds(left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
+    """The numbers of the kinds of gaps from one of the boundaries on the left to one of those on the right."""
+    return [one * _CODES + other for one in left for other in right]
+
+
+_INSIDE_OPERATOR = _kinds((_OPERATOR + _BEGINS,), (_OPERATOR,))
+# Between an operator's begin or a call's end, and the begin of a call.
+_RECORDING_NOTHING = _kinds((_OPERATOR + _BEGINS, _CALL), (_CALL + _BEGINS, _GRAPH + _BEGINS))
+# The kernels of a graph are recorded one by one when it is launched.
+_AT_GRAPH = _kinds((_GRAPH + _BEGINS, _GRAPH), tuple(range(_CODES)))
+
+_QUANTILE = 0.85
+_LONGEST_NS = 20_000  # no recording was seen to take more than half of it [docs/field.md]
+# Calls of Python are recorded too and are no boundaries here. They lie unevenly, many in few gaps.
+_QUANTILE_WITH_STACK = 0.98
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """From each boundary to the next of its thread: ns, and its kind; 0 between threads. By thread, then by time.
+
+    `place` is where each begins: its thread's number above `bits`, and there the ns since `first`.
+    """
+
+    length: Int
+    kind: NDArray[np.uint8]
+    place: Int
+    threads: int
+    bits: int
+    first: int
+
+    def in_each(self, counted: Int, begins: Int) -> Int:
+        """What is counted of the gaps in each of the steps that begin then; what lies before all is the first's."""
+        total = np.concatenate(([0], np.cumsum(counted)))
+        threads = np.arange(self.threads)[:, None] << self.bits
+        begins = np.maximum(begins - self.first, 0)
+        begins[:1] = 0
+        at = self.place.searchsorted(threads + np.minimum(begins, (1 << self.bits) - 1))
+        over = np.append(at[1:, :1], len(counted))[:, None]
+        until: Int = np.concatenate((at[:, 1:], over), axis=1)
+        spent: Int = (total[until] - total[at]).sum(axis=0)
+        return spent
+
+
+def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tuple[int, ...]:
+    """The most that recording takes of each step on this rank's host, ns; empty where it has no event of a host."""
+    events = host.events
+    operators = np.flatnonzero(events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS))
+    rows = np.concatenate((operators, host.launches))
+    graphs = np.array(["GraphLaunch" in name for name in events.names], dtype=bool)
+    called = np.where(graphs.take(events.name[host.launches]), np.uint8(_GRAPH), np.uint8(_CALL))
+    what = np.concatenate((np.full(len(operators), _OPERATOR, dtype=np.uint8), called))
+    inside = union(steps.host_start, steps.host_end).holds(events.ts[rows])
+    if not inside.any():
+        return ()
+    gaps = _gaps(events, rows[inside], what[inside])
+    longest = _longest(gaps, meta)
+    most = gaps.in_each(np.minimum(gaps.length, longest.take(gaps.kind)), steps.host_start)
+    waits = union(events.ts[host.blocking], events.end[host.blocking])
+    own = steps.host_end - steps.host_start - waits.within(steps.host_start, steps.host_end)
+    return tuple(np.minimum(most, np.maximum(own, 0)).tolist())
+
+
+def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
+    """The gaps between the begins and ends of these rows. what: what each row is.
+
+    Each boundary is one number, so that they are sorted at once: its thread, its time, and what is there, ends before
+    begins.
+    """
+    begin, dur = events.ts[rows], events.dur[rows]
+    first = min(int(begin.min()), int((begin + dur).min()))
+    bits = (max(int(begin.max()), int((begin + dur).max())) - first).bit_length()
+    tid = events.tid[rows]
+    numbers = np.unique(tid)
+    threads = min(len(numbers), 1 << max(_PLACE_BITS - bits, 0))
+    place = np.empty(2 * len(rows), dtype=np.int64)
+    begins, ends = place[: len(rows)], place[len(rows) :]
+    np.subtract(begin, first, out=begins)
+    begins += (numbers.searchsorted(tid) % threads) << bits
+    np.add(begins, dur, out=ends)
+    place <<= _CODE_BITS
+    ends |= what
+    begins |= what + np.uint8(_BEGINS)
+    place.sort()
+    code = (place & ((1 << _CODE_BITS) - 1)).astype(np.uint8)
+    place >>= _CODE_BITS
+    length, kind = np.diff(place), code[:-1] * np.uint8(_CODES) + code[1:]
+    between = place.searchsorted(np.arange(1, threads) << bits) - 1
+    length[between], kind[between] = 0, _BETWEEN_THREADS
+    return _Gaps(length, kind, place[:-1], threads, bits, first)
+
+
+def _longest(gaps: _Gaps, meta: TraceMeta) -> Int:
+    """How much of a gap of each kind counts, ns.
+
+    No less than the clock's tick: a coarse clock shows nothing shorter.
+    """
+    longest = np.zeros(_KINDS, dtype=np.int64)
+    quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
+    in_order = gaps.length[np.argsort(gaps.kind, kind="stable")]
+    behind = np.cumsum(np.bincount(gaps.kind, minlength=_KINDS))
+    for number, own in enumerate(np.split(in_order, behind[:-1])):
+        if len(own):
+            at = int(quantile * (len(own) - 1))
+            longest[number] = np.partition(own, at)[at]
+    if not meta.with_stack:
+        np.minimum(longest, _LONGEST_NS, out=longest)
+    positive = gaps.length[gaps.length > 0]
+    np.maximum(longest, positive.min() if len(positive) else 0, out=longest)
+    longest[_AT_GRAPH] = np.iinfo(np.int64).max
+    longest[_RECORDING_NOTHING] = 0
+    if not meta.profile_memory:  # else allocations are recorded inside operators too
+        longest[_INSIDE_OPERATOR] = 0
+    return longest
