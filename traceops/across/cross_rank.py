@@ -33,7 +33,7 @@ from traceops.across.rooted import with_roots
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Straggler, Stragglers, measure_stragglers
-from traceops.across.unlike import unlike_steps
+from traceops.across.unlike import unlike_steps, unshared_steps
 from traceops.across.woken import with_woken_threads
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
@@ -111,6 +111,9 @@ class CrossRank:
     late_behind_loading: Straggler | None = None
     slow_groups: SlowGroups | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
+    unshared: tuple[
+        int, ...
+    ] = ()  # numbers of the steps that only some ranks recorded, where others are left
     roles: Roles = NO_ROLES
     passes: tuple[Passes, ...] = ()  # of an inference server
     experts: tuple[Experts, ...] = ()
@@ -221,10 +224,11 @@ def measure_across(
     }
     of_others = "comm_wait" if split else "comm_unmatched"
     unlike = unlike_steps(ranks, {rank: own[of_others] for rank, own in buckets.items()})
+    unshared = unshared_steps(ranks) if split else ()
     charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     times = []
     for summary in ranks:
-        typical = ~np.isin(summary.step_numbers, unlike)
+        typical = _typical(summary, unlike, unshared)
         start, turn, end = waits[summary.rank]
         inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
         times.append(
@@ -232,7 +236,7 @@ def measure_across(
                 summary=summary,
                 duration=summary.ledger.duration,
                 buckets=buckets[summary.rank],
-                typical=typical if typical.any() else ~typical,
+                typical=typical,
                 wait_ns=int((turn - start)[inside].sum()) if split else None,
                 transfer_ns=int((end - turn)[inside].sum()) if split else None,
                 caused_wait_ns=None
@@ -254,6 +258,7 @@ def measure_across(
         fabric=fabric,
         devices=devices,
         unlike=unlike,
+        unshared=unshared,
         roles=roles,
         experts=find_experts(ranks, matching, roles),
         passes=measure_passes(ranks, matching),
@@ -303,6 +308,15 @@ def measure_across(
         what_if=what_if,
         work={**beside, **work},
     )
+
+
+def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> NDArray[np.bool_]:
+    """Which of a rank's steps its means are of: those like the others that all ranks recorded, if it has any."""
+    like = ~np.isin(summary.step_numbers, unlike)
+    both: NDArray[np.bool_] = like & ~np.isin(summary.step_numbers, unshared)
+    if both.any():
+        return both
+    return like if like.any() else ~like
 
 
 def _waiting(summary: RankSummary, waits: tuple[Int, Int, Int]) -> Intervals:

@@ -13,6 +13,8 @@ from traceops.measure.typical import far_beyond, typical_steps
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one
+_FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left out
+_SHARED = 0.25  # of the median rank's steps, for the same
 
 
 def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tuple[int, ...]:
@@ -44,6 +46,18 @@ def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tupl
         echo = np.concatenate(([False], alone[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
+
+
+def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
+    """Numbers of the steps that some ranks did not record, where enough are left; in them nothing can be matched."""
+    recorded = [set(summary.step_numbers.tolist()) for summary in ranks]
+    if len(recorded) < 2:
+        return ()
+    shared = set.intersection(*recorded)
+    usual = float(np.median([len(own) for own in recorded]))
+    if len(shared) < max(_FEWEST_SHARED, _SHARED * usual):
+        return ()
+    return tuple(sorted(set.union(*recorded) - shared))
 
 
 def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:

@@ -64,6 +64,7 @@ def summary_of(
             n=len(durations),
             typical=_round(run.step_ms) if durations else None,
             unlike=tuple(number for number in run.unlike if number >= 0),
+            unshared=tuple(number for number in run.unshared if number >= 0),
         ),
         steps_found_by=run.steps_by[0],
         step_mark=run.steps_by[1] or None,

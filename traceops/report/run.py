@@ -77,7 +77,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     typical: Annotated[
         Number | None,
         Meta(
-            description="The typical step: mean over the steps that are not `unlike`. Shares are of this step."
+            description="The typical step: mean over steps neither `unlike` nor `unshared`. Shares are of this step."
         ),
     ] = None
     unlike: Annotated[
@@ -86,6 +86,17 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
             description="Steps that take far longer than most (TO-T001); no mean and no what-if counts them."
         ),
     ] = ()
+    unshared: Annotated[
+        tuple[Whole, ...],
+        Meta(
+            description="Steps that only some ranks recorded (TO-V003); no mean counts them where others are left."
+        ),
+    ] = ()
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """Numbers of the recorded steps that no mean counts."""
+        return frozenset((*self.unlike, *self.unshared))
 
 
 class UnjudgedTime(msgspec.Struct, frozen=True, kw_only=True):

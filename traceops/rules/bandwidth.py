@@ -34,8 +34,9 @@ LOW_BANDWIDTH = Rule(
         "`traceops doctor` measured on that host, else NCCL's own expectation in its log, else what NCCL reaches "
         "over the NVLink of that GPU inside one host. Warning where the time at the reference, with 20 µs for "
         "latency, is below 30 % of the time taken; error below 10 %; info where the reference would save less "
-        "than 2 % of the step. Not judged where no reference is known: between hosts without a log, and for GPUs "
-        "without NVLink."
+        "than 2 % of the step. At most a warning where the traces name no host and each process sees one GPU: then "
+        "nothing says whether the ranks share a host. Not judged where no reference is known: between hosts without "
+        "a log, and for GPUs without NVLink."
     ),
     advice=(
         "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, "
@@ -126,7 +127,14 @@ def judge_low(run: CrossRank) -> Verdict:
         severity = "info"
     named = {hosts.get(rank) for rank in group}
     where = f"of {len(named)} hosts" if len(named) > 1 else "of one host"
-    if None in named:
+    guessed = None in named and run.devices == 1
+    if guessed:
+        severity = "warning" if severity == "error" else severity
+        where += (
+            ", if these ranks share one: the traces name no host, and each process sees one GPU. Between hosts the "
+            "network sets the pace"
+        )
+    elif None in named:
         where += " (the traces name no host; so few ranks are taken to share one)"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     of_it = 100.0 * achieved / reference.busbw_gbs
@@ -140,7 +148,7 @@ def judge_low(run: CrossRank) -> Verdict:
     return LOW_BANDWIDTH.verdict(
         LOW_BANDWIDTH.finding(
             severity,
-            "medium" if None in named else "high",
+            "low" if guessed else "medium" if None in named else "high",
             message,
             [
                 Evidence(

@@ -53,7 +53,7 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
 
 def _of_other_steps(report: Report, finding: Finding) -> bool:
     """Whether none of the finding's steps counts in the step that the report tells."""
-    typical = set(report.run.steps) - set(report.summary.step_time_ms.unlike)
+    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
     return bool(finding.steps) and typical.isdisjoint(finding.steps)
 
 
@@ -99,6 +99,6 @@ def evidence_ms(finding: Finding, metric: str) -> float | None:
 
 def mean_step(report: Report, rank: int) -> float | None:
     """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
-    unlike = report.summary.step_time_ms.unlike
-    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in unlike]
+    left_out = report.summary.step_time_ms.left_out
+    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in left_out]
     return sum(own) / len(own) if own else None

@@ -112,10 +112,13 @@ def _typical_of(step: StepTime) -> str:
     if step.n == 1:
         return "one step"
     spread = f"{step.p5:.2f}–{step.p95:.2f}"
-    if not step.unlike:
+    if not step.left_out:
         return f"mean of {step.n}, p5–p95 {spread}"
-    typical = step.n - len(step.unlike)
-    return f"mean of {typical} typical one{'' if typical == 1 else 's'}, p5–p95 of all {step.n} {spread}"
+    mean_of = step.n - len(step.left_out)
+    which = "typical one" if step.unlike else "one"
+    which += "" if mean_of == 1 else "s"
+    which += " that all ranks recorded" if step.unshared else ""
+    return f"mean of {mean_of} {which}, p5–p95 of all {step.n} {spread}"
 
 
 def _first_steps(report: Report) -> list[Block]:

@@ -78,6 +78,8 @@ def verdict(report: Report) -> Headline:
         elif first.rule not in STRAGGLERS:
             sentence += _of_recorded(report, first, _for_these(report, first) or _mostly_for_one(report))
         sentence += _as_recorded(report, first) + _unlike_run(report, first)
+        if first.rule == MISSING_RANKS.id and (unjudged := unjudged_sentence(report)):
+            sentence += f" {unjudged}"
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)

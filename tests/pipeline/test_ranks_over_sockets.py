@@ -1,0 +1,48 @@
+"""Two ranks that share one H200 and send over sockets, by plain torch.profiler: what their traces do not tell."""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from traceops import analyze
+from traceops.render.report.verdict import verdict
+
+FAULTS = Path(__file__).parents[1] / "data" / "faults"
+
+
+def traces(name: str, folder: Path) -> Path:
+    with tarfile.open(FAULTS / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
+
+
+def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):
+    """Of four steps a rank two are shared: 9.3 of 16 ms of transfer were told, and a step of 88.7 ms for 87.3."""
+    report = analyze(traces("sockets_shifted", tmp_path))
+    step = report.summary.step_time_ms
+    assert step.unshared == (2, 3, 6, 7)
+    assert step.typical == pytest.approx(87.26, rel=0.02)
+    assert report.summary.ledger_ms.comm_transfer == pytest.approx(16.3, rel=0.03)
+    assert report.summary.ledger_ms.comm_unmatched == 0
+
+
+def test_nobody_knows_whether_ranks_that_each_see_one_gpu_share_a_host(tmp_path):
+    """They were held to NVLink, as an error."""
+    report = analyze(traces("sockets_plain", tmp_path))
+    [slow] = [one for one in report.findings if one.rule == "TO-C001"]
+    assert (slow.severity, slow.confidence) == ("warning", "low")
+    assert "if these ranks share one: the traces name no host, and each process sees one GPU" in slow.message
+
+
+def test_one_rank_alone_says_what_of_its_step_nobody_can_judge(tmp_path):
+    """The first sentence had a missing rank, and nothing of a fifth of the step in collectives."""
+    both = traces("sockets_plain", tmp_path)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(sorted(both.iterdir())[0], alone)
+    report = analyze(alone)
+    said = verdict(report).sentence
+    assert said.startswith("1 of 2 ranks has no trace")
+    assert "Not judged: " in said and "Add the traces of the missing ranks" in said
