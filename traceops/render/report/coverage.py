@@ -44,7 +44,7 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
 }
 
 
-def unjudged_sentence(report: Report) -> str:
+def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
     unjudged = report.summary.unjudged
     total = sum(one.pct for one in unjudged)
@@ -68,7 +68,8 @@ def unjudged_sentence(report: Report) -> str:
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
         cure = _WHOM
     why = _why(report, most, reason).removesuffix(_SEE) if cure == _FIT else _why(report, most, reason)
-    return f"Not judged: {total:.0f} % of {who}{rest}, because {why}. {cure}."
+    said = f"Not judged: {total:.0f} % of {who}{rest}, because {why}."
+    return f"{said} {cure}." if with_cure else said
 
 
 def _unmatched_reason(report: Report) -> str:

@@ -135,7 +135,7 @@ def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
     """
     unjudged = report.summary.unjudged
     if unjudged and unjudged[0].rule == HOST_BOUND.id and recording_ms > (first.impact_ms or 0.0):
-        return f" {unjudged_sentence(report)}".rstrip()
+        return f" {unjudged_sentence(report, with_cure=False)}".rstrip()
     if (own := evidence_ms(first, AT_MOST)) is not None:
         whole, most = lost_ms(first), own
     elif (cure := rule_cure(report, first)) is not None and first.rule in _LEAVE_THE_HOST:
