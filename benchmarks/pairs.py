@@ -1,0 +1,148 @@
+"""Runs the programs of pairs_truth.py: `pairs.py --work DIR [NAME…]`; `--alone` without traceops.
+
+Alone, each runs with all its troubles, without each one of them, and with none, and times itself (programs_pairs/site).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from itertools import combinations, pairwise
+from pathlib import Path
+
+from pairs_truth import CASES, OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
+
+_HERE = Path(__file__).resolve().parent
+_ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
+"""huggingface/accelerate@16cb6eb:examples/by_feature, with a model, data and a metric of these names in DIR/data."""
+
+
+def _port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> list[str]:
+    more = [option for trouble in chosen for option in trouble.options]
+    if case.program in _ELSEWHERE:
+        return [str(work / "ext" / f"{case.program}.py"), "--cpu", *case.options, *more]
+    own = ["--out", str(out / "hf")] if case.program == "hf" else []
+    given = ["--steps", str(case.steps), *own, *case.options, *more]
+    return [str(_HERE / "programs_pairs" / f"{case.program}.py"), *given]
+
+
+def _torchrun(ranks: int, script: list[str]) -> list[str]:
+    port = str(_port())
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={ranks}",
+        f"--master-port={port}",
+        *script,
+    ]
+
+
+def _commands(
+    case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool
+) -> list[list[str]]:
+    script, profile = _script(case, chosen, work, out), out / "profile"
+    traceops = [sys.executable, "-m", "traceops", "run", "--out", str(profile)]
+    if case.program == "lit":
+        if alone:
+            return [[sys.executable, *script]]
+        if case.way == OWN:
+            return [[sys.executable, *script, "--profile", str(profile)]]
+        return [[*traceops, "--launcher", "lightning", "--", *script]]
+    if alone:
+        return [_torchrun(case.ranks, script)]
+    if case.way in (SCHEDULE, WINDOW):
+        own = ["--profile", str(profile), *(["--plain"] if case.way == WINDOW else [])]
+        return [_torchrun(case.ranks, [*script, *own])]
+    if case.way == TWO_NODES:
+        meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_port())]
+        return [[*traceops, *meet, "--node-rank", str(n), "--nproc", "1", "--", *script] for n in range(2)]
+    assert case.way == RUN
+    hang = ["--hang-timeout", "10"] if any("hang" in one.plant for one in chosen) else []
+    return [[*traceops, "--nproc", str(case.ranks), *hang, "--", *script]]
+
+
+def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool) -> list[int]:
+    """Exit codes of the launchers; what they print is in out.txt."""
+    out.mkdir(parents=True, exist_ok=True)
+    plants = ",".join(trouble.plant for trouble in chosen if trouble.plant)
+    environment = dict(os.environ, PAIRS_CLOCK=str(out / "clock"), PAIRS_PLANT=plants)
+    if case.program == "lit":
+        environment["PYTHONUNBUFFERED"] = "1"
+    folder = work / "data" if case.program in _ELSEWHERE else out
+    codes = []
+    with (out / "out.txt").open("w") as told:
+        commands = _commands(case, chosen, work, out, alone=alone)
+        started = [
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=told,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+            for command in commands
+        ]
+        for one in started:
+            try:
+                codes.append(one.wait(150))
+            except subprocess.TimeoutExpired:
+                one.terminate()
+                codes.append(one.wait())
+    return codes
+
+
+def steps_of(out: Path) -> dict[str, tuple[int, float, float]]:
+    """Of each rank: how many steps, their median and mean in ms from the fourth on."""
+    told = {}
+    for file in sorted((out / "clock").glob("*.json")):
+        ends = json.loads(file.read_text())["steps"][3:]
+        lengths = [(b - a) * 1e3 for a, b in pairwise(ends)]
+        if len(lengths) > 3:
+            told[file.name.split(".")[0]] = (
+                len(ends) + 3,
+                statistics.median(lengths),
+                statistics.fmean(lengths),
+            )
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    for case in CASES:
+        if given.names and case.name not in given.names:
+            continue
+        if not given.alone:
+            out = given.work / "runs" / case.name
+            print(
+                case.name, run(case, case.troubles, given.work, out, alone=False), steps_of(out), flush=True
+            )
+            continue
+        for many in range(len(case.troubles) + 1):
+            for chosen in combinations(case.troubles, many):
+                if any("hang" in one.plant or "oom" in one.plant for one in chosen):
+                    continue
+                tag = "+".join(str(case.troubles.index(one)) for one in chosen) or "none"
+                out = given.work / "alone" / case.name / tag
+                codes = run(case, chosen, given.work, out, alone=True)
+                print(case.name, tag, codes, steps_of(out), flush=True)
+
+
+if __name__ == "__main__":
+    main()
