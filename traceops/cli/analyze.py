@@ -109,7 +109,8 @@ def _reports(
     A window without a usable trace hides no other; raises InputError where no window has one.
     """
     own, unusable, made = own_kernels(), None, False
-    for window in found.windows if args.select == "all" else reversed(found.windows):
+    best_first = sorted(found.windows, key=lambda window: (window is not found.latest, -window.index))
+    for window in found.windows if args.select == "all" else best_first:
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
                 options = MapOptions(

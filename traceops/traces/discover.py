@@ -36,6 +36,7 @@ from traceops.traces.windows import (
     join_beside,
     join_elsewhere,
     latest_window,
+    of_evaluation,
     trace_stem,
     without_other_runs,
 )
@@ -110,11 +111,11 @@ def discover(path: str) -> Discovery:
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
     if (chosen := chosen_window(windows, manifest)) is not windows[-1]:
-        why = (
-            "the later steps took no less, and were recorded to show shorter ones"
-            if latest_window(windows) is windows[-1]
-            else "more ranks recorded two whole steps there"
-        )
+        why = "more ranks recorded two whole steps there"
+        if latest_window(windows) is windows[-1]:
+            why = "the later steps took no less, and were recorded to show shorter ones"
+        elif of_evaluation(windows[-1]):
+            why = "that one is of evaluation"
         notes.append(f"window {chosen.index} is analysed, and not window {windows[-1].index}: {why}")
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
     return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), tuple(doubts))

@@ -48,14 +48,23 @@ class Window:
 
 
 _HANDLERS_NAME = re.compile(r"(?P<worker>.+)\.\d{10,20}\.pt\.trace\.json(\.gz)?$")
+_EVALUATION = re.compile(
+    r"\.(validation|test|predict)_step\."
+)  # Lightning's PyTorchProfiler names its windows so
 _FEW = 2  # whole steps: with fewer there is no typical one
+
+
+def of_evaluation(window: Window) -> bool:
+    """Whether its files' names say that the model was evaluated there, or predicted."""
+    return all(_EVALUATION.search(file.path) for file in window.files)
 
 
 def latest_window(windows: Sequence[Window]) -> Window:
     """The last one that as many ranks hold as any: a program may end in the middle of the next.
 
-    Two whole steps are enough, or as many as the longest window has.
+    Two whole steps are enough, or as many as the longest window has. Windows of evaluation are the last choice.
     """
+    windows = [own for own in windows if not of_evaluation(own)] or windows
     longest = max(_FEW if file.steps is None else len(file.steps) for own in windows for file in own.files)
     ranks = [own.ranks_with(min(_FEW, longest)) for own in windows]
     return next(own for own, n in zip(reversed(windows), reversed(ranks), strict=True) if n == max(ranks))
