@@ -21,11 +21,13 @@ ON_CPU = {
     "cpu_only",
     "pipeline_gpipe4",
     "pipeline_interleaved4",
+    "pipeline_middle_gloo3",
     "pipeline_uneven_gloo2",
     "pipeline_zero_bubble2",
     "starved_loader2",
     "straggler_gloo2",
     "tensor_parallel_gloo2",
+    "two_late_gloo3",
 }
 GPU_TRACES = [
     path

@@ -8,12 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from traceops import analyze
+from traceops.across.send_receive import NO_END
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.then_text import NO_REPLAY
+from traceops.render.report.unmatched_text import to_match
+from traceops.render.report.whole_run import sentence
+from traceops.report.whole_run import EndedRow, WholeRunRows
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -61,3 +65,35 @@ def test_each_reason_has_one_line_in_terminal_and_page(why, tmp_path):
     page = describe(report)
     [section] = [one for one in page.sections if one.id == "what-if"]
     assert NO_REPLAY[why] in section.blocks[0].plain
+
+
+def test_a_replay_that_misses_the_recorded_steps_is_no_change_that_saves_nothing(tmp_path):
+    """It was said that no change saves 1 %, of steps that nobody could replay."""
+    report = analyze(DATA / "pipeline_middle_gloo3")
+    assert report.summary.replay is not None and not report.what_if
+    [line] = told(report, tmp_path)
+    assert line.startswith("No what-if: replayed as recorded, steps are not as long as they were, by up to ")
+
+
+@pytest.mark.parametrize("reason", [NO_END, "its process group is not known"])
+def test_of_gloo_nothing_is_advised_that_was_done(reason, tmp_path):
+    """It was advised to record CPU activity too, of a trace that holds nothing else, and to run what had run."""
+    report = analyze(DATA / "pipeline_middle_gloo3")
+    matching = replace(report.summary.matching, unmatched={reason: 4})
+    summary = replace(report.summary, replay=None, no_replay="nothing_matched", matching=matching)
+    [line] = told(replace(report, summary=summary), tmp_path)
+    assert (
+        line
+        == f"No what-if: no communication is matched across ranks ({reason}). {to_match(report, reason)}."
+    )
+    assert "gloo's events" in line
+
+
+def test_that_ranks_made_different_numbers_of_steps_is_said_of_the_whole_run():
+    report = analyze(DATA / "ddp4")
+    rows = WholeRunRows(
+        steps=29, typical_steps=29, typical_ms=127.0, ended_after=EndedRow(least=30, most=40, first=(2,))
+    )
+    assert sentence(rows, report).endswith(
+        " Ranks made different numbers of steps: rank 2 30, others up to 40."
+    )

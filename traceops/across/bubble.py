@@ -178,8 +178,7 @@ def _stages(
     for_gradients: Mapping[int, Intervals],
     typical: Typical,
 ) -> tuple[StageTimes, ...]:
-    ledgers = [(summary.ledger, typical[summary.rank]) for summary in ranks]
-    work = [_mean((own.buckets["compute"] + own.buckets["memory"])[steps]) for own, steps in ledgers]
+    work = [_mean(_work(summary)[typical[summary.rank]]) for summary in ranks]
     slowest = int(np.argmax(work))
     passes = passes_of(pipeline)
     # The slowest stage is the clock; the first pass reaches it, and the last one leaves it, through the others.
@@ -209,6 +208,13 @@ def _stages(
             )
         )
     return tuple(found)
+
+
+def _work(summary: RankSummary) -> Int:
+    """What a stage works in each step, ns; without a GPU its host does the work, between operators too."""
+    buckets = summary.ledger.buckets
+    work = buckets["compute"] + buckets["memory"]
+    return work if summary.on_gpu else work + buckets["idle_host"]
 
 
 def _slower(slowest: int, ranks: Sequence[RankSummary]) -> float | None:

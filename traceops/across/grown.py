@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.traces.collective import is_annotation
 
 _LEAST_MS = 0.01  # a step: what a kernel or region must have grown by
 _MOST = 3
@@ -53,4 +54,5 @@ def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
 
 def _region_ms(times: RankTimes) -> Mapping[str, float]:
     steps = max(len(times.duration), 1)
-    return {name: ms / steps for name, ms in times.summary.host.regions}
+    regions = times.summary.host.regions  # what waits for other ranks is no reason to be late
+    return {name: ms / steps for name, ms in regions if not is_annotation(name)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in i
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
 _PLAINLY = 0.25  # of the step: what costs so much is a late step, however much the worst one costs
 _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
+_FAR = 1.5  # times its peers' own time: a rank that is hidden behind a cured one, which runs as it does
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 _SHUFFLES = 2000
@@ -132,7 +133,8 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     chosen, sure = list(chosen), len(chosen)
     least = _HIDDEN * float(replays.base.step_ns().mean())
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
-        blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
+        waited = _waited_for(replays, chosen, replay.waited_for)
+        blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (
             len(replays.graph.ranks) - 1
@@ -146,6 +148,21 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
         if before is not None and (before - steps).mean() >= least:
             sure = len(chosen)
     return chosen[:sure]
+
+
+def _waited_for(replays: Replays, cured: Sequence[int], waited_for: Mapping[int, int]) -> dict[int, int]:
+    """Whom the others wait for with these ranks cured: for a cured one, because its peer is late whose pace it has."""
+    change, blamed = replays.cure(cured), dict(waited_for)
+    for rank, peer in (change.program_of if change is not None else {}).items():
+        if _far_beyond(replays.graph, peer, cured):
+            blamed[peer] += blamed.pop(rank)
+    return blamed
+
+
+def _far_beyond(graph: StepGraph, rank: int, chosen: Sequence[int]) -> bool:
+    """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest."""
+    others = [float(_own_steps(graph, peer).mean()) for peer in graph.peers(rank) if peer not in chosen]
+    return bool(others) and float(_own_steps(graph, rank).mean()) >= _FAR * max(others)
 
 
 def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
@@ -192,7 +209,7 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     in_late = in_late if late else ~in_late
     share = lateness.share(rank) or 0.0
     if share < LEAST_SHARE and rest and (replay := replays.cured(rest)) is not None:
-        waited_for = replay.waited_for  # who was hidden behind the others shows without them
+        waited_for = _waited_for(replays, rest, replay.waited_for)  # who was hidden shows without them
         share = waited_for[rank] / max(sum(waited_for.values()), 1)
     return Straggler(
         rank=rank,
@@ -249,10 +266,12 @@ def _cause_by_replay(
     if others is None or cured is None or not peers or saved <= 0:
         return "unknown"
     before = cured.mean()
+    far = _far_beyond(graph, rank, rest)  # then those that are cured run as it does
+    alike = (rank, *(other for other, peer in others.program_of.items() if far and peer == rank))
     for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
         if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
             continue
-        without = simulate(graph, replace(others, without=work, without_on=(rank,))).fed_ns().mean()
+        without = simulate(graph, replace(others, without=work, without_on=alike)).fed_ns().mean()
         if before - without >= _COVERS * saved:
             return cause
     compute = WORK.index("compute")

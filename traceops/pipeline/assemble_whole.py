@@ -13,6 +13,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.report.undisturbed import CuptiStayedRow, StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
 from traceops.report.whole_run import (
+    EndedRow,
     HostRow,
     MachineRow,
     OccasionRow,
@@ -26,6 +27,15 @@ MOST_PIECES = 1000
 MOST_RANKS = 64
 MOST_PLACES = 12
 MOST_STEPS = 256
+
+
+def _ended(seen: ObservedRun) -> EndedRow | None:
+    """Null where all ranks made as many steps."""
+    least, most = min(seen.ended.values(), default=0), max(seen.ended.values(), default=0)
+    if least == most:
+        return None
+    first = sorted(rank for rank, steps in seen.ended.items() if steps == least)
+    return EndedRow(least=least, most=most, first=tuple(first[:MOST_RANKS]))
 
 
 def whole_run_rows(
@@ -46,6 +56,7 @@ def whole_run_rows(
         recorded_steps=max(recorded, 0),
         start_steps=len(run.start),
         skipped_steps=run.skipped,
+        ended_after=_ended(seen),
         clock="device" if run.on_device else "host",
         early_window=seen.early,
         looks=sum(run.looks.values()),

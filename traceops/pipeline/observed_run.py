@@ -23,7 +23,7 @@ from traceops.report.whole_run import EarlyWindowRow
 from traceops.traces.discover import Discovery
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
-from traceops.traces.run_manifest import manifest_ranks, profiled_itself_early
+from traceops.traces.run_manifest import ended_steps, manifest_ranks, profiled_itself_early
 from traceops.traces.source import is_remote
 from traceops.traces.step_kinds import ends_by_calls
 
@@ -48,6 +48,7 @@ class ObservedRun:
     notes: tuple[str, ...] = ()
     recorded: tuple[int, StepMemory] | None = None
     early: EarlyWindowRow | None = None
+    ended: Mapping[int, int] = field(default_factory=dict)  # rank that has finished -> its steps
 
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
@@ -74,7 +75,8 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     whole = whole_run(observed, ends_by_calls(found.manifest))
     early = _early(whole, ranks)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
-    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early)
+    ended = ended_steps(found.manifest)
+    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended)
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> EarlyWindowRow | None:

@@ -94,6 +94,14 @@ class EarlyWindowRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """That ranks made different numbers of steps, as with uneven inputs."""
+
+    least: Count
+    most: Count
+    first: Annotated[tuple[Count, ...], Meta(description="The ranks with the fewest, the first 64 of them.")]
+
+
 class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run, as far as it was observed (docs/observe.md)."""
 
@@ -107,6 +115,10 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     recorded_steps: Count = 0
     start_steps: Annotated[Count, Meta(description="At the beginning, longer than the typical one.")] = 0
     skipped_steps: Annotated[Count, Meta(description="Whose optimizer a gradient scaler left out.")] = 0
+    ended_after: Annotated[
+        EndedRow | None,
+        Meta(description="Null where all ranks that finished made as many steps, or nobody knows."),
+    ] = None
     clock: Annotated[str, Meta(description="device: the GPU's own timeline; host.")] = "host"
     early_window: Annotated[
         EarlyWindowRow | None, Meta(description="Null where the recorded steps are like later ones.")

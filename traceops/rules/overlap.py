@@ -36,9 +36,9 @@ EXPOSED = Rule(
         "the transfer."
     ),
     advice=(
-        "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
-        "gradient accumulation with no_sync(), lower precision for communication; and check with the bus "
-        "bandwidth below whether the link itself is slow."
+        "Let communication run beside backward: DDP's bucket_cap_mb (smaller where it starts late, larger where many "
+        "small collectives are sent), prefetching in FSDP, gradient accumulation with no_sync(), lower precision for "
+        "communication; and check with the bus bandwidth below whether the link itself is slow."
     ),
 )
 
@@ -146,7 +146,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Ver
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
     message = (
         f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
-        f"hides; waiting for late ranks is not counted.{basis.note}"
+        f"hides; waiting for late ranks is not counted.{basis.note}{_of_unknown_size(run)}"
     )
     by_role = transfer_by_role(run)
     if by_role:
@@ -163,6 +163,20 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Ver
             impact_ms=stored(gain.ms),
             role=main_role(by_role),
         ),
+    )
+
+
+def _of_unknown_size(run: CrossRank) -> str:
+    """That it comes in many collectives, where nothing says whether they are small (TO-O002)."""
+    matched = run.matching.collectives
+    first = run.ranks[0]
+    count = sum(first.summary.rank in c.group for c in matched) / max(len(first.duration), 1)
+    if count < _MANY or any(collective_bytes(c) for c in matched):
+        return ""
+    return (
+        f" It comes in {count:.0f} collectives {run.step_words.per}. The traces do not say how large they are "
+        "(traceops run and record_shapes=True do): latency sets the time of small ones, and fewer, larger ones cost "
+        "less."
     )
 
 

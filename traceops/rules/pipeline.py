@@ -13,6 +13,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
 from traceops.rules.inputs import Inputs
+from traceops.rules.pipeline_waits import without_loading, without_replay
 
 _EVEN_PCT = (5.0, 10.0, 20.0)  # of the step, saved by even stages: info, warning, error
 _FILL_PCT = (10.0, 15.0, 30.0)  # of the step, filling and draining: info, warning, error
@@ -26,7 +27,8 @@ UNEVEN_STAGES = Rule(
     title="One stage of a pipeline takes longer than the others",
     fires=(
         "Fires where the other stages wait for the slowest one and the same work shared evenly over the stages would "
-        "save 5 % of the step (info), 10 % (warning) or 20 % (error), by a replay."
+        "save 5 % of the step (info), 10 % (warning) or 20 % (error), by a replay. Where steps could not be "
+        "replayed, warning from 20 % of the step that the others wait for it."
     ),
     advice=(
         "Move blocks from the slowest stage to the others until each has the same time, not the same number: "
@@ -63,7 +65,7 @@ LATE_SENDS = Rule(
     title="Stages of a pipeline wait for sends that come late",
     fires=(
         "Info where the stages wait 10 % of the step beyond what their schedule, micro-batches and uneven work account "
-        "for, mean over the stages; warning from 20 %."
+        "for, mean over the stages; warning from 20 %. What a stage's own late input explains (TO-I002) does not count."
     ),
     advice=(
         "Look in the merged timeline (traceops view) at what the sending stage does between the end of a micro-batch "
@@ -85,7 +87,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 def judge_uneven(run: CrossRank) -> Verdict:
     """TO-B001."""
     if run.what_if is None or not run.what_if.holds:
-        return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed")
+        return without_replay(UNEVEN_STAGES, run, _EVEN_PCT[2])
     saved = run.what_if.saved_ns(STAGES_EVEN)
     step = run.what_if.mean_ns(run.what_if.replayed_ns)
     slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
@@ -239,7 +241,7 @@ def judge_bubble(run: CrossRank) -> Verdict:
 
 def judge_late(run: CrossRank) -> Verdict:
     """TO-B003."""
-    known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
+    known = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
     if not known:
         return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
     worst = max(known, key=lambda bubble: _share(bubble, "late"))

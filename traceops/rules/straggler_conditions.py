@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
+from traceops.across.grown import grown
 from traceops.across.replay.what_if import Steps
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
@@ -16,6 +17,10 @@ _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by mor
 _ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
 _LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
 _MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
+_TIMES = (
+    2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
+)
+_REGION_SHARE = 1 / 3  # of what its cure saves: what that region must take longer
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 
 
@@ -97,6 +102,20 @@ def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
 def slowed_by_profiler(run: CrossRank, straggler: Straggler) -> bool:
     """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
     return straggler.cause == "host" and straggler.rank in run.hosts_slower
+
+
+def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks
+    do alike, nor a host that is a little slower in everything explains it.
+
+    saved: by its cure, ns a step.
+    """
+    return any(
+        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
+        and one.ms >= _TIMES * one.peers_ms
+        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
+        for one in grown(run, straggler.rank, "host")
+    )
 
 
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:

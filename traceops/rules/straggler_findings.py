@@ -20,7 +20,7 @@ from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
-from traceops.rules.straggler_conditions import cured_beside, slowed_by_profiler, uncertain
+from traceops.rules.straggler_conditions import by_one_region, cured_beside, slowed_by_profiler, uncertain
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
@@ -135,6 +135,9 @@ def _of_host(
             "host, and without it this rank may not be late."
         )
         return "low", "info", note
+    unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
+    if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
+        return "medium", seen, ""
     if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
         note = (
             " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
@@ -152,6 +155,17 @@ def _of_host(
         "rank may not be late."
     )
     return "low", "info", note
+
+
+def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
+    """Of a host that is late in one region; of its cost only what is left if recording stretched that like all else."""
+    assert run.stragglers is not None
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    if not by_one_region(run, straggler, saved):
+        return None
+    severity = severity_of(100 * saved / (slowdown or 1.0) / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    return "warning" if severity == "info" else severity
 
 
 def only_waited_for(

@@ -143,6 +143,15 @@ def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSte
     return steps
 
 
+def ended_steps(manifest: dict[str, Any]) -> dict[int, int]:
+    """How many steps each rank made that has finished; nothing where one of them did not."""
+    ranks = [entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)]
+    if any(entry.get("status") != "finished" for entry in ranks):
+        return {}
+    counted = {entry["rank"]: entry.get("steps") for entry in ranks}
+    return {rank: steps for rank, steps in counted.items() if isinstance(steps, int) and steps > 0}
+
+
 def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
     """The ranks of a manifest that `read_run_manifest` read, without entries that name no rank."""
     return tuple(

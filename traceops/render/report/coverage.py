@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from traceops.across.match import NO_METADATA
 from traceops.core.words import BUCKETS
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.cross_text import check_of
+from traceops.render.report.unmatched_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
@@ -17,14 +17,6 @@ KERNELS_UNJUDGED = (
 )
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
 _ALL_RANKS = "Analyse the traces of all ranks together"
-_WITH_METADATA = "Record CPU activity too: then the trace says what each communication kernel belongs to"
-_TO_MATCH = {  # why communication was not matched -> what would let it be
-    "ranks of its group have no trace": "Add the traces of the missing ranks",
-    "outside the window of other ranks": "Start and stop the profiler at the same steps on all ranks",
-    "point-to-point whose other end is not named": _WITH_METADATA,
-    "its process group is not known": _WITH_METADATA,
-    NO_METADATA: _WITH_METADATA,
-}
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
 _FIT = f"Record again so that the ends fit ({UNALIGNED_CLOCKS.id} says how)"
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
@@ -55,8 +47,8 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     who = f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the
     what = BUCKETS[most.bucket].metric
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
-    reason = _unmatched_reason(report) if most.why == "unmatched" else ""
-    cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
+    reason = unmatched_reason(report) if most.why == "unmatched" else ""
+    cure = to_match(report, reason) or _TO_JUDGE[most.bucket]
     if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:
         cure = "Record steps that replay the graph"
     elif most.rule and (check := check_of(report, most.rule)) and check.reason.startswith(MAY_BE_RECORDING):
@@ -70,12 +62,6 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     why = _why(report, most, reason).removesuffix(_SEE) if cure == _FIT else _why(report, most, reason)
     said = f"Not judged: {total:.0f} % of {who}{rest}, because {why}."
     return f"{said} {cure}." if with_cure else said
-
-
-def _unmatched_reason(report: Report) -> str:
-    """Why most of the unmatched communication was left out; '' where nothing says so."""
-    left_out = report.summary.matching.unmatched if report.summary.matching is not None else {}
-    return max(left_out, key=lambda name: left_out[name], default="")
 
 
 def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:

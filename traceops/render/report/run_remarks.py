@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceops.core.rank_text import who
 from traceops.core.units import ms_text
 from traceops.report.whole_run import WholeRunRows
 
@@ -26,3 +27,11 @@ def own_profiler_sentence(rows: WholeRunRows) -> str:
     where = "" if own.where is None else f" ({own.where.replace(chr(92), '/').rpartition('/')[2]})"
     cost = "" if own.step_ms is None else f": one takes {ms_text(own.step_ms)} ms there"
     return f" The script's own profiler{where} is at work in {steps}{cost}."
+
+
+def ended_sentence(rows: WholeRunRows) -> str:
+    """That ranks made different numbers of steps, as with uneven inputs."""
+    row = rows.ended_after
+    if row is None:
+        return ""
+    return f" Ranks made different numbers of steps: {who(row.first)} {row.least}, others up to {row.most}."

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from traceops.core.units import ms_text
 from traceops.core.words import NoReplay
+from traceops.render.report.unmatched_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 
@@ -24,8 +25,16 @@ NO_REPLAY: Mapping[NoReplay, str] = {
 
 def why_no_what_if(report: Report, least_pct: float) -> str:
     """Why nothing is said of what a change would save; '' where something is known that saves so much of the step."""
+    if report.summary.no_replay == "nothing_matched" and report.run.backend == "gloo":
+        reason = unmatched_reason(report)
+        if reason and (cure := to_match(report, reason)):
+            return f"No what-if: no communication is matched across ranks ({reason}). {cure}."
     if report.summary.no_replay is not None:
         return f"No what-if: {NO_REPLAY[report.summary.no_replay]}."
+    if report.summary.replay is not None and not report.what_if:
+        off = report.summary.replay.error_pct
+        by = "" if off is None else f", by up to {off:.0f} %"
+        return f"No what-if: replayed as recorded, steps are not as long as they were{by}."
     if report.summary.replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if):
         return ""
     words = report.summary.step_words

@@ -12,7 +12,7 @@ from traceops.measure.profiler_cost import SLOWED
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
 from traceops.render.report.figures import Figure, laid_out, rounded
-from traceops.render.report.run_remarks import own_profiler_sentence, skipped_sentence
+from traceops.render.report.run_remarks import ended_sentence, own_profiler_sentence, skipped_sentence
 from traceops.report.model import Report
 from traceops.report.whole_run import HostRow, OccasionRow, StepsRow, WholeRunRows
 from traceops.rules.machine_use import MACHINE
@@ -104,7 +104,8 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
-    return f"{said}{': ' + '; '.join(told) if told else ''}.{skipped_sentence(rows)}{own_profiler_sentence(rows)}"
+    more = skipped_sentence(rows) + own_profiler_sentence(rows) + ended_sentence(rows)
+    return f"{said}{': ' + '; '.join(told) if told else ''}.{more}"
 
 
 def _but_cores(report: Report) -> str:

@@ -1,0 +1,105 @@
+"""Two troubles at once, on small real pieces: both are named, and nothing false beside them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import traceops
+from traceops.pipeline import conclude
+from traceops.rules import overlap
+from traceops.rules.pipeline_waits import without_loading
+from traceops.traces.run_manifest import ended_steps
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def measured(name):
+    """The report of a folder, and what was measured across its ranks."""
+    kept = []
+    whole = conclude.measure_across
+
+    def keep(*args, **kwargs):
+        kept.append(whole(*args, **kwargs))
+        return kept[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conclude, "measure_across", keep)
+        report = traceops.analyze(str(DATA / name))
+    return report, kept[0]
+
+
+@pytest.fixture(scope="module")
+def two_late():
+    return measured("two_late_gloo3")
+
+
+@pytest.fixture(scope="module")
+def middle():
+    return measured("pipeline_middle_gloo3")
+
+
+def of(report, rule):
+    return [found for found in report.findings if found.rule == rule]
+
+
+def test_a_host_that_is_late_in_one_region_is_no_remark_though_the_profilers_cost_is_not_known(two_late):
+    report, _ = two_late
+    late = of(report, "TO-S001")
+    assert report.findings[0].rule == "TO-S001"
+    assert all(found.severity == "error" and "by nature" not in found.message for found in late)
+
+
+def test_a_late_rank_hidden_behind_a_later_one_is_named_though_that_one_is_cured_to_its_pace(two_late):
+    report, run = two_late
+    assert sorted(found.ranks for found in of(report, "TO-S001")) == [(1,), (2,)]
+    assert [(late.rank, late.cause) for late in run.stragglers.found] == [(1, "host"), (2, "host")]
+    both = next(row for row in report.what_if if tuple(row.ranks) == (1, 2))
+    assert both.predicted_step_time_ms < 40  # 25.9 ms with nothing planted
+
+
+def test_what_waits_for_others_is_no_region_that_grew(two_late):
+    report, _ = two_late
+    grown = [e.grown for found in of(report, "TO-S001") for e in found.evidence if isinstance(e.grown, str)]
+    assert grown and not any(name.startswith("gloo:") for name in grown)
+
+
+def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, monkeypatch):
+    _, run = two_late
+    assert overlap._of_unknown_size(run) == ""
+    monkeypatch.setattr(overlap, "_MANY", 1)
+    assert "The traces do not say how large they are" in overlap._of_unknown_size(run)
+
+
+def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):
+    report, run = middle
+    assert not run.what_if.holds
+    [found] = of(report, "TO-B001")
+    assert report.findings[0] == found
+    assert (found.ranks, found.severity) == ((1,), "warning")
+    assert "the steps could not be replayed" in found.message
+
+
+def test_a_host_that_computes_works_between_operators_too(middle):
+    _, run = middle
+    [bubble] = run.bubbles
+    for stage, times in zip(bubble.stages, run.ranks, strict=True):
+        own = times.mean_ms("compute") + times.mean_ms("idle_host")
+        assert stage.work / 1e6 == pytest.approx(own, rel=0.05)
+
+
+def test_sends_behind_a_stage_that_waits_for_its_input_are_not_late_for_themselves(middle):
+    _, run = middle
+    [bubble] = run.bubbles
+    first = run.ranks[0]
+    loading = dict(first.buckets, idle_input=first.buckets["idle_input"] + round(bubble.stages[2].late))
+    fed = replace(run, ranks=(replace(first, buckets=loading), *run.ranks[1:]))
+    assert bubble.stages[2].late > 10e6
+    assert without_loading(fed, bubble).stages[2].late == 0
+    assert without_loading(fed, bubble).stages[0].late == bubble.stages[0].late
+
+
+def test_how_many_steps_ranks_made_is_known_once_all_have_finished():
+    ranks = [{"rank": rank, "status": "finished", "steps": steps} for rank, steps in ((0, 40), (1, 30))]
+    assert ended_steps({"ranks": ranks}) == {0: 40, 1: 30}
+    assert ended_steps({"ranks": [*ranks, {"rank": 2, "status": "failed", "steps": 3}]}) == {}
