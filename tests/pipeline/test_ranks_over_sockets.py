@@ -1,5 +1,6 @@
 """Two ranks that share one H200 and send over sockets, by plain torch.profiler: what their traces do not tell."""
 
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -29,11 +30,35 @@ def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):
 
 
 def test_nobody_knows_whether_ranks_that_each_see_one_gpu_share_a_host(tmp_path):
-    """They were held to NVLink, as an error."""
-    report = analyze(traces("sockets_plain", tmp_path))
+    """They were held to NVLink, as an error. Names that the program chose have no host."""
+    both = traces("sockets_plain", tmp_path)
+    for rank, path in enumerate(sorted(both.iterdir())):
+        path.rename(both / f"rank{rank}.1795470461619331944.pt.trace.json")
+    report = analyze(both)
     [slow] = [one for one in report.findings if one.rule == "TO-C001"]
     assert (slow.severity, slow.confidence) == ("warning", "low")
     assert "if these ranks share one: the traces name no host, and each process sees one GPU" in slow.message
+
+
+def test_the_name_of_a_trace_says_the_host(tmp_path):
+    """tensorboard_trace_handler writes HOST_PID.time.pt.trace.json, unless the program names the worker itself."""
+    report = analyze(traces("sockets_plain", tmp_path))
+    assert report.run.hosts == ("vm",)
+    [slow] = [one for one in report.findings if one.rule == "TO-C001"]
+    assert slow.confidence == "high" and "of one host." in slow.message
+
+
+def test_ranks_of_one_host_recorded_minutes_apart_are_of_two_runs(tmp_path):
+    """Their collectives match by number, and clocks that nobody sets may be off by minutes; one host has one clock."""
+    both = traces("sockets_plain", tmp_path)
+    path = sorted(both.iterdir())[1]
+    text = path.read_text()
+    [base] = re.findall(r'"baseTimeNanoseconds": (\d+)', text)
+    path.write_text(text.replace(base, str(int(base) + 120 * 10**9)))
+    report = analyze(both)
+    assert report.run.ranks_present == (1,)
+    [left] = [one.message for one in report.findings if one.rule == "TO-V002"]
+    assert "begins 2:00 before rank 1 does: it is of another capture. It is left out" in left
 
 
 def test_one_rank_alone_says_what_of_its_step_nobody_can_judge(tmp_path):

@@ -15,7 +15,7 @@ from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.core.units import stored
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host, short_host
+from traceops.fabric.host_names import LOCAL_HOST, same_host, short_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth
 from traceops.measure.message_size import message_bytes
 
@@ -33,7 +33,6 @@ LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time
 _MESH = re.compile(r"V100.*SXM2")  # no switch: two GPUs share one link, two, or none
 _MESH_SIZES = (4, 8)  # of groups that have all links of a mesh for themselves, or half of it
 _PART = re.compile(r"\bMIG\b")  # of a GPU: it has no NVLink
-_LOCAL = "localhost"  # a name that many hosts bear
 GPUS_A_HOST = 8  # a job no larger than this whose traces name no hosts is taken to run on one
 _LATENCY_NS = 20_000.0
 
@@ -122,7 +121,7 @@ def _hosts_of(group: Sequence[int], hosts: Mapping[int, str | None], devices: in
     ranks = Counter(hosts.values())
     most = max(GPUS_A_HOST, devices or 0)
     names = {hosts.get(rank) for rank in group}
-    return {None if short_host(name) in ("", _LOCAL) or ranks[name] > most else name for name in names}
+    return {None if short_host(name) in ("", LOCAL_HOST) or ranks[name] > most else name for name in names}
 
 
 def _is_of_more_hosts(fabric: Fabric | None, world: int, names: int) -> bool:

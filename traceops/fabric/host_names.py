@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LOCAL_HOST = "localhost"  # a name that many hosts bear
+
 
 def short_host(host: str | None) -> str:
     """Without the domain, which some sources say and some do not; an address as it is. Empty for None."""

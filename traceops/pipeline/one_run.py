@@ -9,11 +9,13 @@ from typing import Any
 
 from traceops.across.apart import begin_ns, most_at_one_time
 from traceops.core.units import clock_text
+from traceops.fabric.host_names import LOCAL_HOST, short_host
 from traceops.measure.summary import RankSummary
 
 _FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times, and each host may have a zero of its own
 _APART_NS = 600 * 10**9  # clocks that nobody sets go wrong by minutes
 _WINDOWS_APART = 10
+_ONE_CLOCK_APART_NS = 10 * 10**9  # of ranks of one host, which share a clock
 _EARLY_NS = 60 * 10**9  # before run.json says that the run began
 _OUT_OF_LIFE_NS = 10**9  # beyond the process's own begin and end
 _MOST_STEPS = 8
@@ -139,9 +141,10 @@ def _without_other_captures(
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
     """The ranks whose steps overlap in time; of the rest, those that cannot be of the run are left out, others said."""
     main, rest = most_at_one_time(ranks, _APART_NS, _WINDOWS_APART)
+    main, by_one_clock = _of_one_clock(main, hosts)
     of_main = {hosts.get(summary.rank) for summary in main}
     left_out, doubts = [], []
-    for summary in rest:
+    for summary in (*rest, *by_one_clock):
         host = hosts.get(summary.rank)
         own_clock = host is not None and None not in of_main and host not in of_main
         wall = min(begin_ns(summary), begin_ns(main[0])) >= _FIRST_EPOCH_NS
@@ -154,6 +157,21 @@ def _without_other_captures(
                              "a folder of its own"))  # fmt: skip
     gone = {path for path, _ in left_out}
     return [summary for summary in ranks if summary.path not in gone], left_out, doubts
+
+
+def _of_one_clock(
+    ranks: Sequence[RankSummary], hosts: Mapping[int, str | None]
+) -> tuple[list[RankSummary], list[RankSummary]]:
+    """Those that were recorded with the most others of their host, and the rest: its clock is not off by seconds."""
+    of_host: dict[str | None, list[RankSummary]] = defaultdict(list)
+    for summary in ranks:
+        of_host[hosts.get(summary.rank)].append(summary)
+    rest: list[RankSummary] = []
+    for host, own in of_host.items():
+        if host is not None and short_host(host) not in ("", LOCAL_HOST):
+            rest += most_at_one_time(own, _ONE_CLOCK_APART_NS, _WINDOWS_APART)[1]
+    gone = {summary.rank for summary in rest}
+    return [summary for summary in ranks if summary.rank not in gone], rest
 
 
 def _how_far(summary: RankSummary, main: Sequence[RankSummary]) -> str:

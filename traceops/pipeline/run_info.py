@@ -11,6 +11,7 @@ from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.report.run import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery
 from traceops.traces.model import TraceMeta
+from traceops.traces.windows import host_in_name
 
 _FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times
 
@@ -22,7 +23,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     present = [summary.rank for summary in ranks]
     world = world_size(discovery, ranks)
     missing = runs_without(world, present)
-    hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
+    hosts = manifest.get("hosts") or sorted(filter(None, set(rank_hosts(discovery, ranks).values())))
     steps = sorted(numbered_steps(ranks))
     run = Run(
         name=manifest.get("name") or discovery.name,
@@ -122,8 +123,8 @@ def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
 
 
 def rank_hosts(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[int, str | None]:
-    """The host that each rank ran on."""
-    hosts = {summary.rank: summary.meta.host for summary in ranks}
+    """The host that each rank ran on: as run.json says, or its trace, or the name of the file."""
+    hosts = {summary.rank: summary.meta.host or host_in_name(summary.path, summary.pid) for summary in ranks}
     for entry in reversed(discovery.manifest.get("ranks") or ()):
         if isinstance(entry, dict) and isinstance(entry.get("rank"), int) and entry.get("host"):
             hosts[entry["rank"]] = str(entry["host"])

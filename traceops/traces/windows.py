@@ -183,6 +183,16 @@ def _worker(path: str) -> tuple[str, str] | None:
     return (str(file.parent), match["worker"]) if match else None
 
 
+def host_in_name(path: str, pid: int | None) -> str | None:
+    """The host of a trace whose name is tensorboard_trace_handler's own, HOST_PID.time.pt.trace.json.
+
+    pid: of the host's events in it. A name that the program chose (`worker_name`) has no such number at its end.
+    """
+    worker = _worker(path)
+    host = worker[1].removesuffix(f"_{pid}") if worker is not None and pid is not None else ""
+    return host if worker is not None and host and host != worker[1] else None
+
+
 def join_beside(candidates: list[Candidate]) -> list[Candidate]:
     """Each trace with the summary that lies beside it under its name, and the summaries that lie alone."""
     traces = {trace_stem(c.path) for c in candidates if not c.summarized}
