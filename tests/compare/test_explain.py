@@ -218,3 +218,39 @@ def test_no_change_needs_no_explanation() -> None:
     assert (
         "would have found" not in result.sentence and "would have been found 9 times of 10" in result.sentence
     )
+
+
+def test_a_count_that_grew_is_not_explained_by_time_that_shrank() -> None:
+    """'Regression: collectives a step 25 → 109. Compute -6.78 ms a step' gave what is better as the reason."""
+    old = {"kernels": [kernel("adam", 40, 20.0)], "collectives": [collective(10, 10**7)]}
+    new = {"kernels": [kernel("adam", 20, 10.0)], "collectives": [collective(30, 10**7)]}
+    sides = [
+        made([], [level] * 3, at=at, inventory=inventory, counts={"collectives": count},
+             buckets={"idle_dependency": idle})
+        for at, (level, inventory, count, idle) in enumerate(((100.0, old, 10, 0.0), (101.0, new, 30, 11.0)))
+    ]  # fmt: skip
+    result = compare(sides[:1], sides[1:])
+    assert result.explanations[0].cause == "compute" and result.explanations[0].ms < 0
+    assert "Regression: collectives a step 10 → 30" in result.sentence
+    assert "10 all-reduces a step became 30" in result.sentence and "Compute" not in result.sentence
+    finding = next(f for f in result.findings if "collectives a step" in f.message)
+    assert "10 all-reduces a step became 30" in finding.message
+
+
+def test_collectives_are_called_by_their_names_and_one_of_them_is_one() -> None:
+    """'17 -all-gather-bases a step came in; 1 all-reduce a step (18.9 MB) are gone'."""
+    old = {"collectives": [{**collective(1, 10**7), "op": "_reduce_scatter_base"}]}
+    new = {"collectives": [{**collective(17, 10**7), "op": "_allgather_base"}]}
+    text = next(
+        e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives"
+    )
+    assert text.startswith(
+        "17 all-gathers a step (170 MB) came in; 1 reduce-scatter a step (10.0 MB) is gone"
+    )
+
+
+def test_several_late_ranks_are_several() -> None:
+    finding = {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [0, 1], "cause": "input",
+               "title": "Ranks are late", "message": "late", "evidence": [{"metric": "m", "value": 1}]}  # fmt: skip
+    result = first({}, {"findings": [finding], "buckets": {"comm_wait": 10.0}})
+    assert "ranks 0–1 (they wait longer for their input) make the others wait" in result.explanations[0].text

@@ -19,6 +19,13 @@ _BYTES_PCT = 5.0
 _SLOWER_PCT = 10.0  # bus bandwidth
 _MUCH_SLOWER_PCT = 50.0
 _Totals = dict[str, tuple[float, float | None]]
+_NAMES = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "_allgather_base": "all-gather",
+    "_all_gather_base": "all-gather",
+    "_reduce_scatter_base": "reduce-scatter",
+}
 _TRANSPORT = ("NCCL_", "RCCL_", "GLOO_", "FI_", "UCX_")
 
 
@@ -76,23 +83,22 @@ def _same_pattern(old: _Totals, new: _Totals) -> bool:
 
 
 def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
-    name = (
-        op.rpartition(":")[2]
-        .replace("_", "-")
-        .replace("allreduce", "all-reduce")
-        .replace("allgather", "all-gather")
-    )
+    plain = op.rpartition(":")[2]
+    name = _NAMES.get(plain) or (plain.replace("_", "-") if plain.islower() else plain)
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
-        text = f"{count_text(was)} {name}{'s' if round(was) != 1 else ''} a step became {count_text(now)}"
+        text = (
+            f"{count_text(was)} {name}{'' if count_text(was) == '1' else 's'} a step became {count_text(now)}"
+        )
         if same and was_bytes:
             return f"{text} (the same {size_text(was_bytes)})"
         if was_bytes is not None and now_bytes is not None:
             return f"{text} ({size_text(was_bytes)} became {size_text(now_bytes)})"
         return text
     count, nbytes = (now, now_bytes) if now else (was, was_bytes)
-    what = f"{count_text(count)} {name}{'s' if round(count) != 1 else ''} a step"
-    return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {'came in' if now else 'are gone'}"
+    what = f"{count_text(count)} {name}{'' if count_text(count) == '1' else 's'} a step"
+    went = "came in" if now else "is gone" if count_text(count) == "1" else "are gone"
+    return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {went}"
 
 
 def bandwidth_explanation(

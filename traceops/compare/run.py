@@ -22,6 +22,7 @@ from traceops.compare.memory import memory_explanation
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.outliers import odd_captures, outlier_steps
+from traceops.compare.reasons import reason_for_more
 from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
@@ -83,7 +84,6 @@ def compare(
         if ledger is not None and "step_time" not in open_
         else ()
     )
-    because = explanations[0].text if explanations else ""
     held = memory_explanation(base, head) if _moved(rows, "peak_memory") else None
     if held is not None:
         explanations = (*explanations, held)
@@ -107,8 +107,9 @@ def compare(
         new_findings=new,
         gone_findings=gone,
         findings=tuple(
-            regression(row, values_text(row), held.text if held and row.metric == "peak_memory" else because)
+            regression(row, values_text(row), "" if because is None else because.text)
             for row in worse
+            for because in [held if row.metric == "peak_memory" else reason_for_more(row, explanations)]
         ),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from traceops.compare.judge import worse_for_certain
 from traceops.compare.metrics import MIN_STEPS
-from traceops.compare.model import Comparison, MetricChange, metric_of
+from traceops.compare.model import Comparison, Explanation, MetricChange, metric_of
+from traceops.compare.reasons import reason_for_more
 from traceops.core.units import count_text, digits_text, gib_text, size_text
 
 _TOO_MANY = 50  # captures a side
@@ -19,13 +20,13 @@ _FAR = 4.0  # limits, beyond which few steps are told first as what they look li
 def sentence(comparison: Comparison) -> str:
     """Slower or not, by how much, how sure, and why: plain text."""
     step = metric_of(comparison.metrics, "step_time")
-    why = _why(comparison, step)
     if comparison.verdict == "regression":
-        return _regression(comparison, step, why)
+        return _regression(comparison, step)
     if comparison.verdict == "improvement":
         best = next(row for row in comparison.gated if row.outcome == "improvement")
         if step is not None and step.outcome == "improvement":
-            return f"Faster: step time {values_text(step)}{_certain(step)}.{why}{_open_text(comparison)}"
+            said = f"Faster: step time {values_text(step)}{_certain(step)}."
+            return f"{said}{_why(comparison, step)}{_open_text(comparison)}"
         why = _why_memory(comparison) if best.metric == "peak_memory" else ""
         return f"Better: {best.label} {values_text(best)}.{why}{_open_text(comparison)}"
     if step is None or step.base is None or step.head is None:
@@ -50,7 +51,7 @@ def sentence(comparison: Comparison) -> str:
             opens = f"It looks {way}, though that is not certain: step time {values_text(step)}."
             return f"{opens}{why} Inconclusive: {step.reason}.{rest}"
         return f"Inconclusive: {step.reason}.{looks}{why}{rest}"
-    return _no_regression(comparison, step, why)
+    return _no_regression(comparison, step)
 
 
 def _at_least(step: MetricChange) -> str:
@@ -64,19 +65,26 @@ def _at_least(step: MetricChange) -> str:
     )
 
 
-def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> str:
+def _regression(comparison: Comparison, step: MetricChange | None) -> str:
     regressed = [row for row in comparison.metrics if row.outcome == "regression"]
     main = step if step is not None and step in regressed else regressed[0]
     others = [row for row in regressed if row is not main and row.metric != "throughput"]
     more = f" Also worse: {_listed(others)}." if others else ""
-    why = _why_memory(comparison) if main.metric == "peak_memory" else why
+    if main.metric == "peak_memory":
+        why = _why_memory(comparison)
+    else:
+        why = (
+            _why(comparison, step)
+            if main is step
+            else _because(reason_for_more(main, comparison.explanations))
+        )
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
     said = f"Regression: {main.label} {values_text(main)}{_certain(main)}{_assumed(comparison, main)}.{why}"
     return f"{said}{_differing(comparison, why)}{more}"
 
 
-def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
+def _no_regression(comparison: Comparison, step: MetricChange) -> str:
     waived = [row for row in comparison.metrics if row.outcome == "waived"]
     accepted = f" Accepted by a waiver: {_listed(waived)}." if waived else ""
     if step in waived:
@@ -86,7 +94,7 @@ def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
     if worse_for_certain(step, comparison.confidence):
         return (
             f"Slower for certain, but below the limit of {step.threshold_pct:g} %: step time {values_text(step)}."
-            f"{why}{accepted}{_open_text(comparison)}"
+            f"{_because(reason_for_more(step, comparison.explanations))}{accepted}{_open_text(comparison)}"
         )
     times = count_text(10 * comparison.power)
     found = (
@@ -107,30 +115,30 @@ def _assumed(comparison: Comparison, row: MetricChange) -> str:
     return "" if noise is None or row.p is None else f", if launches differ by {noise:g} % as assumed"
 
 
-def _why(comparison: Comparison, step: MetricChange | None) -> str:
-    """The first explanation, if it points where the step time goes."""
+def _why(comparison: Comparison, step: MetricChange) -> str:
+    """The first explanation of a step time that changed for certain, if it points where that goes."""
     first = next((one for one in comparison.explanations if one.cause != "peak_memory"), None)
-    if first is None:
-        return ""
-    decided = step is not None and step.outcome in ("regression", "improvement") and step.change is not None
-    if decided and step is not None and first.ms * (step.change or 0.0) < 0:
+    if first is not None and first.ms * (step.change or 0.0) < 0:
         return " The profiled steps do not show why."
-    return f" {_upper(first.text)}."
+    return _because(first)
+
+
+def _because(reason: Explanation | None) -> str:
+    """A reason as a sentence of its own, behind a space."""
+    return "" if reason is None else f" {_upper(reason.text)}."
 
 
 def _why_it_looks_so(comparison: Comparison, step: MetricChange) -> str:
     """What goes the way of a step that could not be judged; what goes the other way is no reason."""
     change = step.change or 0.0
     along = (one for one in comparison.explanations if one.cause != "peak_memory" and one.ms * change >= 0)
-    first = next(along, None)
-    why = "" if first is None else f" {_upper(first.text)}."
+    why = _because(next(along, None))
     return f"{why}{_differing(comparison, why, faster=change < 0)}"
 
 
 def _why_memory(comparison: Comparison) -> str:
     """What grew or shrank of the peak memory, where that is known."""
-    held = next((one for one in comparison.explanations if one.cause == "peak_memory"), None)
-    return "" if held is None else f" {_upper(held.text)}."
+    return _because(next((one for one in comparison.explanations if one.cause == "peak_memory"), None))
 
 
 def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str:

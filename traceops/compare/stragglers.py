@@ -62,7 +62,8 @@ def straggler_explanation(
 
 
 def _who_and_why(finding: Finding) -> str:
-    why = (CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]).changed
+    words = CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
+    why = words.changed_several if len(finding.ranks) > 1 else words.changed
     when = ", in some steps only" if finding.rule == stragglers.SOMETIMES_LATE.id else ""
     return f"rank{'s' if len(finding.ranks) > 1 else ''} {ranks_text(finding.ranks)} ({why}{when})"
 

@@ -56,7 +56,8 @@ class CauseWords:
     """One cause of a rank's lateness.
 
     label: its name in a table. clause: what the rank does, after a colon or in brackets. subject: how a sentence about
-    rank {} begins. why: in brackets behind a rank, in few words. changed: the same for a rank that was not late before.
+    rank {} begins. why: in brackets behind a rank, in few words. changed: the same for a rank that was not late before;
+    changed_several: for several ranks.
     """
 
     label: str
@@ -65,6 +66,7 @@ class CauseWords:
     why: str
     changed: str
     cured: str = "at its peers' pace"
+    changed_several: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {}'s GPU computes longer",
         why="its GPU computes longer",
         changed="it computes longer",
+        changed_several="they compute longer",
     ),
     "host": CauseWords(
         label="Host",
@@ -155,6 +158,7 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {}'s host launches late",
         why="its host launches late",
         changed="its host launches later",
+        changed_several="their hosts launch later",
     ),
     "input": CauseWords(
         label="Input",
@@ -162,6 +166,7 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {}'s input comes late",
         why="its input comes late",
         changed="it waits longer for its input",
+        changed_several="they wait longer for their input",
     ),
     "copy": CauseWords(
         label="Copies",
@@ -169,6 +174,7 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {}'s memory copies take longer",
         why="its copies take longer",
         changed="it copies longer",
+        changed_several="they copy longer",
     ),
     "unknown": CauseWords(
         label="Unknown",
@@ -176,6 +182,7 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {} is late",
         why="no single cause",
         changed="for no single reason",
+        changed_several="for no single reason",
     ),
 }
 
