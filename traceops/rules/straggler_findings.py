@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.loader_pace import slowest_other
-from traceops.across.replay.what_if import WORK_SHARED
+from traceops.across.replay.what_if import WORK_SHARED, Steps
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Finding, Severity, severity_of
@@ -77,8 +77,9 @@ def finding_of(
     more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
     pct = f"{100 * saved / step:.0f}"
     if shared is not None:
-        pct = _shared_pct(run, step, shared)
-        then = f"{_shared_text(run, step - shared)}{more} instead of {step / 1e6:.2f} ms"
+        ends = _shared_ends(run, mean)
+        pct = _shared_pct(run, ends, step, shared)
+        then = f"{_shared_text(ends, step - shared)}{more} instead of {step / 1e6:.2f} ms{average}"
         message += f"With the work shared evenly {said.the} would take {then}"
     elif beside:
         told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
@@ -237,17 +238,21 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
     return f"{wait} {waiting:.2f} ms {run.step_words.per} for it{average}{where}."
 
 
-def _shared_text(run: CrossRank, ns: float) -> str:
+def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
+    """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
+    ends = None if run.what_if is None else run.what_if.range_steps(WORK_SHARED)
+    return None if ends is None else (mean(ends[0]), mean(ends[1]))
+
+
+def _shared_text(ends: tuple[float, float] | None, ns: float) -> str:
     """'18.95', or '18.70 to 19.21': by how efficiently kernels of that size run."""
-    ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
     if ends is None:
         return f"{ns / 1e6:.2f}"
     return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f}"
 
 
-def _shared_pct(run: CrossRank, step: float, shared: float) -> str:
+def _shared_pct(run: CrossRank, ends: tuple[float, float] | None, step: float, shared: float) -> str:
     """'30', or '30 to 33' where the step's length is a range too. What is 'up to' has no lower end."""
-    ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
     pcts = [shared] if ends is None else [step - max(ends), step - min(ends)]
     shown = list(dict.fromkeys(f"{100 * max(saved, 0.0) / step:.0f}" for saved in pcts))
     return shown[-1] if run.cures_are_least else " to ".join(shown)

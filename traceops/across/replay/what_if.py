@@ -92,9 +92,14 @@ class WhatIf:
 
     def range_ns(self, change: str, ranks: Sequence[int] = ()) -> tuple[float, float] | None:
         """The least and the most that a step would take under a change, ns; None where it is one number."""
+        ends = self.range_steps(change, ranks)
+        return None if ends is None else (self.mean_ns(ends[0]), self.mean_ns(ends[1]))
+
+    def range_steps(self, change: str, ranks: Sequence[int] = ()) -> tuple[Steps, Steps] | None:
+        """The same for each replayed step."""
         for prediction in self.predictions:
             if prediction.change == change and prediction.ranks == tuple(ranks) and prediction.range_ns:
-                least, most = (self.mean_ns(steps) for steps in prediction.range_ns)
+                least, most = prediction.range_ns
                 return least, most
         return None
 
