@@ -15,6 +15,7 @@ from sample_doctor import healthy
 from sample_report import HOSTILE, sample_report
 
 from traceops.core.units import digits_text, us_text
+from traceops.render.answer import AlignedSteps, Mark, StepLane
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.report.cross_figures import lateness_figure, what_if_figure
@@ -30,6 +31,7 @@ from traceops.render.report.path_figures import timeline_figure
 from traceops.render.svg.axis import axis_of, nice_ticks
 from traceops.render.svg.figure import TYPES, plot_of
 from traceops.render.svg.hover import number_as, titles
+from traceops.render.svg.lanes import lanes_plot
 from traceops.render.svg.picture import shades_of
 from traceops.render.svg.plot import Dot, Note, Picture, Plot, Rectangle, Segment, Shape
 
@@ -81,6 +83,29 @@ def test_bars_are_in_the_order_of_their_axis_and_say_what_they_save() -> None:
     assert any("saves 60.0 %" in note.text for note in of(plot, Note))
     assert any("now 50 ms" in note.text for note in of(plot, Note))
     assert HOSTILE[:44] in plot.rows[0].text
+
+
+def test_a_text_beside_a_bar_is_not_cut_where_the_page_is_narrow() -> None:
+    """'rank 0 last i' was what a page of 400 px showed of it."""
+    bar = {"type": "bar", "orientation": "h", "y": [0, 1], "base": [0.0, 0.0], "x": [74.0, 20.0], "width": 0.5,
+           "text": ["rank 0 last in 100 %"] * 2, "textposition": "outside", "marker": {"color": "#123456"}}  # fmt: skip
+    long, short = of(plot_of(laid_out([bar], 2, pixels=20, xaxis={"range": [0, 100]}, yaxis={})), Note)
+    assert (long.anchor, round(long.x), long.dx) == ("end", 74, -6)
+    assert (short.anchor, round(short.x), short.dx) == ("start", 20, 6)
+
+
+@pytest.mark.parametrize(
+    "left, right, anchor",
+    [(50, 90, "end"), (10, 50, "start"), (40, 60, "middle")],
+)
+def test_what_is_said_of_a_mark_begins_or_ends_with_it_where_its_middle_has_no_room(
+    left: float, right: float, anchor: str
+) -> None:
+    """'Compute: 102 ms in this step (rank 1: 14.3 ms)' lost its end on a page of 400 px."""
+    mark = Mark(left, right, "Compute: 102 ms in this step", "#123456")
+    steps = AlignedSteps("a", "", (StepLane("rank 0", (), (mark,)),), 100.0, ())
+    [note] = of(lanes_plot(steps), Note)
+    assert note.anchor == anchor
 
 
 def test_boxes_are_drawn_with_their_whiskers() -> None:

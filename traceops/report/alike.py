@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,14 @@ def alike_ranks(rows: Sequence[RankRow], most: int = MOST_KINDS) -> tuple[Alike,
     Two ranks are as far apart as the time that one spends in other buckets of the ledger than the other, in percent of
     the median step. Every rank is in one kind; what is not known counts as no time.
     """
-    if not rows:
+    return alike_spent({row.rank: [row.bucket_ms(bucket) or 0.0 for bucket in BUCKETS] for row in rows}, most)
+
+
+def alike_spent(spent_ms: Mapping[int, Sequence[float]], most: int = MOST_KINDS) -> tuple[Alike, ...]:
+    """The same of what each rank spends in each bucket."""
+    if not spent_ms:
         return ()
-    spent = np.array([[row.bucket_ms(bucket) or 0.0 for bucket in BUCKETS] for row in rows], dtype=float)
+    ranks, spent = list(spent_ms), np.array(list(spent_ms.values()), dtype=float)
     step = float(np.median(spent.sum(axis=1))) or 1.0
     apart = APART_PCT
     while True:
@@ -44,8 +49,8 @@ def alike_ranks(rows: Sequence[RankRow], most: int = MOST_KINDS) -> tuple[Alike,
         apart *= _WIDER
     made = [
         Alike(
-            tuple(sorted(rows[place].rank for place in kind)),
-            rows[_middle(spent, kind)].rank,
+            tuple(sorted(ranks[place] for place in kind)),
+            ranks[_middle(spent, kind)],
             round(apart, 1),
         )
         for kind in kinds

@@ -13,7 +13,7 @@ from traceops.render.answer import AlignedSteps, Mark, Piece, PieceKind, StepLan
 from traceops.render.report.path_figures import thinned
 from traceops.render.report.stragglers import late_together
 from traceops.render.report.terms import TERMS
-from traceops.report.alike import alike_ranks
+from traceops.report.alike import alike_spent
 from traceops.report.model import Report
 from traceops.report.tables import TimelineRow
 
@@ -50,7 +50,7 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
     bucket = None if lead is None else next((e.metric for e in lead.evidence if e.metric in BUCKETS), None)
     lanes = [
         _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end, when)
-        for ranks in _groups(report, blamed)
+        for ranks in _groups(by_rank, blamed)
     ]
     if victim is not None:
         marks = _wait_marks(by_rank[victim], end, when)
@@ -58,7 +58,7 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
             StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks)
         )
     rest = [rank for rank in others if rank != victim]
-    for ranks, example in _kinds(report, rest)[:_MOST_OTHERS]:
+    for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
         marks = () if blamed else _wait_marks(by_rank[example], end, when)
         lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
     used = {piece.key for lane in lanes for piece in lane.pieces}
@@ -103,20 +103,19 @@ def _blamed(report: Report, lead: Finding | None, by_rank: Mapping[int, Rows]) -
     return ranks if len(ranks) < len(report.ranks) else []
 
 
-def _groups(report: Report, blamed: Sequence[int]) -> list[tuple[int, ...]]:
+def _groups(by_rank: Mapping[int, Rows], blamed: Sequence[int]) -> list[tuple[int, ...]]:
     """Lanes of the blamed ranks: one each, or one for a kind of them."""
     if len(blamed) <= _MOST_BLAMED:
         return [(rank,) for rank in blamed]
     return [
-        (example, *(rank for rank in ranks if rank != example)) for ranks, example in _kinds(report, blamed)
+        (example, *(rank for rank in ranks if rank != example)) for ranks, example in _kinds(by_rank, blamed)
     ][:_MOST_BLAMED]
 
 
-def _kinds(report: Report, ranks: Collection[int]) -> list[tuple[tuple[int, ...], int]]:
-    """(ranks that are alike, the one that stands for them), the largest kind first."""
-    wanted = set(ranks)
-    rows = [row for row in report.ranks if row.rank in wanted]
-    return [(kind.ranks, kind.example) for kind in alike_ranks(rows)]
+def _kinds(by_rank: Mapping[int, Rows], ranks: Collection[int]) -> list[tuple[tuple[int, ...], int]]:
+    """(ranks that are alike in this very step, the one that stands for them), the largest kind first."""
+    spent = {rank: [_time(by_rank[rank], bucket) for bucket in BUCKETS] for rank in sorted(ranks)}
+    return [(kind.ranks, kind.example) for kind in alike_spent(spent)]
 
 
 def _victim(others: Iterable[int], by_rank: Mapping[int, Rows], end: float) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 from traceops.render.svg.axis import plain
 from traceops.render.svg.frame import PlotFrame
 from traceops.render.svg.hover import titles
-from traceops.render.svg.plot import Mark, Note, Rectangle, Segment, Shape
+from traceops.render.svg.plot import Mark, Note, Rectangle, Segment, Shape, narrow_pct
 
 MOST_TITLED = 1500  # bars with a text of their own; more of them become one path a trace
 _PATTERNS = {"/": "slash", "\\": "backslash", ".": "dots"}
@@ -116,9 +116,12 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mar
 
 
 def _text(text: str, left: float, right: float, middle: float, trace: Mapping[str, Any]) -> Note:
-    """On the bar where it is long, else beside it."""
+    """On the bar where it is long, else beside it; at its end where a narrow page has no room beside it."""
     if trace.get("textposition") != "outside" and right - left > _INSIDE:
         return Note(left, middle, text, "start", "on-bar", dx=6)
     if right > _BESIDE and left > 100 - _BESIDE:
         return Note(left, middle, text, "end", dx=-6)
+    needs = narrow_pct(text)
+    if right + needs > 100 and right >= needs:
+        return Note(right, middle, text, "end", dx=-6)
     return Note(right, middle, text, "start", dx=6)

@@ -18,12 +18,12 @@ from traceops.render.svg.plot import (
     Segment,
     Shape,
     Tick,
+    narrow_pct,
 )
 
 _LANE, _BAR, _BRACKET, _TEXT = 52.0, 24.0, 29.0, 40.0  # px: a lane, its bar, and below the bar
 _BARE = 34.0  # a lane of which nothing is pointed out
 _TITLED = 120  # pieces of a lane with a text of their own; of more, each kind is a path
-_EDGE = 25.0  # percent: a text nearer to an end begins or ends there
 _BLAMED = "var(--error)"
 
 
@@ -82,13 +82,22 @@ def _pieces(
 def _marks(lane: StepLane, end: float, top: float) -> Iterator[Mark]:
     for mark in lane.marks:
         left, right = max(100 * mark.start_ms / end, 0.0), min(100 * mark.end_ms / end, 100.0)
-        y, middle = top + _BRACKET, (left + right) / 2
+        y = top + _BRACKET
         colour = mark.colour or "var(--ink)"
         yield Segment(round(left, 3), y, round(right, 3), y, colour, 2)
         for x in (left, right):
             yield Segment(round(x, 3), y - 4, round(x, 3), y + 1, colour, 2)
         if not mark.text:
             continue
-        anchor: Anchor = "start" if middle < _EDGE else "end" if middle > 100 - _EDGE else "middle"
-        at = {"start": left, "middle": middle, "end": right}[anchor]
+        at, anchor = _place(left, right, narrow_pct(mark.text))
         yield Note(round(at, 3), top + _TEXT, mark.text, anchor, "mark")
+
+
+def _place(left: float, right: float, needs: float) -> tuple[float, Anchor]:
+    """Where a text below a mark stands: in its middle, or from or to an end of it where a narrow page cuts less."""
+    middle = (left + right) / 2
+    places: list[tuple[float, Anchor, float]] = [  # and where it begins
+        (middle, "middle", middle - needs / 2), (left, "start", left), (right, "end", right - needs),
+    ]  # fmt: skip
+    at, anchor, _ = min(places, key=lambda one: max(-one[2], 0.0) + 2 * max(one[2] + needs - 100, 0.0))
+    return at, anchor

@@ -92,6 +92,14 @@ class Picture:
     href: str
 
 
+_NARROW, _CHAR = 240.0, 6.2  # px: a plot on a page of 400, and a character of a note
+
+
+def narrow_pct(text: str) -> float:
+    """About how much of a plot's width a note takes where the page is narrow."""
+    return 100 * _CHAR * len(text) / _NARROW
+
+
 Mark: TypeAlias = Rectangle | Dot | Segment | Shape | Note | Picture
 
 
