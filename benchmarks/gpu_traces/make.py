@@ -29,6 +29,13 @@ GROUPS = {
     "accelerate": ("frames", "ACCELERATE"),
     "lightning": ("frames", "LIGHTNING"),
     "compiled": ("compiled", "CASES"),
+    # The second set, of programs that are nothing like the first.
+    "second_busy": ("second_busy", "CASES"),
+    "second_host": ("second_host", "CASES"),
+    "second_input": ("second_input", "CASES"),
+    "second_frames": ("second_frames", "CASES"),
+    "second_compiled": ("second_host", "COMPILED"),
+    "second_lightning": ("second_frames", "LIGHTNING"),
 }
 
 
