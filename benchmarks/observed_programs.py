@@ -25,15 +25,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from observed_one_gpu import PROGRAMS as ONE_GPU
+from observed_one_gpu import PROGRAMS as FIRST_ONE_GPU
+from observed_one_gpu_second import PROGRAMS as SECOND_ONE_GPU
 from observed_registry import ON_CPU, PROGRAMS, Program, make_data
 from observed_table import one_gpu_table, table
 from observed_truth import own_words, read_truth
 
 from traceops.launch.supervise import descendants
 
+ONE_GPU = (*FIRST_ONE_GPU, *SECOND_ONE_GPU)
 _HERE = Path(__file__).resolve().parent
 _SECOND = 31  # the step from which CUPTI records in the second run by itself
+_CORES = 4  # for each of those that run at the same time
 _LIMIT_S = 90.0
 _ANALYSIS_S = 40.0  # kept for the analyses
 
@@ -49,18 +52,22 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="two small programs, to try this out")
     parser.add_argument("--ranks", type=int, default=2, help="1 where there is one GPU")
     parser.add_argument("--one-gpu", action="store_true", help="the programs of one rank")
+    parser.add_argument("--later", action="store_true", help="no analyses: traces are brought home first")
     parser.add_argument("--read", action="store_true", help="run nothing")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = ONE_GPU if args.one_gpu else ON_CPU if args.cpu else PROGRAMS
     chosen = [one for one in known if one.needs <= args.ranks and (not args.names or one.name in args.names)]
-    runs = Runs(args.work.resolve(), args.site, args.until, args.ranks)
+    chosen.sort(key=lambda one: args.names.index(one.name) if args.names else 0)
+    until = args.until + (_ANALYSIS_S - 5 if args.later else 0)
+    runs = Runs(args.work.resolve(), args.site, until, args.ranks)
     if not args.read:
         if args.sources:
             shutil.copytree(args.sources, runs.work / "sources", dirs_exist_ok=True)
         runs.all(chosen)
-        runs.analyses(chosen)
+        if not args.later:
+            runs.analyses(chosen)
     results = {one.name: runs.result(one) for one in chosen}
     (args.work / "results.json").write_text(json.dumps(results, indent=1))
     print(one_gpu_table(results) if args.one_gpu else table(results))
@@ -79,21 +86,42 @@ class Runs:
 
     def all(self, programs: list[Program]) -> None:
         """Each program's three runs one after the other; the third is left out where others would not fit."""
-        for at, program in enumerate(programs):
-            later = sum(_needed(one) for one in programs[at + 1 :])
-            if program.data:
-                make_data(program.data, self.work / "sources" / program.folder)
-            if program.planted:
-                self.run(program, "traced")
-                continue
-            first = self.run(program, "alone", cupti=program.cupti)
-            if not first:  # once: a program that does not run by itself tells nothing
-                continue
+        again = [one for one in programs if one.twice]
+        others = [one for one in programs if not one.twice]
+        for at, program in enumerate(again):
+            self._one(program, again[at + 1 :] + others)
+        self.results_again(again)
+        for at, program in enumerate(others):
+            self._one(program, others[at + 1 :])
+
+    def _one(self, program: Program, following: list[Program]) -> None:
+        later = sum(_needed(one) for one in following)
+        if program.data:
+            make_data(program.data, self.work / "sources" / program.folder)
+        if program.planted:
             self.run(program, "traced")
-            if program.tidy:
-                self.run(program, "tidy")
-            elif self._fits(later + program.seconds) and program not in ONE_GPU:
-                self.run(program, "again", cupti=_SECOND)
+            return
+        if not self.run(program, "alone", cupti=program.cupti):
+            return  # a program that does not run by itself tells nothing
+        self.run(program, "traced")
+        if program.tidy:
+            self.run(program, "tidy")
+        elif self._fits(later + program.seconds) and program not in ONE_GPU:
+            self.run(program, "again", cupti=_SECOND)
+
+    def results_again(self, programs: list[Program]) -> None:
+        """Once more by themselves, several at a time on cores of their own: for their results, not for their times."""
+        cores = sorted(os.sched_getaffinity(0))
+        many = max(len(cores) // _CORES, 1)
+        with ThreadPoolExecutor(many) as pool:
+            free = [cores[at * _CORES : (at + 1) * _CORES] for at in range(many)]
+
+            def one(program: Program) -> None:
+                own = free.pop()
+                self.run(program, "again", cores=own)
+                free.append(own)
+
+            list(pool.map(one, programs))
 
     def _left(self) -> float:
         return self._until - (time.monotonic() - self._began) - _ANALYSIS_S
@@ -101,7 +129,7 @@ class Runs:
     def _fits(self, seconds: float) -> bool:
         return seconds * (self._took / self._guessed if self._guessed else 1.0) < self._left()
 
-    def run(self, program: Program, name: str, cupti: int = 0) -> bool:
+    def run(self, program: Program, name: str, cupti: int = 0, cores: list[int] | None = None) -> bool:
         """One run, under traceops where its name is "traced"; whether it ended well."""
         if not self._fits(program.seconds):
             print(f"{program.name}, {name}: no time left", flush=True)
@@ -110,6 +138,7 @@ class Runs:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         start = self._start(program, name, folder)
+        start = ["taskset", "-c", ",".join(map(str, cores)), *start] if cores else start
         caches = {f"{of}_CACHE_DIR": str(self.work / f"cache_{of}") for of in ("TORCHINDUCTOR", "TRITON")}
         path = [str(_HERE / "observed_site"), os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
         path += [self.site] if self.site and program.packages else []
@@ -126,8 +155,9 @@ class Runs:
         with (folder / "out.txt").open("wb") as out:
             code = _watched(start, where, variables, out, min(_LIMIT_S, self._left() + _ANALYSIS_S / 2))
         took = time.monotonic() - began
-        self._took += took
-        self._guessed += program.seconds
+        if not cores:
+            self._took += took
+            self._guessed += program.seconds
         (folder / "exit").write_text(str(code))
         truth = read_truth(folder / "clock")
         step = f"{truth.step_ms:.2f} ms a step, CUPTI {truth.cupti_ms} {truth.why}" if truth else "no clock"
@@ -181,9 +211,10 @@ class Runs:
         found: dict[str, Any] = {}
         for one in sorted(folder.glob("*/exit")):
             truth = read_truth(one.parent / "clock")
+            beside_others = program.twice and one.parent.name == "again"
             found[one.parent.name] = {
                 "exit": int(one.read_text()),
-                "clock": None if truth is None else truth.to_json(),
+                "clock": None if truth is None or beside_others else truth.to_json(),
                 "own": own_words((one.parent / "out.txt").read_text(errors="replace")),
             }
         report = folder / "traced" / "report" / "report.json"

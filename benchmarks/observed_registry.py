@@ -17,6 +17,7 @@ class Program:
     has troubles, so that its own time is of no use. needs: ranks without which it is another program.
     options: of traceops run. launcher: "none" where the program is a single process. cupti: the step from which CUPTI
     records in the first run by itself, 0: it does not. tidy: --tidy leaves its troubles out, which tells their cost.
+    twice: it runs by itself once more, beside others, to see whether its result is the same.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Program:
     launcher: str = "torchrun"
     cupti: int = FIRST
     tidy: bool = False
+    twice: bool = False
 
 
 _NANO = (

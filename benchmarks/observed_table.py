@@ -33,7 +33,9 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, result in results.items():
         cells = row(name, result)[2:-2].split(" | ")
-        words = {run: (result.get(run) or {}).get("own") or {} for run in ("alone", "tidy", "traced")}
+        words = {
+            run: (result.get(run) or {}).get("own") or {} for run in ("alone", "tidy", "traced", "again")
+        }
         said = (result.get("traced") or {}).get("said") or {}
         weights = {words[run].get("weights") for run in ("alone", "traced")}
         chosen = [
@@ -45,7 +47,11 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
             cells[13],
         ]
         chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
+        itself = {words[run].get("weights") for run in ("alone", "again")}
         chosen += ["" if None in weights else "equal" if len(weights) == 1 else "differs"]
+        chosen[-1] += (
+            "" if None in itself else ", from itself too" if len(itself) == 2 else ", not from itself"
+        )
         chosen.append("; ".join(one.split(":")[0] for one in said.get("findings") or ()) or "none")
         lines.append(f"| {' | '.join(chosen)} |")
     return "\n".join(lines)
