@@ -1,4 +1,5 @@
-"""A network that must meet a heat equation, by LBFGS, whose closure is called several times a step.
+"""A network that must meet a heat equation, by LBFGS, whose closure is called several times a step, and whose
+line search reads each loss.
 
 Planted, and left out with --tidy: each step's points are drawn by Python, one after the other.
 """
@@ -34,7 +35,7 @@ def main() -> None:
     layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
     net = nn.Sequential(nn.Linear(2, WIDTH), nn.Tanh(), *layers, nn.Linear(WIDTH, 1)).to(DEVICE)
     optimizer = torch.optim.LBFGS(
-        net.parameters(), lr=0.1, max_iter=6, history_size=10, tolerance_change=0, tolerance_grad=0
+        net.parameters(), max_iter=4, history_size=10, line_search_fn="strong_wolfe"
     )
     kept = drawn(source).to(DEVICE)
     loss = None
