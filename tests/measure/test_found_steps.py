@@ -98,6 +98,7 @@ def test_a_scaler_that_skips_an_optimizer_step_merges_no_iterations():
     [
         ("iteration {}", [12, 13, 14, 15, 16]),
         ("step_{}", [12, 13, 14, 15, 16]),
+        ("request {}", [12, 13, 14, 15, 16]),  # 71 "steps" of six requests were its layers
         ("execute_model[DECODE {}]", [12, 13, 14, 15, 16]),
         ("execute_context_0(0)_generation_8(8)", [0, 1, 2, 3, 4]),
         ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785)", [0, 1, 2, 3, 4]),

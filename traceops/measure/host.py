@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.core.intervals import union
 from traceops.measure.grouping import groups
-from traceops.measure.host_rows import HostRows
+from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, rows_named
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds
 from traceops.measure.typical import typical_steps
@@ -56,6 +56,7 @@ class HostTime:
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
     from the device's driver or give it back, as `blocking`. `recording` has the most that recording takes of each step,
     ns; empty in summaries of an earlier traceops, and where the trace has no event of a host.
+    `closure`: an optimizer's step holds a backward pass, so it calls a closure, and its time is not its own.
     """
 
     blocking: tuple[BlockingCall, ...]
@@ -65,6 +66,7 @@ class HostTime:
     extra: tuple[ExtraRegion, ...] = ()
     allocating: tuple[BlockingCall, ...] = ()
     recording: tuple[int, ...] = ()
+    closure: bool = False
 
 
 def measure_host(host: HostRows, steps: StepBounds, meta: TraceMeta) -> HostTime:
@@ -79,6 +81,7 @@ def measure_host(host: HostRows, steps: StepBounds, meta: TraceMeta) -> HostTime
         extra=_extra_regions(host, steps),
         allocating=_blocking(host, _inside_steps(events, host.allocations, steps), steps),
         recording=recording_at_most(host, steps, meta),
+        closure=_calls_closure(events),
     )
 
 
@@ -118,6 +121,17 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
     most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
+
+
+def _calls_closure(events: Events) -> bool:
+    """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
+    steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
+    steps = steps[np.argsort(events.ts[steps], kind="stable")]
+    if not len(steps) or not len(backward):
+        return False
+    at = np.searchsorted(events.ts[steps], events.ts[backward], side="right") - 1
+    inside = (at >= 0) & (events.ts[backward] < (events.ts[steps] + events.dur[steps])[np.maximum(at, 0)])
+    return bool(inside.any())
 
 
 def _region_rows(host: HostRows) -> Int:

@@ -28,6 +28,10 @@ _STEP_WORD = re.compile(
     r"(?<![a-z])(steps?|iters?|iterations?|(train|training|run)_?batch|decode|prefill|generation|"
     r"execute_?(#_)?(model|context)|(model|engine)_?forward_?batch|forward_?batch)(?![a-z])"
 )
+# And those that are one if their names count up: a server's loop numbers what it answers.
+_NUMBERED_WORD = re.compile(
+    r"(?<![a-z])(requests?|quer(y|ies)|prompts?|batch(es)?|inferences?|predictions?|frames?|images?)(?![a-z])"
+)
 # Parts of an iteration that have such a word in their name, and what comes along with one.
 _PART_WORD = re.compile(
     r"profiler|micro|optim|sched|valid|eval|test|layer|stage|block|loss|scaler|load|data|save|log|sampl|fetch|wait|get|"
@@ -89,7 +93,8 @@ def _annotations(events: Events) -> Iterator[Marks]:
     for number, text in enumerate(events.names):
         family = _BRACKET.split(_DIGITS.sub("#", text), maxsplit=1)[0].strip(" :#_-./")
         words = _CAMEL.sub("_", family).lower()
-        if _STEP_WORD.search(words) and not _PART_WORD.search(words) and len(text) < 200:
+        told = _STEP_WORD.search(words) or _NUMBERED_WORD.fullmatch(words)
+        if told and not _PART_WORD.search(words) and len(text) < 200:
             families[family].append(number)
     noted = events.in_cats(*ANNOTATION_CATS)
     found = []
@@ -99,6 +104,8 @@ def _annotations(events: Events) -> Iterator[Marks]:
         if len(rows) < 2:
             continue
         numbers = _numbers([events.names[name] for name in events.name[rows].tolist()])
+        if numbers is None and not _STEP_WORD.search(_CAMEL.sub("_", family).lower()):
+            continue
         begin, end = events.ts[rows], events.ts[rows] + events.dur[rows]
         moment = np.append(begin, end[-1])
         found.append(Marks("annotation", family, moment, numbers, whole=True, open_end=True))

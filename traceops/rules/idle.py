@@ -15,7 +15,7 @@ from traceops.rules.idle_behind_copies import CAUSE as COPIES
 from traceops.rules.idle_behind_copies import of_copies
 from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
-from traceops.rules.idle_input import waits_for_input
+from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
@@ -116,7 +116,14 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     judged = [times for times in judged if not times.summary.damage] or judged
     share = host_share(judged)
     idle = [
-        idle_of(times, kind.bucket, inputs.unprofiled_ms, inputs.undisturbed, share)
+        idle_of(
+            times,
+            kind.bucket,
+            inputs.unprofiled_ms,
+            inputs.undisturbed,
+            share,
+            seen_waiting_ms(times, inputs.whole),
+        )
         for times in judged
         if times.step_ms > 0
     ]

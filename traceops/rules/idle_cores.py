@@ -101,8 +101,9 @@ def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
         busiest = Evidence("busiest loader worker", round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
         return (
             f" One of the {batch.work.processes} workers of rank {batch.rank} that were looked at is busy for "
-            f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. Batches come "
-            "in order, so a slow worker holds up the others: nothing tells whether more of them would help.",
+            f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. The others are "
+            "of another loader, or wait for the slow one, as batches come in order: nothing tells whether more of them "
+            "would help.",
             (busiest,),
         )
     if batch.unsure:

@@ -174,6 +174,11 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs:
             " That is of a step without the profiler, by the light window; the traces show up to "
             f"{shown.recorded_ms:.2f} of {shown.times.step_ms:.2f} ms."
         )
+    if worst.by_looks:
+        return (
+            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms; a step without the profiler "
+            f"takes {worst.step_ms:.2f} ms, and looks at the host there see it wait for so long."
+        )
     if worst.in_time_ms is not None:
         return (
             f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms; a step without the profiler "

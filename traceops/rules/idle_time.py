@@ -27,6 +27,8 @@ class Idle:
     light: bool = False  # whether the light window tells how long the device is idle
     wait_ms: float = 0.0
     in_time_ms: float | None = None  # of input that is late in every few steps: the mean of the others
+    seen_ms: float = 0.0  # in which looks at the host see it wait for input, see idle_input.seen_waiting_ms
+    by_looks: bool = False  # whether these tell how long it is
 
     @property
     def pct(self) -> float:
@@ -39,7 +41,7 @@ class Idle:
     @property
     def bounded(self) -> bool:
         """Whether it is not what the trace shows: the step without the profiler has no room for all of it."""
-        return self.light or self.ms < self.recorded_ms
+        return self.light or self.by_looks or self.ms < self.recorded_ms
 
 
 def idle_of(
@@ -48,27 +50,35 @@ def idle_of(
     unprofiled_ms: float | None,
     undisturbed: Undisturbed | None,
     host_share: float,
+    seen_input_ms: float = 0.0,
 ) -> Idle:
     """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
 
     The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
     shows how long the device is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the
-    host has no more than what that leaves. host_share: of idle time, as recorded.
+    host has no more than what that leaves, or what the looks at the host leave that saw it wait for input in the other
+    steps. host_share: of idle time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms.
     """
+    for_input = max(times.mean_ms("idle_input"), seen_input_ms)
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
     if undisturbed is not None and own is not None:
         # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
         most = min(recorded, own.idle_ms)
         if bucket == "idle_host":
-            most = min(own.idle_ms * host_share, max(own.idle_ms - times.mean_ms("idle_input"), 0.0))
+            most = min(own.idle_ms * host_share, max(own.idle_ms - for_input, 0.0))
         return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
-    room = unprofiled_ms - sum(times.mean_ms(own) for own in DEVICE_WORK)
+    room = room_ms(times, unprofiled_ms)
     if bucket == "idle_host":
-        room -= times.mean_ms("idle_input")
-    return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded)
+        room -= for_input
+    return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded, seen_ms=seen_input_ms)
+
+
+def room_ms(times: RankTimes, step_ms: float) -> float:
+    """What a step of this length leaves beside the device's work."""
+    return step_ms - sum(times.mean_ms(own) for own in DEVICE_WORK)
 
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:

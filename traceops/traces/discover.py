@@ -15,6 +15,7 @@ from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.traces.chosen_window import chosen_window
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
+from traceops.traces.one_process import process_of, with_processes
 from traceops.traces.run_manifest import (
     MOST_RANKS,
     RecordedSteps,
@@ -107,7 +108,7 @@ def discover(path: str) -> Discovery:
     problems.extend(outdated)
     if not candidates:
         raise _none_readable(path, problems)
-    files, notes, doubts = assign_ranks(candidates)
+    files, notes, doubts = assign_ranks(with_processes(candidates))
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
     if (chosen := chosen_window(windows, manifest)) is not windows[-1]:
@@ -164,7 +165,8 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
     meta = read_meta(scanner.meta)
     base = scanner.meta.get("baseTimeNanoseconds")
     started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
-    return Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started), None
+    told = Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started)
+    return replace(told, process=process_of(head)), None
 
 
 def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candidate:

@@ -72,7 +72,10 @@ def latest_window(windows: Sequence[Window]) -> Window:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had."""
+    """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had.
+
+    `process`: its pid; what several traces have in common here is of one process, see one_process.
+    """
 
     path: str
     trace: str
@@ -85,6 +88,7 @@ class Candidate:
     steps: tuple[int, ...] | None = None
     summary: str | None = None
     summarized: bool = False
+    process: int | None = None
 
 
 def trace_stem(path: str) -> str:
@@ -135,7 +139,7 @@ def assign_ranks(
             else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
         )
         rank, source = first if first[0] is not None else second
-        worker = _worker(candidate.trace)
+        worker = _worker(candidate.trace) or _of_process(candidate)
         if rank is None and worker in of_worker:  # another window of the same process
             rank, source = of_worker[worker], "order"
         elif rank is None:
@@ -191,6 +195,12 @@ def host_in_name(path: str, pid: int | None) -> str | None:
     worker = _worker(path)
     host = worker[1].removesuffix(f"_{pid}") if worker is not None and pid is not None else ""
     return host if worker is not None and host and host != worker[1] else None
+
+
+def _of_process(candidate: Candidate) -> tuple[str, str] | None:
+    if candidate.process is None:
+        return None
+    return str(PurePosixPath(candidate.trace).parent), f"pid {candidate.process}"
 
 
 def join_beside(candidates: list[Candidate]) -> list[Candidate]:
