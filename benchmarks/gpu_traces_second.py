@@ -5,9 +5,12 @@ As gpu_traces_truth.py, whose set no case here resembles: other models, other tr
 
 from __future__ import annotations
 
-from field_input import CLEAN, INPUT, STARVES
+from field_input import INPUT, STARVES
 from gpu_traces_truth import ALARM, LATE, LONG, RANKS, SYNC, Expected, sound
 
+# Four patterns had demanded too much and were changed when the traces were read: what is not judged is no clean bill,
+# the old profiler records no activity of the GPU, and 'pipelines' are among the rules that were not evaluated.
+CLEAN = r"Nothing serious found(?! in what could be judged)"
 _LOADER = rf"{INPUT}|TO-I002|DataLoader"
 _HOST = rf"{LATE}|{SYNC}"
 
@@ -38,7 +41,7 @@ SECOND: dict[str, Expected] = {
     ),
     "experts": Expected(
         "32 experts one after the other, their rows found by nonzero(), which waits for the GPU: both launches and "
-        "reads hold it up", _HOST, never=rf"{RANKS}|{_LOADER}|{CLEAN}|[Pp]ipeline", troubles=("host", "sync"),
+        "reads hold it up", _HOST, never=rf"{RANKS}|{_LOADER}|{CLEAN}", troubles=("host", "sync"),
     ),
     "scan_loop": Expected(
         "a recurrence of 192 steps in Python: small kernels launched late; nothing is marked",
@@ -46,7 +49,7 @@ SECOND: dict[str, Expected] = {
     ),
     "transducer_old_api": Expected(
         "GRU cells one after the other and an Adam one by one, by the old profiler of autograd: launched late",
-        LATE, never=rf"{RANKS}|{_LOADER}|{CLEAN}|{SYNC}", troubles=("host",),
+        LATE, r"nothing is known of the GPU", rf"{RANKS}|{_LOADER}|{CLEAN}|{SYNC}", ("host",),
     ),
     "penalty_checks": Expected(
         "WGAN with a penalty: four updates a step, each gradient asked on the host whether it is finite, noise drawn "

@@ -44,6 +44,21 @@ def test_a_function_that_also_trains_logs_or_saves_is_no_evaluation(functions, s
     assert stack_purposes(observed)[0].what == says
 
 
+@pytest.mark.parametrize(
+    "folder, says",
+    [
+        ("/opt/torch/.venv/lib/python3.12", "evaluation"),
+        ("/site-packages/torch", None),
+        ("/usr/lib/torch", None),
+    ],
+)
+def test_a_virtual_environment_may_be_called_torch(folder, says):
+    """Evaluations of the HF Trainer in /opt/torch/.venv had no cause."""
+    inside = folder + ("/site-packages/transformers/trainer.py" if says else "/inference.py")
+    frames = [SimpleNamespace(function="Trainer.evaluate", file=inside, no_grad=False)]
+    assert stack_purposes(SimpleNamespace(frames=frames, stacks=[(0,)]))[0].what == says
+
+
 CONTEXT = ("context_decorator.<locals>.decorate_context", "/site-packages/torch/utils/_contextlib.py")
 CALL = ("Module._call_impl", "/site-packages/torch/nn/modules/module.py")
 BACKWARD = ("_engine_run_backward", "/site-packages/torch/autograd/graph.py")

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.rules import idle_input
 from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
 from traceops.rules.idle_time import idle_of
 
@@ -46,8 +45,7 @@ def test_a_host_that_waits_for_its_loader_is_not_late():
     assert judged("idle_host", whole()).ms == 0.0
 
 
-def test_input_takes_what_looks_see_and_the_step_has_room_for(monkeypatch):
-    monkeypatch.setattr(idle_input, "recording_ms", lambda times: 14.0)
+def test_input_takes_what_looks_see_and_the_step_has_room_for():
     [one] = waits_for_input([judged("idle_input", whole())], whole())
     assert one.by_looks and one.bounded
     assert one.step_ms - one.ms == pytest.approx(TIDY_MS, abs=0.6)

@@ -21,7 +21,7 @@ _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
     ),
     (
         "evaluation",
-        re.compile(r"^(?!.*/torch/)"),
+        re.compile(r"^(?!.*/torch/(?!.*/(?:site|dist)-packages/))"),  # torch may be a folder of its virtual environment
         # A function that also trains, logs or saves (_maybe_log_save_evaluate) says nothing: those that it calls do.
         re.compile(
             r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save|checkpoint)(?:_|\.|$))(?:[^.]*_)?"

@@ -31,7 +31,7 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
     """The same ranks, with no more of it than the steps leave in which input is in time.
 
     These tell what a step takes then, and its host with it: what a few recorded steps show leaves the device's time.
-    Where there are none, and looks at the host see it wait for longer than the recorded steps do, that is what it waits.
+    Where there are none, and looks at the host see it wait longer than the recorded steps do, that is what it waits.
     """
     if whole is None or whole.in_time_ms is None:
         return [_by_looks(one) for one in idle]
