@@ -82,6 +82,19 @@ def test_what_the_light_window_costs_was_idle_time_and_waiting_alike():
     assert parts(found.of(0)) == (60, 5, 23.1, 0, 0, 3.9) and parts(found.of(1)) == (90, 5, 0, 0, 0, 0)
 
 
+def test_copies_that_took_longer_in_the_light_window_are_its_cost():
+    """Of a UNet whose answers go to pageable memory 21.5 of 151 ms were told as copies: 2.8 by itself."""
+    activities, summaries = two()
+
+    def rank_0(step_ms, copies_ms):
+        found, _ = of_plain_step(activities, summaries, PlainStep.even(step_ms), {0: copies_ms})
+        return parts(found.of(0))
+
+    assert rank_0(99.0, 0.5) == (40, 5, 30, 0, 1, 23)
+    assert rank_0(98.0, 0.5) == (40, 5, 29.7, 0, 0.5, 22.8)
+    assert rank_0(99.0, 2.0) == rank_0(99.0, 9.0) == (40, 5, 29.4, 0, 2, 22.6)
+
+
 def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said():
     assert undisturbed(*two(), 70.0)[0] is None and "no measure" in undisturbed(*two(), 70.0)[1]
     assert undisturbed(*two(), 140.0)[0] is None

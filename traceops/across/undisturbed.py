@@ -80,9 +80,15 @@ class Undisturbed:
 
 
 def undisturbed(
-    lights: Sequence[LightActivity], summaries: Sequence[RankSummary], plain: PlainStep | None
+    lights: Sequence[LightActivity],
+    summaries: Sequence[RankSummary],
+    plain: PlainStep | None,
+    copies_ms: Mapping[int, float] | None = None,
 ) -> tuple[Undisturbed | None, str | None]:
-    """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording."""
+    """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording.
+
+    copies_ms: by rank, in a recorded step.
+    """
     own = {light.rank: light for light in lights}
     if not own or plain is None or plain.ms <= 0:
         return None, None if not own else "no step was timed without recording"
@@ -112,21 +118,26 @@ def undisturbed(
         )
     # Steps differ: a light step that is shorter than others is one all the same.
     least_ms = min(plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms, light_ms)
-    brought = tuple(_brought_to(one, least_ms) for one in ranks)
+    brought = tuple(_brought_to(one, least_ms, copies_ms or {}) for one in ranks)
     behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)
     return Undisturbed(least_ms, light_ms, source, int(like.sum()), brought, behind_ms, before), None
 
 
-def _brought_to(light: UndisturbedRank, step_ms: float) -> UndisturbedRank:
+def _brought_to(light: UndisturbedRank, step_ms: float, copies_ms: Mapping[int, float]) -> UndisturbedRank:
     """Recording costs hosts, and the device's work takes as long without: what is too much was idle, or waiting.
 
     It slows all hosts alike, and so also that by which one is later than the others: idle time and waiting shrink by
     the same factor. Which of both the undisturbed step has more of is therefore an estimate, but not their sum.
+    But a copy to pageable memory lasts for as long as its host needs for the pages: 16 MiB took 10 ms in one light
+    window, and 1 in other steps. What copies took longer than the recorded ones goes first.
     """
-    free, cost = light.idle_ms + light.wait_ms, light.light_ms - step_ms
+    cost = light.light_ms - step_ms
+    copied = max(min(light.memory_ms - copies_ms.get(light.rank, light.memory_ms), cost), 0.0)
+    free, cost = light.idle_ms + light.wait_ms, cost - copied
     left = max(free - cost, 0.0) / free if free > 0 else 0.0
     return replace(
         light,
+        memory_ms=light.memory_ms - copied,
         wait_ms=left * light.wait_ms,
         idle_ms=left * light.idle_ms,
         least_wait_ms=max(light.wait_ms - max(cost, 0.0), 0.0),

@@ -30,7 +30,8 @@ def undisturbed_run(
         light = None if log is None else light_activity(log, set(times.summary.comm.name))
         if light is not None:
             lights.append(light)
-    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain)
+    copies_ms = {times.summary.rank: times.mean_ms("memory") for times in run.ranks}
+    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain, copies_ms)
     if why is not None:
         notes.append(f"the light window is not used: {why}")
     lit = {light.rank for light in lights}
