@@ -8,7 +8,7 @@ from __future__ import annotations
 from field_input import INPUT, STARVES
 from gpu_traces_truth import ALARM, LATE, LONG, RANKS, SYNC, Expected, sound
 
-# Four patterns had demanded too much and were changed when the traces were read: what is not judged is no clean bill,
+# Three patterns had demanded too much and were changed when the traces were read: what is not judged is no clean bill,
 # the old profiler records no activity of the GPU, and 'pipelines' are among the rules that were not evaluated.
 CLEAN = r"Nothing serious found(?! in what could be judged)"
 _LOADER = rf"{INPUT}|TO-I002|DataLoader"

@@ -9,6 +9,7 @@ from traceops.measure.activity import find_activity
 from traceops.measure.host import measure_host
 from traceops.measure.steps import find_steps
 from traceops.rules.idle_optimizer import optimizer_time
+from traceops.traces.model import TraceMeta
 
 MS = 1_000_000
 STEP = "Optimizer.step#LBFGS.step"
@@ -25,7 +26,7 @@ def optimized(backward_at):
         rows += kernel(begin + 5 * MS, MS, launched=begin + 4 * MS, tid=MAIN)
     events = build(rows)
     activity = find_activity(events)
-    host = measure_host(activity.host, find_steps(events, activity))
+    host = measure_host(activity.host, find_steps(events, activity), TraceMeta())
     times = SimpleNamespace(duration=[10.0] * 3, step_ms=10.0, summary=SimpleNamespace(host=host))
     return optimizer_time(times, 5.0)
 
