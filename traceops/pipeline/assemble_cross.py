@@ -158,11 +158,13 @@ def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
 
 
 def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
-    """The pieces of the critical path of the median step, in time order; ms since the step began."""
+    """The pieces of the critical path of the median typical step, in time order; ms since the step began."""
     if run.graph is None:
         return ()
     durations = measured_step_ns(run.graph)
-    median = int(np.argsort(durations, kind="stable")[len(durations) // 2])
+    typical = np.flatnonzero(~np.isin(run.graph.steps, run.unlike))
+    chosen = typical if len(typical) else np.arange(len(durations))
+    median = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
     pieces = critical_path(run.graph, median)
     if not pieces:
         return ()
