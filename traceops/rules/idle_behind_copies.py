@@ -11,7 +11,8 @@ from traceops.rules.inputs import Inputs
 CAUSE = "copies"
 ADVICE = (
     "The host waits for copies between host and device: with non_blocking=True it goes on at once, from memory that is "
-    "pinned (pin_memory=True, where it is not yet). Copies to the host: into a pinned tensor, read a step later, or every N steps."
+    "pinned (pin_memory=True, where it is not yet). Copies to the host: into a pinned tensor, read a "
+    "step later, or every N steps."
 )
 _MOSTLY = 0.5  # of this idle time
 
