@@ -127,14 +127,16 @@ static void check_rows(const Events *events) {
         }
     }
     size_t text = 0;
-    for (size_t i = 0; i < events->collective_count; i++) {
-        const Collective *own = &events->collectives[i];
+    int64_t last = -1; /* row of a collective; frames have none */
+    for (size_t i = 0; i < events->kept_count; i++) {
+        const Kept *own = &events->kept[i];
         check(own->start == text && own->end > own->start + 1 && own->end <= events->text_used, "a text lies outside");
-        check(events->collective_text[own->start] == '{' && events->collective_text[own->end - 1] == '}', "no event");
-        check(own->row >= (i ? own[-1].row + 1 : 0) && (size_t)own->row < events->rows, "a collective has no row");
+        check(events->kept_text[own->start] == '{' && events->kept_text[own->end - 1] == '}', "no event");
+        check(own->row == -1 || (own->row > last && (size_t)own->row < events->rows), "a collective has no row");
+        last = own->row == -1 ? last : own->row;
         text = own->end;
     }
-    check(text == events->text_used, "there is text of no collective");
+    check(text == events->text_used, "there is text of no event");
 }
 
 static int equal(const void *one, const void *other, size_t size) { return size == 0 || memcmp(one, other, size) == 0; }
@@ -150,10 +152,10 @@ static void check_same(const Events *one, const Events *other) {
         check(a->count == b->count && a->used == b->used && equal(a->bytes, b->bytes, a->used) &&
                   equal(a->ends, b->ends, (size_t)a->count * sizeof *a->ends), "pieces have other strings");
     }
-    check(one->collective_count == other->collective_count && one->text_used == other->text_used &&
-              equal(one->collective_text, other->collective_text, one->text_used), "pieces have other collectives");
-    for (size_t i = 0; i < one->collective_count; i++)
-        check(one->collectives[i].row == other->collectives[i].row, "pieces have collectives in other rows");
+    check(one->kept_count == other->kept_count && one->text_used == other->text_used &&
+              equal(one->kept_text, other->kept_text, one->text_used), "pieces keep other events");
+    for (size_t i = 0; i < one->kept_count; i++)
+        check(one->kept[i].row == other->kept[i].row, "pieces keep events of other rows");
 }
 
 /* Room for rows from elsewhere, which a sanitizer sees to be there; more than any memory has must be refused. */

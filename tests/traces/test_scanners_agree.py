@@ -28,6 +28,7 @@ NASTY = [
     b"\x1f", b"\x7f", b"\x80", b"\xc3", b"\xc3\xa9", b"\xed\xa0\x80", b"\xf0\x9f\x9a\x80", b"\xff",
     b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\t", b"\r\n", b"\x0b", b'"ph": "X"', b'"ph": "i"', b'"ts": 7',
     b'"ts": "7.5"', b'"ts": null', b'"dur": -1', b'"dur": 72057594037.927936', b'"args": null',
+    b'"dur": 500', b'"dur": 499.9995',
     b'"args": 3', b'"args": {"stream": "7"}', b'"tid": "stream 7"', b'"tid": " 7 "', b'"pid": "1_0"',
     b'"pid": 1.0', b'"pid": true', b'"cat": null', b'"cat": "python_function"', b'"cat": "Trac\\u0065"',
     b'"c\\u0061t": "kernel"', b'"name": 5', b'"Collective name": "x"', b'"Collective name": null',
@@ -46,6 +47,10 @@ def assert_same(load, data, chunk=None):
     for column in COLUMNS:
         values, expected = getattr(one, column), getattr(other, column)
         assert values.dtype == expected.dtype, column
+        np.testing.assert_array_equal(values, expected, column)
+    assert compiled.frames.names == plain.frames.names
+    for column in ("ts", "dur", "tid", "name"):
+        values, expected = (getattr(trace.frames, column) for trace in (compiled, plain))
         np.testing.assert_array_equal(values, expected, column)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation")  # int64
 NARROW = ("name", "cat", "shape")  # int32, numbers of strings
-_LAYOUT = 2  # what the columns hold, as native/events.h has it
+_LAYOUT = 3  # what the columns hold, as native/events.h has it
 
 Array = NDArray[Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,11 +14,12 @@ from traceops.traces.batch import decode_events
 from traceops.traces.collective import collective_of, collective_of_annotation, is_annotation
 from traceops.traces.columns import NARROW, Columns, PlainColumns, dtype_of, native_columns
 from traceops.traces.event import ExactEvent, RawEvent, decode_event
+from traceops.traces.frames import CAT, Frames, frames_of, long_frames
 from traceops.traces.model import CommArgs, Events
 from traceops.traces.scan import ODD
 from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
 
-_NOT_ACTIVITY = frozenset({"python_function", "Trace"})
+_NOT_ACTIVITY = frozenset({CAT, "Trace"})
 _MOST_PENDING = 4096
 _MOST_ID = 1 << 62
 
@@ -36,6 +38,7 @@ class EventColumns:
         self._numbers = {column: _Numbers(self._columns, column) for column in NARROW}
         self._pending: list[RawEvent] = []  # read one by one
         self._comm: dict[int, CommArgs] = {}
+        self._frames: list[bytes | RawEvent] = []
 
     @property
     def bad_times(self) -> int:
@@ -54,7 +57,10 @@ class EventColumns:
         if self._native is not None:
             done, state = self._native.take(text)
             for row, json_text in self._native.collectives():
-                self._keep_collective(row, self._whole(json_text))
+                if row < 0:
+                    self._frames.append(json_text)
+                else:
+                    self._keep_collective(row, self._whole(json_text))
             if state != ODD:
                 return done, state
         events, length, state = decode_events(self._decode, text[done:], ended)
@@ -92,6 +98,17 @@ class EventColumns:
             comm=dict(sorted(self._comm.items())),
         )
 
+    def frames(self, base_ns: int) -> Frames:
+        """Python frames that last long; `base_ns` as in `finish`, behind which this stands."""
+        texts = [one for one in self._frames if isinstance(one, bytes)]
+        try:  # all at once takes a fraction of the time
+            events: Sequence[RawEvent | None] = self._decode(b"[" + b",".join(texts) + b"]")
+        except (msgspec.DecodeError, RecursionError):
+            events = [self._whole(text) for text in texts]
+        found = iter(events)
+        frames = [next(found) if isinstance(one, bytes) else one for one in self._frames]
+        return frames_of([one for one in frames if one is not None], self._to_ns, _ids, base_ns)
+
     def _whole(self, text: bytes) -> RawEvent | None:
         """An event that is right JSON, decoded with all we know of its arguments."""
         try:
@@ -116,7 +133,9 @@ class EventColumns:
             for number, event in enumerate(batch, columns.seen)
             if event.ph == "X" and event.cat is not None and event.cat not in _NOT_ACTIVITY
         ]
-        columns.with_stack |= any(event.cat == "python_function" for event in batch)
+        if frames := [event for event in batch if event.cat == CAT]:
+            columns.with_stack = 1
+            self._frames += long_frames(frames, self._to_ns)
         columns.seen += len(batch)
         ts, ts_valid = self._to_ns([event.ts for _, event in kept])
         dur, dur_valid = self._to_ns([event.dur for _, event in kept])

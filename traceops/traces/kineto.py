@@ -37,6 +37,7 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
             columns = EventColumns(exact=max(times, default=0.0) >= EXACT_FLOAT_US)
             scanner.read(columns)
             events = columns.finish(_base_ns(scanner.meta))
+            frames = columns.frames(_base_ns(scanner.meta))
     finally:
         if collecting:
             gc.enable()
@@ -47,7 +48,7 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
     size = 0 if is_remote(path) else Path(path).stat().st_size
-    return RankTrace(path, meta, events, tuple(damage), size)
+    return RankTrace(path, meta, events, tuple(damage), size, frames)
 
 
 def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.traces.frames import NO_FRAMES, Frames
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,4 @@ class RankTrace:
     events: Events
     damage: tuple[str, ...] = ()
     size_bytes: int = 0
+    frames: Frames = NO_FRAMES

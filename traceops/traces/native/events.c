@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-#define LONGEST_NS ((int64_t)1 << 56) /* as kineto.py has it */
+#define LONGEST_NS ((int64_t)1 << 56) /* as times.py has it */
+#define LEAST_FRAME_NS 500000         /* as frames.py has it */
 
 /* What the column `shape` takes of an event's arguments: the last of these that it has. */
 typedef enum { NO_SHAPE, BYTES, GRID, DIMS } Shape;
@@ -155,23 +156,24 @@ int events_reserve(Events *events, size_t more) {
     return 1;
 }
 
-static int keep_collective(Events *events, Text start, Text end) {
+/* Keeps the text of an event: of the collective in `row`, or with row -1 of a Python frame. */
+static int keep_text(Events *events, int64_t row, Text start, Text end) {
     size_t length = (size_t)(end - start);
     if (length > SIZE_MAX - events->text_used)
         return 0;
-    void *text = grown(events->collective_text, &events->text_room, events->text_used + length, 1);
+    void *text = grown(events->kept_text, &events->text_room, events->text_used + length, 1);
     if (text == NULL)
         return 0;
-    events->collective_text = text;
-    Collective *list = grown(events->collectives, &events->collective_room, events->collective_count + 1, sizeof *list);
+    events->kept_text = text;
+    Kept *list = grown(events->kept, &events->kept_room, events->kept_count + 1, sizeof *list);
     if (list == NULL)
         return 0;
-    events->collectives = list;
-    memcpy(events->collective_text + events->text_used, start, length);
-    list[events->collective_count].row = (int64_t)events->rows;
-    list[events->collective_count].start = events->text_used;
+    events->kept = list;
+    memcpy(events->kept_text + events->text_used, start, length);
+    list[events->kept_count].row = row;
+    list[events->kept_count].start = events->text_used;
     events->text_used += length;
-    list[events->collective_count++].end = events->text_used;
+    list[events->kept_count++].end = events->text_used;
     return 1;
 }
 
@@ -180,14 +182,16 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
     int64_t index = events->seen;
     size_t row = events->rows;
     int32_t shape = -1;
+    int complete = event->phase.start != NULL && event->phase.end - event->phase.start == 1 && *event->phase.start == 'X';
 #define CAT_IS(text) is(event->cat.start, (size_t)(event->cat.end - event->cat.start), text, sizeof text - 1)
     if (event->cat.start == NULL)
         return 1;
     if (CAT_IS("python_function")) {
         events->with_stack = 1;
-        return 1;
+        int kept = complete && event->ts.valid && event->dur.valid && event->dur.ns >= LEAST_FRAME_NS && event->dur.ns < LONGEST_NS;
+        return !kept || keep_text(events, -1, start, end);
     }
-    if (event->phase.start == NULL || event->phase.end - event->phase.start != 1 || *event->phase.start != 'X' || CAT_IS("Trace"))
+    if (!complete || CAT_IS("Trace"))
         return 1;
     if (!event->ts.valid || !event->dur.valid || event->dur.ns < 0 || event->dur.ns >= LONGEST_NS) {
         events->bad_times += event->dur.given;
@@ -201,7 +205,7 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
         if (shape < 0)
             return 0;
     }
-    if (name < 0 || cat < 0 || (event->collective && !keep_collective(events, start, end)))
+    if (name < 0 || cat < 0 || (event->collective && !keep_text(events, (int64_t)row, start, end)))
         return 0;
     events->wide[INDEX][row] = index;
     events->wide[TS][row] = event->ts.ns;
@@ -254,8 +258,8 @@ void events_free(Events *events) {
         free(events->narrow[i]);
         strings_free(&events->strings[i]);
     }
-    free(events->collectives);
-    free(events->collective_text);
+    free(events->kept);
+    free(events->kept_text);
     free(events->scratch);
     memset(events, 0, sizeof *events);
 }

@@ -5,16 +5,16 @@
 #include "json.h"
 #include "strings.h"
 
-#define LAYOUT 2 /* of the columns: counted up where they hold something else; columns.py takes this one only */
+#define LAYOUT 3 /* of the columns: counted up where they hold something else; columns.py takes this one only */
 
 enum { INDEX, TS, DUR, PID, TID, STREAM, CORRELATION, WIDE_COLUMNS };      /* int64 */
 enum { NAME, CAT, SHAPE, NARROW_COLUMNS };                                 /* int32, into `strings` */
 
-/* The text of an event about a collective, for what its arguments say of it. */
+/* The text of an event: about a collective, for what its arguments say of it, or with row -1 a Python frame. */
 typedef struct {
     int64_t row;
-    size_t start, end; /* in `collective_text` */
-} Collective;
+    size_t start, end; /* in `kept_text` */
+} Kept;
 
 typedef struct {
     int exact; /* times from their decimal digits, as they are too large for a double */
@@ -24,9 +24,9 @@ typedef struct {
     int64_t *wide[WIDE_COLUMNS];
     int32_t *narrow[NARROW_COLUMNS];
     Strings strings[NARROW_COLUMNS];
-    Collective *collectives;
-    size_t collective_count, collective_room;
-    unsigned char *collective_text, *scratch;
+    Kept *kept;
+    size_t kept_count, kept_room;
+    unsigned char *kept_text, *scratch;
     size_t text_used, text_room, scratch_room;
 } Events;
 

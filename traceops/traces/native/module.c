@@ -83,10 +83,10 @@ static PyObject *columns_collectives(Columns *self, PyObject *unused) {
     Events *events = &self->events;
     if (!begin(self))
         return NULL;
-    PyObject *list = PyList_New((Py_ssize_t)events->collective_count);
-    for (size_t i = 0; list != NULL && i < events->collective_count; i++) {
-        const Collective *own = &events->collectives[i];
-        PyObject *pair = Py_BuildValue("(Ly#)", (long long)own->row, (const char *)events->collective_text + own->start,
+    PyObject *list = PyList_New((Py_ssize_t)events->kept_count);
+    for (size_t i = 0; list != NULL && i < events->kept_count; i++) {
+        const Kept *own = &events->kept[i];
+        PyObject *pair = Py_BuildValue("(Ly#)", (long long)own->row, (const char *)events->kept_text + own->start,
                                        (Py_ssize_t)(own->end - own->start));
         if (pair == NULL)
             Py_CLEAR(list);
@@ -94,7 +94,7 @@ static PyObject *columns_collectives(Columns *self, PyObject *unused) {
             PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
     }
     if (list != NULL)
-        events->collective_count = events->text_used = 0;
+        events->kept_count = events->text_used = 0;
     self->busy = 0;
     return list;
 }
@@ -231,7 +231,7 @@ static PyMethodDef columns_methods[] = {
     {"take", (PyCFunction)columns_take, METH_O,
      PyDoc_STR("take(text: bytes) -> (consumed, status): read whole events; see events.h.")},
     {"collectives", (PyCFunction)columns_collectives, METH_NOARGS,
-     PyDoc_STR("collectives() -> [(row, JSON of the event)] of the collectives read since the last call.")},
+     PyDoc_STR("collectives() -> [(row, JSON)] of those read since the last call, and with row -1 of long Python frames.")},
     {"number", (PyCFunction)columns_number, METH_VARARGS,
      PyDoc_STR("number(column, text) -> the text's number in 'name', 'cat' or 'shape'; new ones are added.")},
     {"strings", (PyCFunction)columns_strings, METH_VARARGS,

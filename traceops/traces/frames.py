@@ -1,0 +1,62 @@
+"""Python frames of a trace that was recorded with stacks: those that last long, beside its activities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.traces.event import RawEvent
+from traceops.traces.times import LONGEST_NS, Times
+
+CAT = "python_function"
+LEAST_FRAME_NS = 500_000  # of many thousands a step, some hundreds last so long; events.c has it too
+
+
+def _none() -> Int:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Calls of Python functions that last LEAST_FRAME_NS or longer, in file order; times as those of Events."""
+
+    name: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))  # into `names`
+    ts: Int = field(default_factory=_none)
+    dur: Int = field(default_factory=_none)
+    tid: Int = field(default_factory=_none)
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+NO_FRAMES = Frames()
+
+
+def long_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times]) -> list[RawEvent]:
+    """Those of a batch of frames that last long."""
+    dur, valid = to_ns([event.dur for event in frames])
+    long = valid & (dur >= LEAST_FRAME_NS) & (dur < LONGEST_NS)
+    return [frames[at] for at in np.flatnonzero(long).tolist() if frames[at].ph == "X"]
+
+
+def frames_of(
+    frames: Sequence[RawEvent],
+    to_ns: Callable[[list[Any]], Times],
+    ids: Callable[[list[Any]], Int],
+    base_ns: int,
+) -> Frames:
+    """Columns of those with a usable time; `base_ns` is the zero of the file's clock."""
+    if not frames:
+        return NO_FRAMES
+    ts, valid = to_ns([event.ts for event in frames])
+    dur, _ = to_ns([event.dur for event in frames])
+    numbers: dict[str, int] = {}
+    kept = [event for event, ok in zip(frames, valid.tolist(), strict=True) if ok]
+    name = np.array([numbers.setdefault(event.name, len(numbers)) for event in kept], dtype=np.int32)
+    return Frames(name, ts[valid] + base_ns, dur[valid], ids([event.tid for event in kept]), tuple(numbers))
