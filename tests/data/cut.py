@@ -1,7 +1,8 @@
 """Cuts a kineto trace down for tests: `python tests/data/cut.py <trace.json.gz> <out.json.gz>`.
 
 What stays is byte for byte what kineto wrote (layout, order and digits), except that
-- flow arrows, Python frames and CPU operators inside other operators go (those of collectives stay),
+- flow arrows, Python frames of less than half a ms and CPU operators inside other operators go (those of
+  collectives stay),
 - arguments nobody here reads go (shapes, strides, block sizes), and so do the path in `traceName`
   and the names of people and jobs.
 """
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 BETWEEN = "\n  },\n  {\n"
-DROPPED_CATS = {"fwdbwd", "ac2g", "python_function"}
+DROPPED_CATS = {"fwdbwd", "ac2g"}
+LEAST_FRAME_US = 500
 COMM_OP = re.compile(r"record_param_comms|c10d::|nccl:|gloo:")
 KEPT_ARGS = {
     "External id", "device", "stream", "grid", "correlation", "bytes", "memory bandwidth (GB/s)", "wait_on_stream",
@@ -37,11 +39,16 @@ def cut(text: str) -> str:
     kept = [
         shorten(part, event)
         for number, (part, event) in enumerate(zip(parts, events, strict=True))
-        if event.get("cat") not in DROPPED_CATS and number not in nested
+        if event.get("cat") not in DROPPED_CATS and number not in nested and not short_frame(event)
     ]
     trailer = re.sub(r'"traceName": "[^"]*"', '"traceName": "trace.json"', text[closing:])
     header = re.sub(r'\n *"(username|tw_\w+|mast_\w+|ai_rm_\w+|logical_server_\w+)": .*', "", text[: opening.end()])
     return header + BETWEEN.join(kept) + trailer
+
+
+def short_frame(event: dict[str, Any]) -> bool:
+    """Whether it is a Python frame that is not read."""
+    return event.get("cat") == "python_function" and event.get("dur", 0) < LEAST_FRAME_US
 
 
 def nested_ops(events: list[dict[str, Any]]) -> set[int]:

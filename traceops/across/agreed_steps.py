@@ -16,6 +16,7 @@ from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
 from traceops.measure.program import PAINTED, RankProgram
+from traceops.measure.stack_times import StackTime
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
 
@@ -118,8 +119,17 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         host=replace(summary.host, extra=()),
         backward=_backward(summary.backward),
         copies=None if summary.copies is None else _copies(summary.copies),
+        stacks=tuple(map(_stack_time, summary.stacks)),
         steps_by="window",
         step_mark="",
+    )
+
+
+def _stack_time(time: StackTime) -> StackTime:
+    return replace(
+        time,
+        host_ns=time.host_ns.sum(keepdims=True),
+        idle_ns=time.idle_ns.sum(axis=1, keepdims=True),
     )
 
 

@@ -105,9 +105,14 @@ def waits(observed: Observed, stack: int) -> bool:
         frame = observed.frames[number]
         if is_own(frame):
             return False
-        if any(file.search(frame.file) and function.search(frame.function) for file, function in _WAITING):
+        if is_waiting(frame):
             return True
     return False
+
+
+def is_waiting(frame: SampledFrame) -> bool:
+    """Whether a function of a library waits for other ranks or the device."""
+    return any(file.search(frame.file) and function.search(frame.function) for file, function in _WAITING)
 
 
 def own_overhead(observed: Observed, stack: int) -> bool:

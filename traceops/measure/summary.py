@@ -27,7 +27,8 @@ from traceops.measure.kernels import KernelStats, measure_kernels
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
 from traceops.measure.passes import InferencePass, find_passes
 from traceops.measure.phases import find_phases
-from traceops.measure.program import RankProgram, measure_program
+from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
+from traceops.measure.stack_times import StackTime, stack_times
 from traceops.measure.steps import StepBounds, find_steps
 from traceops.traces.discover import TraceFile
 from traceops.traces.foreign import why_foreign
@@ -99,6 +100,7 @@ class RankSummary:
     copies: RankCopies | None = None  # between host and device; None in summaries of an earlier traceops
     # Of the process that was recorded; None where the trace tells of none, or of several.
     pid: int | None = None
+    stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -171,6 +173,9 @@ def summarize(
         detail=measure_detail(events, activity, steps),
         copies=measure_copies(events, activity, steps, lane),
         pid=_process(events),
+        stacks=stack_times(trace.frames, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
+        if len(trace.frames)
+        else (),
     )
 
 

@@ -29,6 +29,7 @@ from traceops.rules import (
     whole_run,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.named_functions import with_stacks
 from traceops.rules.named_lines import with_lines
 from traceops.rules.whole_steps import NO_STEP_REASON
 
@@ -111,7 +112,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
         capped = _of_window(family, inputs) or (family.of_recorded and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
-    return with_lines(verdicts, inputs)
+    return with_stacks(with_lines(verdicts, inputs), inputs)
 
 
 def _of_window(family: Family, inputs: Inputs) -> bool:

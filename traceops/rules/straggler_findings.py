@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from msgspec import UNSET
@@ -10,6 +11,7 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank
 from traceops.across.loader_pace import slowest_other
 from traceops.across.replay.what_if import WORK_SHARED, Steps
+from traceops.across.stack_difference import with_cause
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Finding, Severity, severity_of
@@ -52,6 +54,7 @@ def finding_of(
     known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
     """
     assert run.stragglers is not None and run.lateness is not None
+    straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
     mean = mean_over(run, sometimes=sometimes)
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
     compared = run.work.get(straggler.rank)

@@ -52,7 +52,9 @@ PERSISTENTLY_LATE = Rule(
         "third of what its cure saves. Without a GPU, a rank that takes longer for no single cause is named only if it "
         "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count. With "
         "a rank cured, a step takes no less than the workers of the slowest data loader need for its batches; where "
-        "nobody looked at them, what is said to be saved is the most."
+        "nobody looked at them, what is said to be saved is the most. Where all traces hold stacks, a function that "
+        "explains a fifth of the lateness is named. If it explains half, and the host's part is the largest, the host "
+        "is the cause."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(

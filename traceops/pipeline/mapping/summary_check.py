@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
+from traceops.measure.stack_times import IDLE
 from traceops.measure.summary import RankSummary
 from traceops.traces.run_manifest import MOST_RANKS
 
@@ -89,6 +90,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
             )
         ),
     )
+    yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
+    yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
     yield "backward", summary.backward.device_end.shape == (steps,)
     tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
     yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
