@@ -18,5 +18,4 @@ from traceops.rules.straggler_findings import _shared_pct
     ],
 )
 def test_the_range_of_percent(ends, least, said):
-    run = SimpleNamespace(cures_are_least=least, what_if=SimpleNamespace(range_ns=lambda _: ends))
-    assert _shared_pct(run, 100.0, 25.0) == said
+    assert _shared_pct(SimpleNamespace(cures_are_least=least), ends, 100.0, 25.0) == said
