@@ -15,7 +15,7 @@ from traceops.report.document import document_of, render_json, to_json_object
 from traceops.report.model import ReportDocument
 from traceops.report.read import load_object, report_of
 from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Ledger
+from traceops.report.step_times import Ledger
 
 DATA = Path(__file__).parent / "data"
 

@@ -14,7 +14,8 @@ from traceops.measure.ledger import BUCKETS
 from traceops.report.cross_rows import CollectiveRow, WhatIfRow
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Run, Summary
+from traceops.report.run import Run
+from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES
 

@@ -22,7 +22,7 @@ from traceops.render.report.figures import MOST_STEPS
 from traceops.render.report.path_figures import MOST_RUNS, critical_path_figure, thinned, timeline_figure
 from traceops.render.report.terms import TERMS
 from traceops.report.model import Report
-from traceops.report.run import Summary
+from traceops.report.summary import Summary
 from traceops.report.tables import Tables, TimelineRow
 
 FIGURES = (

@@ -16,7 +16,7 @@ from traceops.render.report.cross_text import (
     replay_sentence,
     waiting_sentence,
 )
-from traceops.report.run import Clocks, Replay
+from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import PathRow, Tables
 
 

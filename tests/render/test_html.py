@@ -23,7 +23,7 @@ from traceops.render.cells import Column, build_table, number, size
 from traceops.render.page import script_json
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
-from traceops.report.run import Summary
+from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES
 

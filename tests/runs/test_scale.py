@@ -27,7 +27,9 @@ from traceops.pipeline.run_info import samples_per_step
 from traceops.report.cross_rows import RoleRow
 from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow
-from traceops.report.run import Ledger, Run, StepTime, Summary
+from traceops.report.run import Run
+from traceops.report.step_times import Ledger, StepTime
+from traceops.report.summary import Summary
 from traceops.runs.from_one import step_from_one
 from traceops.runs.scale import interval, lost_parts, scale_document
 from traceops.runs.scale_runs import OPEN_LINE, STEP_LINE, MeasuredRun

@@ -14,7 +14,7 @@ from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
 from traceops.report.cross_rows import RoleName, RoleRow, WhatIfRow
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 from traceops.report.rows import RankRow
-from traceops.report.run import HostsUnknown, LoadersUnknown
+from traceops.report.summary import HostsUnknown, LoadersUnknown
 
 SHOW_VERSION = 1
 ShowVersion = Annotated[int, Meta(extra_json_schema={"const": SHOW_VERSION})]

@@ -37,9 +37,7 @@ from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import (
-    Run,
-)
+from traceops.report.run import Run
 from traceops.rules import root_rules
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first

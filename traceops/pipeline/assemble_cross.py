@@ -19,7 +19,7 @@ from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
 from traceops.pipeline.assemble_collectives import reference_rows
 from traceops.report.cross_rows import WhatIfRow
-from traceops.report.run import Clocks, Replay
+from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow, PathRow, Tables, TimelineRow
 
 _MOST_POINTS = 2000  # of the bandwidth figure

@@ -7,7 +7,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank
 from traceops.core.units import stored
 from traceops.report.cross_rows import PipelineRow, StageRow
-from traceops.report.run import BubbleTimes
+from traceops.report.step_times import BubbleTimes
 
 
 def pipeline_rows(run: CrossRank) -> tuple[PipelineRow, ...]:

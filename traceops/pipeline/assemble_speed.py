@@ -11,7 +11,8 @@ from traceops.across.cross_rank import CrossRank
 from traceops.core.units import stored
 from traceops.measure.flops import RankFlops, WhyNoFlops
 from traceops.measure.peak_flops import Precision, peak_of
-from traceops.report.run import Flops, Run, Summary
+from traceops.report.run import Run
+from traceops.report.summary import Flops, Summary
 
 _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  # fp32 may run as tf32
 

@@ -19,15 +19,8 @@ from traceops.pipeline.assemble_cross import clocks_of, replay_of
 from traceops.pipeline.assemble_pipelines import bubble_of
 from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.report.rows import RankRow
-from traceops.report.run import (
-    Ledger,
-    Matching,
-    StepKindsRow,
-    StepTime,
-    Summary,
-    UnjudgedTime,
-    WorstRank,
-)
+from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
+from traceops.report.summary import Matching, Summary
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.idle_recording import within_lateness_ms
 from traceops.traces.discover import Discovery

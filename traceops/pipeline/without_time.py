@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
-from traceops.report.run import Ledger, StepTime
+from traceops.report.step_times import Ledger, StepTime
 
 _OF_STEPS = (
     "step_time_ms",

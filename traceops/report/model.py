@@ -30,7 +30,8 @@ from traceops.report.rows import (
     StepRow,
     UnprofiledStep,
 )
-from traceops.report.run import Run, Summary
+from traceops.report.run import Run
+from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.report.undisturbed import UndisturbedRows
 from traceops.report.whole_run import WholeRunRows

@@ -10,7 +10,7 @@ from msgspec import Meta
 from traceops.core.findings import Severity
 from traceops.core.tool import Tool
 from traceops.report.numbers import Count, NotNegative, Number, Whole
-from traceops.report.run import Ledger
+from traceops.report.step_times import Ledger
 
 RUNS_VERSION = 1
 

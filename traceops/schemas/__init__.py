@@ -44,7 +44,8 @@ from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, ModuleMemory, RankMemory
 from traceops.report.model import ReportDocument
-from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
+from traceops.report.step_times import Ledger, StepTime, WorstRank
+from traceops.report.summary import Clocks, Matching, Replay
 from traceops.runs.model import FindingCount, RunRow, RunsDocument
 from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
 from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepTrial

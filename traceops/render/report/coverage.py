@@ -7,7 +7,7 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.unmatched_text import to_match, unmatched_reason
 from traceops.report.model import Report
-from traceops.report.run import UnjudgedTime
+from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, THROUGH_HOST
 from traceops.rules.idle_recording import MAY_BE_RECORDING

@@ -25,7 +25,7 @@ from traceops.render.report.terms import (
 )
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
-from traceops.report.run import WorstRank
+from traceops.report.step_times import WorstRank
 
 MOST_STEPS = 100
 

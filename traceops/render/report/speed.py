@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceops.core.units import number_text
 from traceops.render.cells import Cell
 from traceops.report.model import Report
-from traceops.report.run import Flops
+from traceops.report.summary import Flops
 
 # Why operations are not known; the keys are those of report.run.Flops.why.
 WHY_NOT = {

@@ -33,7 +33,7 @@ from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
-from traceops.report.run import StepTime
+from traceops.report.step_times import StepTime
 
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
