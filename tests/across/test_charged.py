@@ -13,8 +13,8 @@ from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, progr
 
 from traceops import analyze
 from traceops.across.charged import ChargedWaiting
-from traceops.across.cross_rank import measure_across
 from traceops.across.match import match_collectives
+from traceops.across.measure_across import measure_across
 from traceops.across.woken import with_woken_threads
 from traceops.measure.summary import summarize
 from traceops.rules.stragglers import judge_stragglers

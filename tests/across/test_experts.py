@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
-from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import find_experts
+from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
 from traceops.render.report.experts import experts, experts_lines, experts_sentence
 from traceops.report.model import Report

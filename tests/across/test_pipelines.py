@@ -15,8 +15,9 @@ from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeli
 from tests.drawn import examples
 from traceops import analyze
 from traceops.across.bubble import measure_bubbles
-from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.cross_rank import CrossRank
 from traceops.across.match import GROUPED_SEND_RECEIVE
+from traceops.across.measure_across import measure_across
 from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END
 from traceops.measure.summary import summarize

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 
-from traceops.across.cross_rank import measure_across
 from traceops.across.match import Collective, MatchedCollectives
+from traceops.across.measure_across import measure_across
 from traceops.across.role_names import role_of_kernel, role_of_name
 from traceops.across.role_operations import Computed, Moved, computed_by, roles_by_operations
 from traceops.across.roles import _messages

@@ -42,7 +42,7 @@ from measured_runs import (
     true_step,
 )
 
-from traceops.across.cross_rank import measure_across
+from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.stragglers import chance
 from traceops.across.undisturbed import Undisturbed, UndisturbedRank

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from traceops.across.agreed_steps import with_agreed_steps
-from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.cross_rank import CrossRank
 from traceops.across.loader_pace import loader_paces
+from traceops.across.measure_across import measure_across
 from traceops.across.plain_step import plain_step
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
