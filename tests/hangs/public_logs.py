@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.core.errors import InputError
+from traceops.core.rank_text import who_first
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_lines, what_would_decide
@@ -150,7 +151,7 @@ def texts() -> dict[str, str]:
 
 def answer(diagnosis: Diagnosis) -> str:
     """All that the terminal says of causes, what was seen and what would decide."""
-    seen = [f"{event.text} {said_by}" for event, said_by in seen_lines(diagnosis)]
+    seen = [f"{event.text} {who_first(said_by)}" for event, said_by in seen_lines(diagnosis)]
     advice = [root_advice(root) for root in diagnosis.roots]
     return "\n".join([hang_sentence(diagnosis), *advice, *seen, what_would_decide(diagnosis)])
 

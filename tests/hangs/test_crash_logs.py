@@ -244,7 +244,7 @@ def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) ->
     assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
     assert "Nobody" not in hang_sentence(diagnosis) and "1 message of trouble" in hang_sentence(diagnosis)
     ((event, said_by),) = seen_lines(diagnosis)
-    assert (event.line, said_by) == (2, "Rank 1")
+    assert (event.line, said_by) == (2, (1,))
     assert "every rank's own output" in what_would_decide(diagnosis)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
+from traceops.hangs.diagnose import diagnose
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_sentence
@@ -125,3 +127,27 @@ def test_others_wait_for_a_rank_that_left_a_batch_out(told):
     waits = "".join(TIMEOUT.format(rank=rank) for rank in (1, 2))
     diagnosis = told(SKIPPED.format(level="[rank0]: WARNING") + waits)
     assert any(root.crash is not None and root.crash.kind == "gpu_memory" for root in diagnosis.roots)
+
+
+def test_ranks_that_say_the_same_are_all_named_and_none_is_said_to_be_below(tmp_path):
+    """'4 messages …: rank_0.stderr.log:1 says “…” (rank 0); the others are below', and nothing stood below."""
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}.stderr.log").write_text("ERROR: the mesh has no such axis\n")
+    said = printed(diagnose(tmp_path))
+    assert said.startswith("▲ 1 message of trouble") and "no such axis” (ranks 0-3). Read:" in said
+    assert "below" not in said and said.count("no such axis") == 1
+
+
+@pytest.mark.parametrize("words", ["word " * 1500, "x" * 5000], ids=["words", "one word"])
+def test_of_a_long_line_the_beginning_is_quoted_once(told, words):
+    """It was listed again below, longer; of one long word nothing but 'ERROR: …' was left."""
+    diagnosis = told(f"ERROR: {words}\n")
+    assert f"says “ERROR: {words[:200]}" in hang_sentence(diagnosis) and "Seen: " not in printed(diagnosis)
+
+
+def test_a_quote_ends_between_words(told):
+    """'CUDA tried to allocate 33 …' of 332 MiB."""
+    said = hang_sentence(
+        told("ERROR: rows are lost: " + "".join(f"1{number} " for number in range(100, 300)))
+    )
+    assert re.search(r" 1\d{3} …”", said)

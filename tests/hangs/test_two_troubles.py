@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from traceops.core.rank_text import who_first
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.report.hang_seen import seen_lines
@@ -80,7 +81,7 @@ def fabric(diagnosis: Diagnosis):
 
 
 def answer(diagnosis: Diagnosis) -> str:
-    seen = [f"{event.text} {said_by}" for event, said_by in seen_lines(diagnosis)]
+    seen = [f"{event.text} {who_first(said_by)}" for event, said_by in seen_lines(diagnosis)]
     roots = [root_sentence(root) for root in diagnosis.roots]
     return "\n".join([hang_sentence(diagnosis), *roots, *diagnosis.notes, *seen])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 _BRACKETS = re.compile(r"[<>(]")
 
@@ -36,3 +37,9 @@ def one_line(text: str, limit: int = 1000) -> str:
     joined = " ".join(text.split())
     clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)
     return clean if len(clean) <= limit else f"{clean[: limit - 2].rstrip()} …"
+
+
+def first_words(text: str, limit: int) -> str:
+    """The same, cut between words, so that no number loses digits; within a word only where that is most of it."""
+    words = textwrap.shorten(one_line(text, len(text) + 2), limit, placeholder=" …")
+    return words if len(words) > limit // 2 or len(text) <= limit else one_line(text, limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceops.core.rank_text import who_first
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 
@@ -70,9 +69,11 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     ]
 
 
-def most_telling(events: Sequence[LogEvent]) -> LogEvent:
-    """The first line that is not what follows from another's end; the first of all where each is."""
-    return next((event for event in events if not _follows(event)), events[0])
+def most_telling(
+    groups: Sequence[tuple[LogEvent, tuple[int, ...]]],
+) -> tuple[LogEvent, tuple[int, ...]]:
+    """The first line that is not what follows from another's end, the first of all where each is, and who says it."""
+    return next((group for group in groups if not _follows(group[0])), groups[0])
 
 
 def _follows(event: LogEvent) -> bool:
@@ -81,15 +82,14 @@ def _follows(event: LogEvent) -> bool:
     )
 
 
-def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, str]]:
-    """The lines to list, the first event of each message and who says it ('' where no line tells).
+def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
+    """The lines to list, the first event of each message and the ranks that say it (none where no line tells).
 
     Beside hangs none: their causes tell what the lines mean.
     """
     if any(root.crash is None for root in diagnosis.roots):
         return
-    for event, ranks in seen_groups(seen_events(diagnosis))[:_MOST_LINES]:
-        yield event, who_first(ranks) if ranks else ""
+    yield from seen_groups(seen_events(diagnosis))[:_MOST_LINES]
 
 
 def seen_left_out(diagnosis: Diagnosis) -> int:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
+from traceops.core.short_text import first_words
 from traceops.core.units import size_range_text
 from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import is_warning, most_telling, seen_events, timed_out
+from traceops.report.hang_seen import is_warning, most_telling, seen_events, seen_groups, timed_out
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
@@ -200,9 +201,10 @@ def _nobody(diagnosis: Diagnosis) -> str:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."
     if seen:
-        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        below = ("", "; the other is below", "; the others are below")[min(len(seen), 3) - 1]
-        quoted = quoted_line(diagnosis, most_telling(seen))
+        groups = seen_groups(seen)
+        lines = f"{len(groups)} message{'s' if len(groups) > 1 else ''}"
+        below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
+        quoted = quoted_line(diagnosis, *most_telling(groups))
         return f"{lines} of trouble, but no cause is told: {quoted}{below}. Read: {read_text(diagnosis)}."
     unknown = unknown_ranks(diagnosis)
     text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
@@ -214,12 +216,12 @@ def _nobody(diagnosis: Diagnosis) -> str:
     return text
 
 
-def quoted_line(diagnosis: Diagnosis, event: LogEvent) -> str:
-    """'train.log:52 says “Invocation of collective_rpc method failed” (rank 3)'."""
+def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
+    """'train.log:52 says “Invocation of collective_rpc method failed” (rank 3)'. said_by: all ranks that do."""
     path = shown_path(diagnosis, event.path)
     where = Path(path).name if len(diagnosis.evidence.files) == 1 else path
-    of = "" if event.rank is None else f" (rank {event.rank})"
-    return f"{where}:{event.line} says “{textwrap.shorten(event.text, _MOST_QUOTED, placeholder=' …')}”{of}"
+    of = f" ({who(said_by)})" if said_by else ""
+    return f"{where}:{event.line} says “{first_words(event.text, _MOST_QUOTED)}”{of}"
 
 
 def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:

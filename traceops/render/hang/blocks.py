@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traceops.core.rank_text import who_runs
+from collections.abc import Sequence
+
+from traceops.core.rank_text import who_first, who_runs
 from traceops.hangs.evidence import LogEvent, RankStacks, ThreadStack
 from traceops.hangs.model import Diagnosis
 from traceops.render.document import (
@@ -124,8 +126,8 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: str) -> str:
-    by = f"{said_by}: " if said_by else ""
+def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
+    by = f"{who_first(said_by)}: " if said_by else ""
     return f"{shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
 
 

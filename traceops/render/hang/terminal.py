@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from traceops.core.findings import Finding
-from traceops.core.rank_text import ranks_text, who_runs
+from traceops.core.rank_text import ranks_text, who_first, who_runs
+from traceops.core.short_text import first_words
 from traceops.hangs.model import HOW_IT_ENDED, Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text
@@ -22,6 +23,7 @@ from traceops.report.hang_text import (
     hang_sentence,
     operations_text,
     place_text,
+    quoted_line,
     read_text,
     root_advice,
     root_label,
@@ -152,10 +154,10 @@ def _seen(diagnosis: Diagnosis) -> Iterator[Block]:
     also = "Also seen" if diagnosis.roots else "Seen"
     sentence = "" if diagnosis.roots else hang_sentence(diagnosis)
     for event, said_by in seen_lines(diagnosis):
-        by = f"{said_by}: " if said_by else ""
-        said = textwrap.shorten(event.text, _MOST_SEEN, placeholder=" …")
-        if f":{event.line} says “{said}”" in sentence:
+        if quoted_line(diagnosis, event, said_by) in sentence:
             continue
+        by = f"{who_first(said_by)}: " if said_by else ""
+        said = first_words(event.text, _MOST_SEEN)
         yield text(f"{also}: {shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
     if left := seen_left_out(diagnosis):
         yield text(f"… and {left} more messages in hang.json", look="soft")
