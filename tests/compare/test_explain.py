@@ -249,6 +249,18 @@ def test_collectives_are_called_by_their_names_and_one_of_them_is_one() -> None:
     )
 
 
+def test_a_collective_that_is_called_otherwise_is_the_same_one() -> None:
+    """'8 all-gathers a step (80.0 MB) came in; 6 all-gathers a step (60.0 MB) are gone'."""
+    old = {"collectives": [{**collective(6, 10**7), "op": "_allgather_base"}]}
+    new = {"collectives": [{**collective(8, 10**7), "op": op} for op in ("allgather", "allreduce_coalesced")]}
+    text = next(
+        e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives"
+    )
+    assert text.startswith(
+        "8 coalesced all-reduces a step (80.0 MB) came in; 6 all-gathers a step became 8 (60.0 MB became 80.0 MB)"
+    )
+
+
 def test_several_late_ranks_are_several() -> None:
     finding = {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [0, 1], "cause": "input",
                "title": "Ranks are late", "message": "late", "evidence": [{"metric": "m", "value": 1}]}  # fmt: skip

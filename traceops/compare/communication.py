@@ -22,10 +22,14 @@ _Totals = dict[str, tuple[float, float | None]]
 _NAMES = {
     "allreduce": "all-reduce",
     "allgather": "all-gather",
-    "_allgather_base": "all-gather",
-    "_all_gather_base": "all-gather",
-    "_reduce_scatter_base": "reduce-scatter",
+    "allgather_base": "all-gather",
+    "all_gather_base": "all-gather",
+    "all_gather_into_tensor": "all-gather",
+    "allgather_into_tensor": "all-gather",
+    "reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_tensor": "reduce-scatter",
 }
+_COALESCED = "_coalesced"
 _TRANSPORT = ("NCCL_", "RCCL_", "GLOO_", "FI_", "UCX_")
 
 
@@ -43,14 +47,16 @@ def collectives_explanation(
     old, new = _totals(base), _totals(head)
     if old is None or new is None or _same_pattern(old, new):
         return None
-    none = (0.0, None)
+    none = (0.0, 0.0)
+    before, after = _by_name(old), _by_name(new)
     parts = []
-    for op in sorted(
-        old.keys() | new.keys(), key=lambda op: (-abs(new.get(op, none)[0] - old.get(op, none)[0]), op)
+    for name in sorted(
+        before.keys() | after.keys(),
+        key=lambda name: (-abs(after.get(name, none)[0] - before.get(name, none)[0]), name),
     ):
-        (was, was_bytes), (now, now_bytes) = old.get(op, (0.0, 0.0)), new.get(op, (0.0, 0.0))
+        (was, was_bytes), (now, now_bytes) = before.get(name, none), after.get(name, none)
         if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
-            parts.append(_became(op, was, was_bytes, now, now_bytes))
+            parts.append(_became(name, was, was_bytes, now, now_bytes))
     text = "; ".join(parts)
     rules = {found.rule for capture in head for found in capture.report.findings}
     if LATE_START.id in rules:
@@ -82,9 +88,24 @@ def _same_pattern(old: _Totals, new: _Totals) -> bool:
     return _pct(before, now) < _COUNT_PCT and not bytes_changed
 
 
-def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
-    plain = op.rpartition(":")[2]
-    name = _NAMES.get(plain) or (plain.replace("_", "-") if plain.islower() else plain)
+def _name(op: str) -> str:
+    """'all-gather' of '_allgather_base', 'coalesced all-reduce' of 'allreduce_coalesced'."""
+    plain = op.rpartition(":")[2].strip("_")
+    one = plain.removesuffix(_COALESCED)
+    name = _NAMES.get(one) or (one.replace("_", "-") if one.islower() else one)
+    return name if one == plain else f"coalesced {name}"
+
+
+def _by_name(totals: _Totals) -> _Totals:
+    """The same, what readers know by one name together: ways to call it differ between versions of a library."""
+    named: _Totals = {}
+    for op, (count, nbytes) in totals.items():
+        so_far, held = named.get(_name(op), (0.0, 0.0))
+        named[_name(op)] = so_far + count, None if nbytes is None or held is None else held + nbytes
+    return named
+
+
+def _became(name: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
         text = (
