@@ -100,3 +100,11 @@ def test_a_small_finding_does_not_hide_that_most_of_a_step_is_not_judged(tmp_pat
     assert judged.status == "clear" and head.level == "warning"
     assert "Not judged: 26 % of the window" in head.sentence and "recording may be all of it" in head.sentence
     assert "may be recording itself" not in head.sentence
+
+
+def test_what_is_not_judged_is_said_once_beside_missing_ranks(tmp_path):
+    for rank in (0, 1, 2):
+        name = f"rank_{rank}.pt.trace.json.gz"
+        (tmp_path / name).write_bytes((DATA / "ddp4" / name).read_bytes())
+    said = verdict(analyze(tmp_path)).sentence
+    assert "1 of 4 ranks has no trace" in said and said.count("Not judged:") == 1

@@ -131,8 +131,11 @@ def _as_recorded(report: Report, first: Finding) -> str:
 def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
     """How much of a finding, or of what is left of the step without its cause, recording may be, where that is much.
 
-    Where more time is not judged for that than the finding is about, it is told as such.
+    Where more time is not judged for that than the finding is about, it is told as such. Beside missing ranks it is
+    told anyway.
     """
+    if first.rule == MISSING_RANKS.id:
+        return ""
     unjudged = report.summary.unjudged
     if unjudged and unjudged[0].rule == HOST_BOUND.id and recording_ms > (first.impact_ms or 0.0):
         return f" {unjudged_sentence(report, with_cure=False)}".rstrip()
