@@ -58,6 +58,17 @@ def test_time_counts_for_the_innermost_function_of_the_program():
     assert ms(found["main (train.py)", False]) == (70, pytest.approx(29, abs=0.1))
 
 
+def test_paths_of_windows_are_told_apart_too():
+    found = times(
+        LOOP,
+        (r"C:\my work\train.py(12): augment", 20, 50),
+        (r"C:\py\Lib\site-packages\torch\functional.py(7): einsum", 25, 45),
+        (r"torch\nn\modules\module.py(3): _call_impl", 26, 30),
+    )
+    assert ms(found["augment (train.py:12)", False]) == (30, 30)
+    assert {said for said, _ in found} == {"augment (train.py:12)", "main (train.py)"}
+
+
 def test_idle_time_of_the_device_is_told_apart_from_work():
     found = times(LOOP, ("train.py(12): save", 50, 70))
     assert found["save (train.py:12)", False].idle_ns[IDLE.index("idle_host")].tolist() == [10 * MS]

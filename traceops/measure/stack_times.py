@@ -175,7 +175,7 @@ def _frame(name: str) -> SampledFrame:
     read = _FRAME.fullmatch(name)
     if read is None:
         return SampledFrame(name, _NO_FILE, 0, 0, None)
-    file, line = read["file"], int(read["line"])
+    file, line = read["file"].replace("\\", "/"), int(read["line"])
     if file.partition("/")[0].removesuffix(".py") in _LIBRARIES:
         file = f"/site-packages/{file}"
     return SampledFrame(read["function"], file, line, line, None)
