@@ -1,13 +1,16 @@
 """Steps without exposed copies, as generated runs without them take: of all ranks, of one, and of a part of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from generated_run import SlowCopy, simulate
 from measured_runs import across, program, true_step
 
-from traceops.across.copies import CHANGES
+from traceops.across.copies import CHANGES, exposed_copies
 from traceops.across.replay.simulate import Scenario
 from traceops.across.replay.simulate import simulate as replay
+from traceops.measure.copies import BY_STEP
 
 EXTRA_US = 900.0
 
@@ -44,3 +47,23 @@ def test_half_of_a_bucket_saves_half_of_what_all_of_it_saves():
     )
     np.testing.assert_allclose(half, whole / 2, rtol=0.05)
     np.testing.assert_array_equal(none, 0)
+
+
+def test_a_checkpoints_copies_are_no_part_of_the_typical_steps():
+    """'3.33 copies of 100 MB a step, the link carries no more': of one step in three, that a typical one is not."""
+    (times, *_) = across(simulate(program(steps=5), 2, (SlowCopy(0, EXTRA_US),))).ranks
+    summary, typical = times.summary, np.array([True, True, False, True, True])
+    one = next(kind for kind in summary.copies.kinds if kind.purpose == "input")
+    only = {name: np.where(typical, 0, 100 * getattr(one, name).max()) for name in BY_STEP}
+    saved = replace(one, region="save_checkpoint", **only)
+    more = {name: np.where(typical, getattr(one, name), 100 * getattr(one, name)) for name in BY_STEP}
+    kinds = tuple(replace(kind, **more) if kind is one else kind for kind in summary.copies.kinds)
+    with_both = replace(summary, copies=replace(summary.copies, kinds=(saved, *kinds)))
+    plain, found = (
+        exposed_copies([own], {own.rank: typical}, "NVIDIA H200", None) for own in (summary, with_both)
+    )
+    assert plain[0].exposed_ms > 0
+    for one, other in zip(plain, found, strict=True):
+        assert replace(one, kinds=()) == replace(other, kinds=())
+        assert [kind.region for kind in one.kinds] == [kind.region for kind in other.kinds]
+        assert [kind.count.sum() for kind in one.kinds] == [kind.count.sum() for kind in other.kinds]

@@ -42,11 +42,27 @@ def test_a_pageable_copy_that_its_host_waits_for_is_exposed_where_no_kernel_runs
     )
     (kind,) = found.kinds
     assert (kind.direction, kind.memory, kind.purpose) == ("to_device", "pageable", "input")
-    assert (kind.operator, kind.region, kind.beside, kind.count, kind.bytes) == (
+    assert (kind.operator, kind.region, kind.beside, *kind.count, kind.size) == (
         "aten::to", "", False, 1, 4 * MB,
     )  # fmt: skip
     assert kind.exposed_ns.tolist() == [25_000]
-    assert (kind.device_ns, kind.blocked_ns) == (30_000, 31_000)
+    assert (*kind.device_ns, *kind.blocked_ns) == (30_000, 31_000)
+
+
+def test_numbers_are_by_step_and_unknown_in_steps_without_copies():
+    found = measured(
+        step(1, 0, 100_000),
+        copy(H2D, 10_000, 30_000, launched=9_000, waits=1_000, size=4 * MB),
+        kernel(80_000, 20_000, launched=60_000),
+        step(2, 100_000, 100_000),
+        kernel(180_000, 20_000, launched=160_000),
+    )
+    (kind,) = found.kinds
+    assert (kind.count.tolist(), kind.total_bytes.tolist()) == ([1, 0], [4 * MB, -1])
+    assert (kind.bytes.tolist(), kind.device_ns.tolist()) == ([4 * MB, -1], [30_000, 0])
+    assert kind.blocked_ns.tolist() == [31_000, 0]
+    rest = kind.of_steps(np.array([False, True]))
+    assert (rest.size, rest.gbs, kind.gbs) == (-1, None, 4 * MB / 30_000)
 
 
 def test_what_runs_beside_kernels_is_not_exposed():
@@ -74,7 +90,7 @@ def test_a_copy_of_its_own_behind_the_last_kernel_holds_up_nothing_that_is_known
         copy(BACK, 25_000, 30_000, launched=3_000, stream=9, size=MB),
     )
     assert exposed(found) == {("to_host", "pinned", "output"): 0}
-    assert found.kinds[0].alone_ns == 30_000
+    assert found.kinds[0].alone_ns.tolist() == [30_000]
 
 
 def test_small_values_to_the_host_are_no_results():
@@ -150,7 +166,7 @@ def test_the_best_speed_of_large_pinned_copies_is_kept():
 
 def test_without_sizes_nothing_is_made_up():
     found = one_step(copy(H2D, 10_000, 30_000, launched=9_000, waits=500))
-    assert (found.kinds[0].bytes, found.kinds[0].total_bytes, found.best_gbs) == (-1, -1, ())
+    assert (found.kinds[0].size, found.kinds[0].gbs, found.best_gbs) == (-1, None, ())
 
 
 @pytest.mark.parametrize(

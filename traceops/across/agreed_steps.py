@@ -11,7 +11,7 @@ import numpy as np
 from traceops.across.match import match_collectives
 from traceops.core.arrays import Int
 from traceops.measure.backward import BackwardSync
-from traceops.measure.copies import RankCopies
+from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
@@ -165,8 +165,22 @@ def _inventory(inventory: RankInventory) -> RankInventory:
 
 
 def _copies(copies: RankCopies) -> RankCopies:
-    kinds = tuple(replace(kind, exposed_ns=kind.exposed_ns.sum(keepdims=True)) for kind in copies.kinds)
+    kinds = tuple(_copy_kind(kind) for kind in copies.kinds)
     return replace(copies, kinds=kinds, sync_ns=copies.sync_ns.sum(keepdims=True))
+
+
+def _copy_kind(kind: CopyKind) -> CopyKind:
+    known = kind.total_bytes[kind.total_bytes >= 0]
+    return replace(
+        kind,
+        count=kind.count.sum(keepdims=True),
+        bytes=np.array([kind.size]),
+        total_bytes=known.sum(keepdims=True) if len(known) else np.array([-1]),
+        device_ns=kind.device_ns.sum(keepdims=True),
+        blocked_ns=kind.blocked_ns.sum(keepdims=True),
+        alone_ns=kind.alone_ns.sum(keepdims=True),
+        exposed_ns=kind.exposed_ns.sum(keepdims=True),
+    )
 
 
 def _backward(backward: BackwardSync) -> BackwardSync:

@@ -30,7 +30,7 @@ _LEAST_PCT = 4.0  # of the step: less is not replayed
 
 @dataclass(frozen=True)
 class ExposedCopies:
-    """One rank's copies of one purpose, ms a step in the mean of the typical ones; kinds: the most exposed first.
+    """One rank's copies of one purpose, ms a step in the mean of the typical ones; kinds: of these, most exposed first.
 
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
     kernels where that is possible. at_link_ms: what they take then. blocked_ms: the host's time in them. host_ms: what
@@ -94,14 +94,16 @@ def _of_rank(
     links: Mapping[str, HostLink | None],
 ) -> ExposedCopies | None:
     assert summary.copies is not None
-    kinds = tuple(kind for kind in summary.copies.kinds if kind.purpose == purpose)
-    steps = len(typical)
-    if not kinds or not steps:
+    own = [kind.of_steps(typical) for kind in summary.copies.kinds if kind.purpose == purpose]
+    own = [kind for kind in own if kind.count.any()]
+    kinds = tuple(sorted(own, key=lambda kind: -int(kind.exposed_ns.sum())))
+    steps = int(typical.sum())
+    if not kinds:
         return None
-    exposed = _mean_ms(np.sum([kind.exposed_ns for kind in kinds], axis=0), typical)
+    exposed = sum(float(kind.exposed_ns.sum()) for kind in kinds) / steps / 1e6
     step = _mean_ms(summary.ledger.duration, typical)
-    device = sum(kind.device_ns for kind in kinds) / steps / 1e6
-    blocked = sum(kind.blocked_ns for kind in kinds) / steps / 1e6
+    device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
+    blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
     at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
         left = exposed * min(at_link / device, 1.0) if device else exposed
@@ -127,9 +129,8 @@ def _of_rank(
 
 def _at_link_ns(kind: CopyKind, link: HostLink | None) -> float:
     """What these copies take from pinned memory; as long as they take where nothing tells."""
-    if kind.memory == "pinned" or link is None or kind.total_bytes < 0:
-        return float(kind.device_ns)
-    return min(float(kind.device_ns), kind.total_bytes / link.gbs)
+    took, gbs = float(kind.device_ns.sum()), kind.gbs
+    return took if kind.memory == "pinned" or link is None or gbs is None else took * min(gbs / link.gbs, 1.0)
 
 
 def _host_ms(summary: RankSummary, typical: NDArray[np.bool_]) -> float | None:

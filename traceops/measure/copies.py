@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -36,13 +36,13 @@ _MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
 
 @dataclass(frozen=True)
 class CopyKind:
-    """Copies of one rank that are alike; per step `exposed_ns`, over all steps the rest.
+    """Copies of one rank that are alike; the numbers are by step: a checkpoint's copies are none of other steps.
 
-    operator: the outermost around their calls, region: the innermost annotation; '' outside any. bytes: of the median
-    one, -1 where the trace has no sizes. beside: whether their stream runs no kernels. blocked_ns: the host's time in
-    their calls and in waiting for them. alone_ns: nothing runs but copies between host and device. exposed_ns: the same
-    while no kernel runs, and where the host does not wait for the copy only from when it launched the next kernel. A
-    moment counts for one kind.
+    operator: the outermost around their calls, region: the innermost annotation; '' outside any. bytes: of a step's
+    median one, total_bytes: of all; -1 in steps without one, and in all where the trace has no sizes. beside: whether
+    their stream runs no kernels. blocked_ns: the host's time in their calls and in waiting for them. alone_ns: nothing
+    runs but copies between host and device. exposed_ns: the same while no kernel runs, and where the host does not wait
+    for the copy only from when it launched the next kernel. A moment counts for one kind.
     """
 
     direction: Direction
@@ -51,13 +51,32 @@ class CopyKind:
     operator: str
     region: str
     beside: bool
-    count: int
-    bytes: int
-    total_bytes: int
-    device_ns: int
-    blocked_ns: int
-    alone_ns: int
+    count: Int
+    bytes: Int
+    total_bytes: Int
+    device_ns: Int
+    blocked_ns: Int
+    alone_ns: Int
     exposed_ns: Int
+
+    def of_steps(self, chosen: NDArray[np.bool_]) -> CopyKind:
+        """The same in these steps only."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in BY_STEP})
+
+    @property
+    def size(self) -> int:
+        """Bytes of a typical one, -1 where that is not known."""
+        known = self.bytes[self.bytes >= 0]
+        return int(np.median(known)) if len(known) else -1
+
+    @property
+    def gbs(self) -> float | None:
+        """Bytes by the time that they take, None where that is not known."""
+        moved, took = self.total_bytes[self.total_bytes >= 0].sum(), self.device_ns.sum()
+        return float(moved / took) if moved > 0 and took > 0 else None
+
+
+BY_STEP = ("count", "bytes", "total_bytes", "device_ns", "blocked_ns", "alone_ns", "exposed_ns")
 
 
 @dataclass(frozen=True)
@@ -116,7 +135,8 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
         left = subtract(left, exposed)
         of_these = intersect(union(activity.start[which[own]], activity.end[which[own]]), alone)
         alone = subtract(alone, of_these)
-        sizes = size[own]
+        of_step = steps.of_activity[which[own]]
+        middle, total = _by_step(size[own], of_step, len(steps))
         direction, kind, what_for, operator, noted_name, beside = values[number].tolist()
         kinds.append(
             CopyKind(
@@ -126,12 +146,12 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
                 operator=_text(events, operator),
                 region=_text(events, noted_name),
                 beside=bool(beside),
-                count=len(own),
-                bytes=int(np.median(sizes)) if (sizes >= 0).all() else -1,
-                total_bytes=int(sizes.sum()) if (sizes >= 0).all() else -1,
-                device_ns=int(took[own].sum()),
-                blocked_ns=int(blocked[own].sum()),
-                alone_ns=of_these.total,
+                count=np.bincount(of_step, minlength=len(steps)),
+                bytes=middle,
+                total_bytes=total,
+                device_ns=_sums(took[own], of_step, len(steps)),
+                blocked_ns=_sums(blocked[own], of_step, len(steps)),
+                alone_ns=of_these.within(start, end),
                 exposed_ns=exposed.within(start, end),
             )
         )
@@ -179,6 +199,22 @@ def _sizes(events: Events, rows: Int) -> Int:
         text = events.shapes[number].strip()
         found[shape == number] = int(text) if text.isdigit() and len(text) < 17 else -1
     return found
+
+
+def _sums(values: Int, of_step: Int, steps: int) -> Int:
+    """Their sum in each step."""
+    found = np.zeros(steps, dtype=np.int64)
+    np.add.at(found, of_step, values)
+    return found
+
+
+def _by_step(size: Int, of_step: Int, steps: int) -> tuple[Int, Int]:
+    """The median size in each step and the sum, -1 in a step without copies, and everywhere if a size is not known."""
+    middle, total = np.full(steps, -1, dtype=np.int64), np.full(steps, -1, dtype=np.int64)
+    for step in np.unique(of_step).tolist() if (size >= 0).all() else ():
+        own = size[of_step == step]
+        middle[step], total[step] = int(np.median(own)), own.sum()
+    return middle, total
 
 
 def _around(find: object, calls: Int) -> Int:

@@ -67,7 +67,7 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
     for times in run.ranks:
         steps = max(len(times.duration), 1)
         for kind in times.summary.copies.kinds if times.summary.copies is not None else ():
-            known = kind.total_bytes > 0 and kind.device_ns > 0
+            size, gbs = kind.size, kind.gbs
             rows.append(
                 CopyRow(
                     rank=times.summary.rank,
@@ -76,12 +76,12 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
                     purpose=kind.purpose,
                     operator=kind.operator,
                     region=kind.region,
-                    count=stored(kind.count / steps),
-                    bytes=kind.bytes if kind.bytes >= 0 else None,
+                    count=stored(int(kind.count.sum()) / steps),
+                    bytes=size if size >= 0 else None,
                     exposed_ms=stored(float(kind.exposed_ns.sum()) / 1e6 / steps),
-                    device_ms=stored(kind.device_ns / 1e6 / steps),
-                    host_ms=stored(kind.blocked_ns / 1e6 / steps),
-                    gbs=stored(kind.total_bytes / kind.device_ns) if known else None,
+                    device_ms=stored(float(kind.device_ns.sum()) / 1e6 / steps),
+                    host_ms=stored(float(kind.blocked_ns.sum()) / 1e6 / steps),
+                    gbs=stored(gbs) if gbs is not None else None,
                 )
             )
     return tuple(sorted(rows, key=lambda row: -row.exposed_ms))

@@ -86,9 +86,9 @@ def _why(copies: ExposedCopies) -> str:
 
 def _kind(kind: CopyKind, copies: ExposedCopies, words: StepWords) -> str:
     """'1 copy of 64.0 MB a step from pageable memory in aten::to, at 7.8 GB/s.'"""
-    number = mean_count_text(kind.count / copies.steps)
+    number = mean_count_text(int(kind.count.sum()) / copies.steps)
     one = number == "1"
-    size = "" if kind.bytes < 0 else f" of {'' if one else 'typically '}{size_text(kind.bytes)}"
+    size = "" if kind.size < 0 else f" of {'' if one else 'typically '}{size_text(kind.size)}"
     way = "from" if kind.direction == "to_device" else "to"
     memory = "host memory" if kind.memory == "unknown" else f"{kind.memory} memory"
     said = f"{number} cop{'y' if one else 'ies'}{size} {words.per} {way} {memory}"
@@ -96,10 +96,15 @@ def _kind(kind: CopyKind, copies: ExposedCopies, words: StepWords) -> str:
         said += f" in {short_name(kind.operator, _LONGEST)}"
     if kind.region:
         said += f" (inside '{short_name(kind.region, _LONGEST)}')"
-    known = kind.total_bytes > 0 and kind.device_ns > 0
-    said += f", at {rate_text(_gbs(kind))} GB/s." if known else "."
-    if known and kind.memory == "pageable" and copies.link is not None and _gbs(kind) < 0.8 * copies.link.gbs:
-        then = kind.total_bytes / copies.link.gbs / copies.steps / 1e6
+    gbs = kind.gbs
+    said += f", at {rate_text(gbs)} GB/s." if gbs is not None else "."
+    if (
+        gbs is not None
+        and kind.memory == "pageable"
+        and copies.link is not None
+        and gbs < 0.8 * copies.link.gbs
+    ):
+        then = float(kind.device_ns.sum()) * gbs / copies.link.gbs / copies.steps / 1e6
         they = "it" if one else "they"
         said += f" From pinned memory {they} would take {ms_text(then)} ms, at {_speed(copies.link)}."
     return said
@@ -110,10 +115,6 @@ def _speed(link: HostLink) -> str:
     if link.source == "trace":
         return f"{link.gbs:.0f} GB/s, as pinned copies in these traces reach"
     return f"{link.gbs:.0f} GB/s, as PCIe {link.generation}.0 x{link.lanes} gives"
-
-
-def _gbs(kind: CopyKind) -> float:
-    return kind.total_bytes / kind.device_ns
 
 
 def _mean_ms(kind: CopyKind) -> float:
@@ -152,8 +153,8 @@ def evidence_of(
                 rank=rank,
             )
         )
-        if kind.total_bytes > 0 and kind.device_ns:
-            found.append(Evidence("their speed", round(_gbs(kind), 2), "GB/s", rank=rank))
+        if (gbs := kind.gbs) is not None:
+            found.append(Evidence("their speed", round(gbs, 2), "GB/s", rank=rank))
     if copies.link is not None:
         found.append(Evidence("link from pinned memory", round(copies.link.gbs, 1), "GB/s"))
     found.append(Evidence("host in these copies", stored(copies.blocked_ms), words.unit("ms"), rank=rank))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.measure.copies import BY_STEP
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
 from traceops.measure.stack_times import IDLE
@@ -92,6 +93,9 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     )
     yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
+    if (copies := summary.copies) is not None:
+        columns = (getattr(kind, name) for kind in copies.kinds for name in BY_STEP)
+        yield "copies", all(own.shape == (steps,) for own in (copies.sync_ns, *columns))
     yield "backward", summary.backward.device_end.shape == (steps,)
     tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
     yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
