@@ -1,6 +1,7 @@
 """Traces with stacks name the function that a host is in, where nothing else does."""
 
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -86,3 +87,21 @@ def test_of_one_gpu_input_and_launches_are_named(tmp_path):
         "is in compute_loss (gpu_traces_frames.py:55) for 19.0 of the recorded"
         in found(report, "TO-I001").message
     )
+
+
+@pytest.mark.parametrize(("call_ms", "named"), [(3.0, True), (0.75, False)])
+def test_calls_that_are_too_short_to_be_kept_on_peers_are_no_difference(tmp_path, call_ms, named):
+    """'Its peers none', though they call it as often, 0.1 ms quicker: too short for a frame to be kept."""
+
+    def many(name, text):
+        trace = json.loads(text)
+        for event in [one for one in trace["traceEvents"] if one["name"] == "ranks_ddp.py(32): busy"]:
+            trace["traceEvents"].remove(event)
+            for at in range(int(event["dur"] / (1000 * call_ms))):
+                own = {"ts": event["ts"] + at * 1000 * call_ms, "dur": 1000 * call_ms}
+                trace["traceEvents"].append({**event, **own})
+        return json.dumps(trace).encode()
+
+    one = found(analyze(rewritten(tmp_path, many)), "TO-S001")
+    assert one.ranks == (1,)
+    assert ("in busy (ranks_ddp.py:32)" in one.message) == named

@@ -10,8 +10,10 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank
 from traceops.across.stragglers import Straggler
 from traceops.measure.summary import RankSummary
+from traceops.traces.frames import LEAST_FRAME_NS
 
 _LEAST_SHARE = 0.2  # of what the others wait for a rank: of less than that nothing is said
+_LEAST_CALL_NS = 4 * LEAST_FRAME_NS  # shorter calls may be as many on a peer, just too short to be kept
 _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
 
 
@@ -50,8 +52,11 @@ def longer_in_function(
     if waiting <= 0:
         return None
     theirs = [_by_function(peer, steps) for peer in peers]
+    calls = {one.key: one.call_ns for one in own.stacks}
     found = []
     for key, (said, ms, idle_ms) in _by_function(own, steps).items():
+        if calls[key] < _LEAST_CALL_NS:
+            continue
         usual = np.median([peer[key][1:] if key in peer else (0.0, 0.0) for peer in theirs], axis=0)
         share = min(ms - float(usual[0]), idle_ms - float(usual[1])) / waiting
         if share >= _LEAST_SHARE:

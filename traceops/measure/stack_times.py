@@ -52,7 +52,8 @@ class StackTime:
 
     `place.line` is where the function begins, 0 for one that ran before the first step: where that begins is not told.
     `host_ns` is by step, without calls that wait for the device. `idle_ns` is by IDLE and step: the device's idle time
-    meanwhile. waits, does: as of FunctionTime. in_loader: a data loader called it.
+    meanwhile. waits, does: as of FunctionTime. in_loader: a data loader called it. call_ns: what the median of its
+    recorded calls takes.
     """
 
     place: CodePlace
@@ -61,6 +62,7 @@ class StackTime:
     in_loader: bool
     host_ns: Int
     idle_ns: Int
+    call_ns: int
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -115,13 +117,15 @@ def stack_times(
     first, last = steps.edges[:-1], steps.edges[1:]
     least = _LEAST_PCT / 100 * int((steps.host_end - steps.host_start).sum())
     found = []
-    for label, inside in _by_label(frames, rows, int(steps.host_start[0])).items():
+    parts, calls = _by_label(frames, rows, int(steps.host_start[0]))
+    for label, inside in parts.items():
         if label.place is None or inside.total < least:
             continue
         spent = subtract(inside, waiting).within(steps.host_start, steps.host_end)
         idle = np.array([intersect(inside, lane.own[bucket]).within(first, last) for bucket in IDLE])
         if max(spent.sum(), idle.sum()) >= least:
-            found.append(StackTime(label.place, label.waits, label.does, label.in_loader, spent, idle))
+            call = int(np.median(calls[label.place]))
+            found.append(StackTime(label.place, label.waits, label.does, label.in_loader, spent, idle, call))
     return tuple(sorted(found, key=lambda one: (-int(one.host_ns.sum()), one.place))[:_MOST])
 
 
@@ -132,12 +136,15 @@ def _main_thread(host: HostRows) -> int:
     return int(values[np.argmax(counts)]) if len(values) else -1
 
 
-def _by_label(frames: Frames, rows: Int, begun: int) -> dict[_Label, Intervals]:
-    """When the innermost frame has which label; a frame ends with the one that it is in."""
+def _by_label(
+    frames: Frames, rows: Int, begun: int
+) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
+    """When the innermost frame has which label, and how long calls take; a frame ends with the one that it is in."""
     rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
     read = [_frame(name) for name in frames.names]
     labels: dict[tuple[_Label, int, bool], _Label] = {}
     parts: dict[_Label, list[tuple[int, int]]] = defaultdict(list)
+    calls: dict[CodePlace, list[int]] = defaultdict(list)
     open_: list[tuple[int, _Label]] = []
     since = 0
 
@@ -159,10 +166,13 @@ def _by_label(frames: Frames, rows: Int, begun: int) -> dict[_Label, Intervals]:
         if key not in labels:
             frame = replace(read[name], line=0) if start < begun else read[name]
             labels[key] = around.inside(frame)
+        place = labels[key].place
+        if place is not None and place != around.place:
+            calls[place].append(took)
         open_.append((end, labels[key]))
         since = start
     close(np.iinfo(np.int64).max)
-    return {label: _union(own) for label, own in parts.items()}
+    return {label: _union(own) for label, own in parts.items()}, calls
 
 
 def _union(pairs: list[tuple[int, int]]) -> Intervals:
