@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from events_builder import build, kernel, step
 
-from tests.measure.events_builder import build, kernel, step
 from traceops import analyze
 from traceops.core.intervals import spread_before
 from traceops.measure.activity import COMM, find_activity

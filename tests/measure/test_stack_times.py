@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from events_builder import BACKWARD, MAIN, build, call, kernel, step
 
-from tests.measure.events_builder import BACKWARD, MAIN, build, call, kernel, step
 from traceops.measure.activity import find_activity
 from traceops.measure.ledger import find_lane
 from traceops.measure.stack_times import IDLE, stack_times
