@@ -10,21 +10,8 @@ PY=${PY:-python3}
 mkdir -p "$OUT" "$W/runs"
 exec > >(tee "$OUT/copies.log") 2>&1
 
-pack() { # the truths, then as much as fits, the small ones first
-  trap - EXIT
-  cd "$W" || return
-  mkdir -p packed
-  { find traces -mindepth 1 -maxdepth 1 -type d; find runs -mindepth 1 -maxdepth 1 -type d; } 2>/dev/null | XZ_OPT=-6 timeout -k 2 14 xargs -P 16 -I{} bash -c 'one={}; tar cJf packed/${one//\//.}.tar.xz $one'
-  local total=0 size one
-  tar cf "$OUT/copies.tar" truths.jsonl
-  for one in $(ls -rS packed); do
-    size=$(stat -c %s "packed/$one")
-    total=$((total + size))
-    if [ "$total" -lt 4700000 ]; then tar rf "$OUT/copies.tar" "packed/$one"; else echo "left out: $one, $size bytes"; fi
-  done
-  echo "$SECONDS s: packed $(stat -c %s "$OUT/copies.tar") bytes"
-}
-trap pack EXIT
+source "$HERE/../pack_traces.sh"
+trap 'pack_traces "$OUT/copies.tar" 4700000 14 truths.jsonl' EXIT
 trap 'exit 143' TERM INT
 
 nproc; free -g | head -2

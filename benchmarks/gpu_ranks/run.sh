@@ -14,22 +14,8 @@ export PYTHONPATH=$HERE/../gpu_traces${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITE
 export MASTER_ADDR=127.0.0.1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 OMP_NUM_THREADS=2
 unset TEARDOWN_CUPTI
 
-pack() { # each program's traces by themselves, the small ones first, as many as fit
-  trap - EXIT
-  cd "$W" || return
-  mkdir -p packed
-  find traces -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | XZ_OPT=-6 timeout -k 5 45 xargs -P 16 -I{} tar cJf packed/{}.tar.xz traces/{}
-  local total=0 size one
-  rm -f "$OUT/ranks.tar"
-  tar cf "$OUT/ranks.tar" truths.*.json
-  for one in $(ls -rS packed); do
-    size=$(stat -c %s "packed/$one")
-    total=$((total + size))
-    if [ "$total" -lt 14300000 ]; then tar rf "$OUT/ranks.tar" "packed/$one"; else echo "left out: $one, $size bytes"; fi
-  done
-  echo "$SECONDS s: packed $(stat -c %s "$OUT/ranks.tar") bytes"
-}
-trap pack EXIT
+source "$HERE/../pack_traces.sh"
+trap 'pack_traces "$OUT/ranks.tar" 14300000 45 truths.*.json' EXIT
 trap 'exit 143' TERM INT
 
 PORT=29701

@@ -12,22 +12,8 @@ exec > >(tee "$OUT/gtrace.log") 2>&1
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false TORCHINDUCTOR_CACHE_DIR=$W/inductor HF_HUB_OFFLINE=1
 unset TEARDOWN_CUPTI
 
-pack() { # each trace by itself, the small ones first, as many as fit
-  trap - EXIT
-  cd "$W" || return
-  mkdir -p packed
-  find traces -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | XZ_OPT=-6 timeout -k 5 45 xargs -P 16 -I{} tar cJf packed/{}.tar.xz traces/{}
-  local total=0 size one
-  rm -f "$OUT/gtrace.tar"
-  tar cf "$OUT/gtrace.tar" truths.jsonl
-  for one in $(ls -rS packed); do
-    size=$(stat -c %s "packed/$one")
-    total=$((total + size))
-    if [ "$total" -lt 14300000 ]; then tar rf "$OUT/gtrace.tar" "packed/$one"; else echo "left out: $one, $size bytes"; fi
-  done
-  echo "$SECONDS s: packed $(stat -c %s "$OUT/gtrace.tar") bytes"
-}
-trap pack EXIT
+source "$HERE/../pack_traces.sh"
+trap 'pack_traces "$OUT/gtrace.tar" 14300000 45 truths.jsonl' EXIT
 trap 'exit 143' TERM INT
 
 nproc; $PY -c 'import torch, sys; print(sys.version, torch.__version__, torch.version.cuda, torch.cuda.device_count())'
