@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from traceops.across.replay.graph import StepGraph
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Prediction
+from traceops.core.arrays import mean_ms
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_link import HostLink, link_by_name, link_of_machine
 from traceops.measure.copies import CopyKind, Direction
@@ -19,7 +20,7 @@ from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary
 
 Purpose = Literal["input", "output", "offload"]
-PURPOSES: tuple[Purpose, ...] = ("input", "output", "offload")
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 CHANGES: Mapping[Purpose, str] = {
     "input": "copies to the device beside kernels",
     "output": "copies to the host beside kernels",
@@ -101,7 +102,7 @@ def _of_rank(
     if not kinds:
         return None
     exposed = sum(float(kind.exposed_ns.sum()) for kind in kinds) / steps / 1e6
-    step = _mean_ms(summary.ledger.duration, typical)
+    step = mean_ms(summary.ledger.duration[typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
     at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
@@ -118,10 +119,10 @@ def _of_rank(
         at_link_ms=at_link,
         blocked_ms=blocked,
         saved_ms=exposed - left,
-        memory_ms=_mean_ms(summary.ledger.buckets["memory"], typical),
+        memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),
         step_ms=step,
         host_ms=_host_ms(summary, typical),
-        sync_ms=_mean_ms(summary.copies.sync_ns, typical),
+        sync_ms=mean_ms(summary.copies.sync_ns[typical]),
         steps=steps,
         link=links[kinds[0].direction],
     )
@@ -140,10 +141,6 @@ def _host_ms(summary: RankSummary, typical: NDArray[np.bool_]) -> float | None:
     known = (edges[1:] > NEVER // 2) & (edges[:-1] > NEVER // 2)
     took = took[known[typical[: len(edges) - 1]]]
     return float(took.mean()) / 1e6 if len(took) else None
-
-
-def _mean_ms(ns: NDArray[np.int64], typical: NDArray[np.bool_]) -> float:
-    return float(ns[typical].mean()) / 1e6 if typical.any() else 0.0
 
 
 def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies] | None) -> list[Prediction]:

@@ -26,7 +26,7 @@ from traceops.across.roles import NO_ROLES, Roles
 from traceops.across.slow_group import SlowGroups
 from traceops.across.stragglers import Straggler, Stragglers
 from traceops.across.work import WorkCompared
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, mean_ms
 from traceops.core.step_words import StepWords, step_words
 from traceops.core.words import StepsBy, Unit
 from traceops.fabric.fabric import Fabric
@@ -178,8 +178,3 @@ class CrossRank:
         if self.through_host and not self.own_gpus:
             return None
         return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
-
-
-def mean_ms(ns: Int) -> float:
-    """Mean of times in ns, as ms; 0 without any."""
-    return float(np.mean(ns)) / 1e6 if len(ns) else 0.0

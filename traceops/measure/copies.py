@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,9 @@ HostMemory = Literal["pageable", "pinned", "unknown"]
 _MOST_KINDS = 40
 _WAITED = 0.5  # of a copy: its host was in it for so long, so it waited for it
 LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time of a copy
-_PURPOSES: tuple[CopyPurpose, ...] = ("input", "output", "offload", "values", "exchange")
-_MEMORIES: tuple[HostMemory, ...] = ("pageable", "pinned", "unknown")
-_NAME = re.compile(
-    r"(?P<to>HtoD|HostToDevice)|(?P<from>DtoH|DeviceToHost)",
-)
+_PURPOSES: tuple[CopyPurpose, ...] = get_args(CopyPurpose)
+_MEMORIES: tuple[HostMemory, ...] = get_args(HostMemory)
+_NAME = re.compile(r"(?P<to>HtoD|HostToDevice)|(?P<from>DtoH|DeviceToHost)")
 _MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
 
 
@@ -249,13 +247,12 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
 
 
 def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
-    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they and the calls
-    that launch run."""
+    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they run."""
     rows = activity.host.blocking
     around = _around(activity.host.nesting.innermost_around, rows)
     own = np.isin(around, inner[inner >= 0])
     rows, around = rows[own], around[own]
-    return (rows, around), union(events.ts[rows], events.ts[rows] + events.dur[rows])
+    return (rows, around), union(events.ts[rows], events.end[rows])
 
 
 def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: tuple[Int, Int]) -> Int:

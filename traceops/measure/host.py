@@ -126,12 +126,7 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 def _calls_closure(events: Events) -> bool:
     """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
     steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    steps = steps[np.argsort(events.ts[steps], kind="stable")]
-    if not len(steps) or not len(backward):
-        return False
-    at = np.searchsorted(events.ts[steps], events.ts[backward], side="right") - 1
-    inside = (at >= 0) & (events.ts[backward] < (events.ts[steps] + events.dur[steps])[np.maximum(at, 0)])
-    return bool(inside.any())
+    return bool(union(events.ts[steps], events.end[steps]).holds(events.ts[backward]).any())
 
 
 def _region_rows(host: HostRows) -> Int:

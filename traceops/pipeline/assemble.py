@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import mean_ms
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored

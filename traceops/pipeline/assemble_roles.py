@@ -15,7 +15,7 @@ from traceops.across.match import Collective
 from traceops.across.replay.roles_free import role_change
 from traceops.across.role_times import RoleTimes
 from traceops.across.roles import ROLE_ORDER, GroupRole
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, mean_ms
 from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.report.cross_rows import RoleRow
@@ -76,8 +76,7 @@ def _row(
 
 
 def _mean(times: RankTimes, ns: Int) -> float:
-    typical = ns[times.typical]
-    return float(typical.mean()) / 1e6 if len(typical) else 0.0
+    return mean_ms(ns[times.typical])
 
 
 def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | None:

@@ -9,7 +9,7 @@ from traceops.across.cross_rank import RankTimes
 from traceops.core.findings import Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.copies_told import Part, evidence_of, impact_ms, message_of
-from traceops.rules.idle_time import DEVICE_WORK
+from traceops.rules.idle_time import work_ms
 from traceops.rules.inputs import Inputs
 
 EXPOSED_COPIES = Rule(
@@ -94,7 +94,7 @@ def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
     """
     light = inputs.undisturbed.step_ms if inputs.undisturbed is not None else None
     plain = min((known for known in (inputs.unprofiled_ms, light) if known), default=one.step_ms)
-    other = sum(times.mean_ms(bucket) for bucket in DEVICE_WORK) - one.exposed_ms
+    other = work_ms(times) - one.exposed_ms
     if plain >= one.step_ms or plain <= other:
         return Part(one, one.exposed_ms, one.step_ms)
     if one.kinds[0].memory == "pinned":

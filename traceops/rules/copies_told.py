@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.across.copies import ExposedCopies
+from traceops.core.arrays import mean_ms
 from traceops.core.findings import Evidence
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who_of
 from traceops.core.short_text import short_name
 from traceops.core.step_words import StepWords
 from traceops.core.units import mean_count_text, ms_text, rate_text, size_text, stored
@@ -60,12 +61,12 @@ def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, 
         copies.purpose
     ]
     said = (
-        f"On {_where(ranks, count)} nothing runs but copies {way}: {up_to}{worst.ms:.2f} ms of {words.each} "
+        f"On {who_of(ranks, count)} nothing runs but copies {way}: {up_to}{worst.ms:.2f} ms of {words.each} "
         f"({worst.pct:.0f} %). {_kind(first, copies, words)}"
     )
-    more = [kind for kind in copies.kinds[1:] if _mean_ms(kind) >= 0.2 * worst.ms]
+    more = [kind for kind in copies.kinds[1:] if mean_ms(kind.exposed_ns) >= 0.2 * worst.ms]
     if more:
-        others = sum(_mean_ms(kind) for kind in copies.kinds[1:])
+        others = sum(mean_ms(kind.exposed_ns) for kind in copies.kinds[1:])
         said += f" Others take {others:.2f} ms."
     if copies.purpose == "offload":
         said += " What goes to the host comes back: it is offloaded."
@@ -117,10 +118,6 @@ def _speed(link: HostLink) -> str:
     return f"{link.gbs:.0f} GB/s, as PCIe {link.generation}.0 x{link.lanes} gives"
 
 
-def _mean_ms(kind: CopyKind) -> float:
-    return float(kind.exposed_ns.mean()) / 1e6
-
-
 def evidence_of(
     worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float
 ) -> list[Evidence]:
@@ -148,7 +145,7 @@ def evidence_of(
         found.append(
             Evidence(
                 f"{_MEMORY[kind.memory]}copies {way} in {short_name(name, _LONGEST)}",
-                stored(_mean_ms(kind)),
+                stored(mean_ms(kind.exposed_ns)),
                 words.unit("ms"),
                 rank=rank,
             )
@@ -159,9 +156,3 @@ def evidence_of(
         found.append(Evidence("link from pinned memory", round(copies.link.gbs, 1), "GB/s"))
     found.append(Evidence("host in these copies", stored(copies.blocked_ms), words.unit("ms"), rank=rank))
     return found
-
-
-def _where(ranks: Sequence[int], count: int) -> str:
-    if len(ranks) == count:
-        return "all ranks" if count > 1 else f"rank {ranks[0]}"
-    return who(list(ranks))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loader_pace import has_workers
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who, who_of
 from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, stored
@@ -87,7 +87,7 @@ def hidden_loading(
         said, told = "", ()
     else:
         said, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
-    on = "all ranks" if len(ranks) == len(run.ranks) else who(ranks)
+    on = who_of(ranks, len(run.ranks))
     message = (
         f"While the others wait for {who(behind.late)}, loading is hidden. With "
         f"{'it' if len(behind.late) == 1 else 'them'} cured, {on} would wait for the next batch for "

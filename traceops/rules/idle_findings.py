@@ -10,7 +10,7 @@ import numpy as np
 
 from traceops.across.cross_rank import RankTimes
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
@@ -67,7 +67,7 @@ def finding_of(
     evidence = _evidence(kind, worst, idle, inputs.run.step_ms, impact if worst.light else saved, words)
     at_most = "" if len(ranks) == 1 else "up to "
     message = kind.message.format(
-        where=_where(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
+        where=who_of(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
     message += _of_profiler(kind, worst, idle, inputs) + _by_turns(worst, by_light, by_trace)
     if kind.bucket == "idle_host" and _bounded_by_trace(worst, inputs):
@@ -231,12 +231,6 @@ def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Con
     if slowdown is None:
         return "medium"
     return "low" if slowdown > _SLOWED else "high"
-
-
-def _where(ranks: list[int], count: int) -> str:
-    if len(ranks) == count:
-        return "all ranks" if count > 1 else f"rank {ranks[0]}"
-    return who(ranks)
 
 
 def stretched(idle: Sequence[Idle]) -> str:

@@ -9,7 +9,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.ledger import IDLE_BUCKETS
 
-DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
+_DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,14 @@ def idle_of(
     return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded, seen_ms=seen_input_ms)
 
 
+def work_ms(times: RankTimes) -> float:
+    """What the device of this rank works for in a step."""
+    return sum(times.mean_ms(own) for own in _DEVICE_WORK)
+
+
 def room_ms(times: RankTimes, step_ms: float) -> float:
     """What a step of this length leaves beside the device's work."""
-    return step_ms - sum(times.mean_ms(own) for own in DEVICE_WORK)
+    return step_ms - work_ms(times)
 
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:
@@ -90,7 +95,7 @@ def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, s
     room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks)
     if room <= 0:
         return 0.0  # the busiest device works all the time, whatever hosts do
-    recorded = run.step_ms - max(sum(times.mean_ms(own) for own in DEVICE_WORK) for times in run.ranks)
+    recorded = run.step_ms - max(work_ms(times) for times in run.ranks)
     if recorded <= 0:
         return None
     part = min(saved / recorded, 1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traceops.across.cross_rank import mean_ms
 from traceops.across.stack_difference import longer_in_function
+from traceops.core.arrays import mean_ms
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored

@@ -11,7 +11,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
 from traceops.across.unlike import MORE_WORK
 from traceops.core.findings import Evidence, Severity, severity_of
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.measure.ledger import OWN_BUCKETS
@@ -147,7 +147,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     elif why:
         most = "up to " if len(alike) > 1 else ""
         shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
-        where = "all ranks" if 1 < len(alike) == len(run.ranks) else who(alike)
+        where = who_of(alike, len(run.ranks))
         message += f" Meanwhile {why} on {where}{shown}."
     message += "" if other is None else other.said
     if once:
