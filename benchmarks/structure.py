@@ -1,8 +1,8 @@
 """How the code is built, counted from its syntax trees: packages, imports, circles, names, reads by string key.
 
-    python benchmarks/structure.py                  the work tree
-    python benchmarks/structure.py --base 05a00b9   beside another commit
-    python benchmarks/structure.py --list upward    what is behind one of the numbers
+    python -m benchmarks.structure                  the work tree
+    python -m benchmarks.structure --base 05a00b9   beside another commit
+    python -m benchmarks.structure --list upward    what is behind one of the numbers
 
 The layers are those of import-linter's contract in pyproject.toml. A commit from before a move of files is held against
 the same layers: git's renames say where each of its modules stands today.
@@ -20,14 +20,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+
+from benchmarks import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "traceops"
 READERS = ("render", "report", "compare", "pipeline", "timeline", "perfetto")
 """Packages that read reports, under the names of today and of before."""

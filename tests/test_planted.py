@@ -1,19 +1,16 @@
-"""The scorer of benchmarks/planted.py, on reports made by hand."""
+"""The scorer of benchmarks/planted/runs.py, on reports made by hand."""
 
 from __future__ import annotations
 
 import gzip
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from planted_cases import BY_NAME, CASES, HEALTHY, QUIET, expectation, rank_of
-from planted_pack import pack, share_out, unpack
-from planted_score import Score, confusion, markdown, score, totals
+from benchmarks.planted.cases import BY_NAME, CASES, HEALTHY, QUIET, expectation, rank_of
+from benchmarks.planted.pack import pack, share_out, unpack
+from benchmarks.planted.score import Score, confusion, markdown, score, totals
 
 WORLD, LATE_STEP = 4, 15
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from crash_cases import RECORDED
-from crashes import recorded_outcomes, rows
+from benchmarks.crashes.cases import RECORDED
+from benchmarks.crashes.runs import recorded_outcomes, rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "crashes.md"
 
@@ -19,4 +16,4 @@ def test_each_is_told_as_planted_and_as_the_page_says() -> None:
         (planted.name, "right", "") for planted in RECORDED
     ]
     table = "\n".join(rows(found, most=400))
-    assert table in PAGE.read_text(), "run: python benchmarks/crashes.py recorded"
+    assert table in PAGE.read_text(), "run: python -m benchmarks.crashes.runs recorded"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files")
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks import ROOT, structure
 
-import structure  # noqa: E402
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files")
 
 
 @pytest.fixture(scope="module")

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from verdict_examples import said_of
-from verdict_kinds import HEADLINES, Kind, kinds
-from verdict_reasons import REASONS
-from verdicts import NO_EXAMPLE, entry_name, examples_in, page, quoted
-
+from benchmarks.verdicts.examples import said_of
+from benchmarks.verdicts.kinds import HEADLINES, Kind, kinds
+from benchmarks.verdicts.page import NO_EXAMPLE, entry_name, examples_in, page, quoted
+from benchmarks.verdicts.reasons import REASONS
 from traceops.core.rule import JudgedBy
 from traceops.rules.registry import BY_ID, RULES
 
@@ -63,7 +59,7 @@ def test_examples_are_what_is_said_today(run: str) -> None:
     shown = [quote for quote in QUOTES if f"(`tests/data/{run}" in quote]
     assert shown
     for quote in shown:
-        assert quote.split(" ", 1)[1].rpartition(" (`")[0] in said, "run: python benchmarks/verdicts.py"
+        assert quote.split(" ", 1)[1].rpartition(" (`")[0] in said, "run: python -m benchmarks.verdicts.page"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Captures one configuration many times, with and without a planted slowdown, and scores the gate on the pairs.
 
-python benchmarks/gate.py make --out /tmp/gate --launches 30                  # gloo, two ranks
-python benchmarks/gate.py make --out /tmp/gate --launches 20 --lanes 2        # GPUs: two launches at a time
-python benchmarks/gate.py score /tmp/gate                                     # false alarms and power
-python benchmarks/gate.py planted /tmp/planted     # runs of planted.py against the healthy one of their strategy
+python -m benchmarks.compare.gate make --out /tmp/gate --launches 30                  # gloo, two ranks
+python -m benchmarks.compare.gate make --out /tmp/gate --launches 20 --lanes 2        # GPUs: two launches at a time
+python -m benchmarks.compare.gate score /tmp/gate                                     # false alarms and power
+python -m benchmarks.compare.gate planted /tmp/planted     # planted runs against the healthy one of their strategy
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planted_cases import BY_NAME, GATE_CASES, HEALTHY, Case
-
+from benchmarks import ROOT
+from benchmarks.planted.cases import BY_NAME, GATE_CASES, HEALTHY, Case
 from traceops.compare import CompareConfig, ComparedCapture, compare, read_capture
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
@@ -33,7 +33,6 @@ from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
 from traceops.report.document import render_json
 
-_TRAIN = Path(__file__).with_name("planted_train.py")
 _REPORT = "report.json.gz"
 _CPU = ("--device", "cpu", "--layers", "4", "--dim", "128", "--vocab", "1024", "--seq", "64", "--batch", "4")
 
@@ -108,13 +107,14 @@ def _lane(
         at = number % len(names)
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.nproc}",
-            str(_TRAIN), f"--cases={','.join(names[at:] + names[:at])}", f"--out={out}", "--steps=8",
+            "-m", "benchmarks.planted.train",
+            f"--cases={','.join(names[at:] + names[:at])}", f"--out={out}", "--steps=8",
             "--unprofiled=12", *(_CPU if args.cpu else ()),
         ]  # fmt: skip
         env = {"OMP_NUM_THREADS": "1", **os.environ}
         if not args.cpu:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(lane * args.nproc + i) for i in range(args.nproc))
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TRAIN.parents[1]), env.get("PYTHONPATH")]))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         with (out / "log.txt").open("wb") as log:
             code = subprocess.run(
                 command, env=env, stdout=log, stderr=subprocess.STDOUT, check=False

@@ -1,6 +1,6 @@
 """A pull request that makes a training slower, measured as CI would: the origin of examples/pull-request-comment.md.
 
-python benchmarks/pull_request.py --out /tmp/pr --nproc 2      # GPUs where there are any, else gloo
+python -m benchmarks.compare.pull_request --out /tmp/pr --nproc 2      # GPUs where there are any, else gloo
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks import ROOT
 
 TRAIN = '''"""Trains a small transformer with DDP."""
 
@@ -71,7 +73,7 @@ def main() -> int:
 
 def run(command: list[str], folder: Path, allowed: tuple[int, ...] = (0,)) -> int:
     """Run a command in a folder; ends the program where its exit code is not among the allowed."""
-    root = str(Path(__file__).parents[1])
+    root = str(ROOT)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     code = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
     if code not in allowed:

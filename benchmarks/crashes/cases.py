@@ -1,4 +1,4 @@
-"""The crashes that benchmarks/crashes.py plants, with what is true of each; written before the first look."""
+"""The crashes that runs.py plants, with what is true of each; written before the first look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MISMATCH, HOST, DIED = "TO-H002", "TO-H001", "TO-H004"
 
 @dataclass(frozen=True)
 class Planted:
-    """One crash of benchmarks/crash_train.py.
+    """One crash of train.py.
 
     kinds: what the conclusion may call it (kinds of crashes, or rules of hangs). fix: a word without which the advice
     is none. line: its own line can be told. ranks: who may be named, the planted one unless said. needs: what machine.
@@ -120,8 +120,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted("watchdog", (HOST,), needs="gpu", line=False, options=("--hang-timeout", "0")),
 )  # fmt: skip
 ASIDE = frozenset(planted.name for planted in PLANTED[1::2])
-# Planted on 2 H200 by benchmarks/verdict_faults.py, in archives of tests/data/faults: read again, and not planted by
-# crashes.py. Rules had seen other messages of the kind before; nothing was set aside.
+# Planted on 2 H200 by benchmarks/verdicts/faults.py, in archives of tests/data/faults: read again, and not planted by
+# runs.py. Rules had seen other messages of the kind before; nothing was set aside.
 RECORDED: tuple[Planted, ...] = (
     Planted(
         "out_of_memory", ("gpu_memory",), "smaller batch", needs="gpu", at="verdict_faults.py:217",

@@ -1,4 +1,4 @@
-"""Crashes of benchmarks/crash_train.py that need GPUs."""
+"""Crashes of train.py that need GPUs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from crash_host import Samples
-from crash_step import DIM, FOREVER_S, Step, is_planted
 from torch import nn
 from torch.utils.data import DataLoader
+
+from benchmarks.crashes.of_host import Samples
+from benchmarks.crashes.step import DIM, FOREVER_S, Step, is_planted
 
 GIB = 1 << 30
 
@@ -88,7 +89,7 @@ def token_out_of_range(step: Step) -> None:
 
 
 def illegal_access(step: Step) -> None:
-    from crash_kernel import write
+    from benchmarks.crashes.kernel import write
 
     write[(1,)](step.batch, 1 << 42)
     torch.cuda.synchronize()  # here
@@ -96,7 +97,7 @@ def illegal_access(step: Step) -> None:
 
 def illegal_access_unseen(step: Step) -> None:
     """Nobody waits for the GPU here: the collective's watchdog is told first."""
-    from crash_kernel import write
+    from benchmarks.crashes.kernel import write
 
     write[(1,)](step.batch, 1 << 42)
     dist.all_reduce(step.batch)

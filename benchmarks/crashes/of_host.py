@@ -1,4 +1,4 @@
-"""Crashes of benchmarks/crash_train.py that the host makes: disk, files, memory, data-loader workers."""
+"""Crashes of train.py that the host makes: disk, files, memory, data-loader workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from crash_step import Step
 from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.crashes.step import Step
 
 
 def disk_full_checkpoint(step: Step) -> None:

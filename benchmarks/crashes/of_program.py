@@ -1,4 +1,4 @@
-"""Crashes of benchmarks/crash_train.py that the program makes, and ways in which its process ends."""
+"""Crashes of train.py that the program makes, and ways in which its process ends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 import torch
-from crash_step import DIM, FOREVER_S, Step
 from torch import nn
+
+from benchmarks.crashes.step import DIM, FOREVER_S, Step
 
 
 def import_missing(step: Step) -> None:

@@ -1,4 +1,4 @@
-"""Crashes of benchmarks/crash_train.py that torch makes: used in a way that it refuses, or ranks that differ."""
+"""Crashes of train.py that torch makes: used in a way that it refuses, or ranks that differ."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from crash_step import DIM, FOREVER_S, Step, is_planted
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+
+from benchmarks.crashes.step import DIM, FOREVER_S, Step, is_planted
 
 
 def batch_norm(step: Step) -> None:

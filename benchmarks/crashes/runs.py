@@ -1,9 +1,9 @@
 """Plants crashes on one rank of two, and compares what `traceops run` concludes with what was planted.
 
-python benchmarks/crashes.py make /tmp/crashes                 # gloo without GPUs, NCCL with two
-python benchmarks/crashes.py score /tmp/crashes                # what the run folders come to now
-python benchmarks/crashes.py table /tmp/crashes > table.md
-python benchmarks/crashes.py recorded                          # the archives of tests/data/faults, as a table
+python -m benchmarks.crashes.runs make /tmp/crashes                 # gloo without GPUs, NCCL with two
+python -m benchmarks.crashes.runs score /tmp/crashes                # what the run folders come to now
+python -m benchmarks.crashes.runs table /tmp/crashes > table.md
+python -m benchmarks.crashes.runs recorded                          # the archives of tests/data/faults, as a table
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from crash_cases import ASIDE, DIED, PLANTED, RECORDED, Planted
-from planted_pack import unpack
-
+from benchmarks import ROOT
+from benchmarks.crashes.cases import ASIDE, DIED, PLANTED, RECORDED, Planted
+from benchmarks.planted.pack import unpack
 from traceops.core.errors import TraceopsError
 from traceops.hangs.crash_words import own_line
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Root
 from traceops.report.hang_text import root_advice, root_sentence
 
-TRAIN = Path(__file__).with_name("crash_train.py")
-FAULTS = Path(__file__).parents[1] / "tests" / "data" / "faults"
-_LIGHT = Path(__file__).parent.parent / "tests" / "light_torch"
+TRAIN = Path(__file__).with_name("train.py")
+FAULTS = ROOT / "tests" / "data" / "faults"
+_LIGHT = ROOT / "tests" / "light_torch"
 GENERAL = {"exception", "exit", "assertion"}  # true of many crashes, and of less use than their own kind
 _LIMIT_S = 300
 _OPTIONS = (
@@ -65,9 +65,9 @@ class Outcome:
 
 @cache
 def marked_lines() -> dict[str, str]:
-    """By crash the file and line that ends in `# here`, as 'crash_torch.py:17'; of loaders the line in the worker."""
+    """By crash the file and line that ends in `# here`, as 'of_torch.py:17'; of loaders the line in the worker."""
     found: dict[str, str] = {}
-    for path in TRAIN.parent.glob("crash_*.py"):
+    for path in TRAIN.parent.glob("of_*.py"):
         text = path.read_text()
         marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")]
         functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
@@ -237,5 +237,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent))
+    os.environ.setdefault("PYTHONPATH", str(ROOT))
     main()

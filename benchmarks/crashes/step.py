@@ -1,4 +1,4 @@
-"""What a step of benchmarks/crash_train.py has, for the crashes that are planted in it."""
+"""What a step of train.py has, for the crashes that are planted in it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A training under DDP in which one rank crashes in a chosen way, provoked with real torch.
 
-traceops run --nproc 2 -- benchmarks/crash_train.py --crash batch_norm --rank 1
+PYTHONPATH=. traceops run --nproc 2 -- benchmarks/crashes/train.py --crash batch_norm --rank 1
 
-The functions are in crash_program.py, crash_host.py, crash_torch.py and crash_gpu.py; the line that is to be
+The functions are in of_program.py, of_host.py, of_torch.py and of_gpu.py; the line that is to be
 named ends in `# here`. docs/crashes.md has what came of it.
 """
 
@@ -13,15 +13,13 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 
-import crash_gpu
-import crash_host
-import crash_program
-import crash_torch
 import torch
 import torch.distributed as dist
-from crash_step import DIM, Step, is_planted
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.crashes import of_gpu, of_host, of_program, of_torch
+from benchmarks.crashes.step import DIM, Step, is_planted
 
 
 def _crashes(*modules: ModuleType) -> dict[str, Callable[[Step], None]]:
@@ -29,7 +27,7 @@ def _crashes(*modules: ModuleType) -> dict[str, Callable[[Step], None]]:
     return {f.__name__: f for f in functions if getattr(f, "__annotations__", {}).get("step") == "Step"}
 
 
-CRASHES = _crashes(crash_program, crash_host, crash_torch, crash_gpu)
+CRASHES = _crashes(of_program, of_host, of_torch, of_gpu)
 # These make both ranks do something, the planted one something else.
 TOGETHER = (
     "model_differs", "shapes_differ", "size_differs", "operation_differs", "barrier_missed", "expand_buffer",

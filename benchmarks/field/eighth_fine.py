@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import CRASH, FINE, NO_EVIDENCE, Input
+from benchmarks.field.input import CRASH, FINE, NO_EVIDENCE, Input
 
 # fmt: off
 EIGHTH_FINE: tuple[Input, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import (
+from benchmarks.field.input import (
     GRAPH,
     MATRIX,
     NCCL,

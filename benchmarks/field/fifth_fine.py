@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import FINE, NO_EVIDENCE, UNTOLD, Input
+from benchmarks.field.input import FINE, NO_EVIDENCE, UNTOLD, Input
 
 # fmt: off
 FIFTH_FINE: tuple[Input, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import CRASH, OTHER_LOG, SNAPSHOT, STACKS, TESTS, UNTOLD, WATCHDOG, Input
+from benchmarks.field.input import CRASH, OTHER_LOG, SNAPSHOT, STACKS, TESTS, UNTOLD, WATCHDOG, Input
 
 # fmt: off
 FOURTH_LOGS: tuple[Input, ...] = (

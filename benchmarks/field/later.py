@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import ALIEN, CRASH, INFERENCE, NCCL, NO_EVENTS, NO_GPU, STACKS, TESTS, XML, Input
+from benchmarks.field.input import ALIEN, CRASH, INFERENCE, NCCL, NO_EVENTS, NO_GPU, STACKS, TESTS, XML, Input
 
 # fmt: off
 LATER: tuple[Input, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import CRASH, JAX, OTHER_LOG, UNTOLD, WATCHDOG, Input
+from benchmarks.field.input import CRASH, JAX, OTHER_LOG, UNTOLD, WATCHDOG, Input
 
 # fmt: off
 NINTH: tuple[Input, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import FINE, NO_EVIDENCE, Input
+from benchmarks.field.input import FINE, NO_EVIDENCE, Input
 
 # fmt: off
 NINTH_FINE: tuple[Input, ...] = (

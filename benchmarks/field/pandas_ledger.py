@@ -1,6 +1,6 @@
 """A trace's steps by a few lines of pandas that know nothing of traceops: what its numbers are held against.
 
-python benchmarks/pandas_ledger.py TRACE...
+python -m benchmarks.field.pandas_ledger TRACE...
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Scores what traceops says of public inputs (field_inputs.py): right, abstaining or wrong.
+"""Scores what traceops says of public inputs (inputs.py): right, abstaining or wrong.
 
-    python benchmarks/field_score.py FOLDER [--fetch] [--only NAME,…] [--day N] [--pandas] > table.md
+    python -m benchmarks.field.score FOLDER [--fetch] [--only NAME,…] [--day N] [--pandas] > table.md
 
 FOLDER/NAME/ has the files of each input. --fetch brings those of repositories that are missing from
 raw.githubusercontent.com; the text of an issue is saved by hand. --pandas also compares the steps of each trace with
@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from field_input import Input
-from field_inputs import INPUTS
+from benchmarks.field.input import Input
+from benchmarks.field.inputs import INPUTS
 
 Outcome = Literal["right", "abstains", "wrong", "not at hand"]
 LIMIT_S = 120
@@ -158,7 +158,7 @@ def _short(said: str) -> str:
 
 def differences(one: Input, files: Sequence[Path], reports: Path) -> tuple[int, int]:
     """(Steps compared with pandas, steps that differ by a microsecond or more) of a trace with GPU activity."""
-    from pandas_ledger import differing_steps
+    from benchmarks.field.pandas_ledger import differing_steps
 
     report = reports / one.name / "report.json"
     if one.command != "analyze" or not report.is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import CRASH, UNTOLD, WATCHDOG, Input
+from benchmarks.field.input import CRASH, UNTOLD, WATCHDOG, Input
 
 # fmt: off
 SEVENTH: tuple[Input, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import JAX, NCCL, NO_EVIDENCE, OTHER_LOG, UNTOLD, Input
+from benchmarks.field.input import JAX, NCCL, NO_EVIDENCE, OTHER_LOG, UNTOLD, Input
 
 # fmt: off
 THIRD_DEVICES: tuple[Input, ...] = (

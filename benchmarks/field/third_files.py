@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import ALIEN, GRAPH, NCCL, NO_GPU, ONE, SNAPSHOT, TESTS, XML, Input
+from benchmarks.field.input import ALIEN, GRAPH, NCCL, NO_GPU, ONE, SNAPSHOT, TESTS, XML, Input
 
 # fmt: off
 THIRD_FILES: tuple[Input, ...] = (

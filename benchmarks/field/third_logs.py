@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from field_input import CRASH, FINE, NO_EVIDENCE, STACKS, UNTOLD, WATCHDOG, Input
+from benchmarks.field.input import CRASH, FINE, NO_EVIDENCE, STACKS, UNTOLD, WATCHDOG, Input
 
 # fmt: off
 THIRD_LOGS: tuple[Input, ...] = (

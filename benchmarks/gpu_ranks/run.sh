@@ -1,6 +1,6 @@
 #!/bin/bash
 # Traces of programs of several ranks as people make them, on one GPU: NCCL takes ranks for hosts of their own where
-# NCCL_HOSTID differs, and sends over sockets. See ranks_train.py. CPU=1: tiny, over gloo on a CPU.
+# NCCL_HOSTID differs, and sends over sockets. See programs/train.py. CPU=1: tiny, over gloo on a CPU.
 set -u
 SECONDS=0
 BUDGET=${BUDGET:-330}
@@ -10,7 +10,7 @@ W=${W:-/tmp/gpu-ranks}
 PY=${PY:-python3}
 mkdir -p "$OUT" "$W"
 exec > >(tee "$OUT/ranks.log") 2>&1
-export PYTHONPATH=$HERE/../gpu_traces${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
+export PYTHONPATH=$HERE/../gpu_traces/programs${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
 export MASTER_ADDR=127.0.0.1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 OMP_NUM_THREADS=2
 unset TEARDOWN_CUPTI
 
@@ -25,8 +25,8 @@ for name in ${NAMES:-late_host ddp_healthy uneven_batch rank_0_evaluates late_an
   [ "$left" -lt 45 ] || left=45
   PORT=$((PORT + 1)) pids=""
   for rank in 0 1; do
-    (cd "$HERE" && RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_PORT=$PORT NCCL_HOSTID=host$rank \
-      timeout -k 2 "$left" $PY ranks_train.py "$W" "$name" > "$W/$name.$rank.out" 2>&1) & pids="$pids $!"
+    (cd "$HERE/programs" && RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_PORT=$PORT NCCL_HOSTID=host$rank \
+      timeout -k 2 "$left" $PY train.py "$W" "$name" > "$W/$name.$rank.out" 2>&1) & pids="$pids $!"
   done
   for pid in $pids; do wait "$pid"; rc=$?; done
   echo "$SECONDS s: $name ended with $rc"; tail -qn 2 "$W/$name".?.out

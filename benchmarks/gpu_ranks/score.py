@@ -1,6 +1,6 @@
 """Holds what `traceops analyze` says of the traces of run.sh to what is true of them.
 
-    python ranks_score.py FOLDER        # has traces/NAME/ and truths.NAME.RANK.json, as ranks.tar does
+    python -m benchmarks.gpu_ranks.score FOLDER        # has traces/NAME/ and truths.NAME.RANK.json, as ranks.tar does
 
 Exits 1 where something false is said or a trouble that costs something is not named. Sentences were read by eye too.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ranks_truth import EXPECTED, set_aside
+from benchmarks.gpu_ranks.truth import EXPECTED, set_aside
 
 
 def main(folder: Path) -> int:
@@ -39,7 +39,8 @@ def main(folder: Path) -> int:
             env={**os.environ, "TRACEOPS_CACHE": "off", "NO_COLOR": "1", "COLUMNS": "160"},
         )  # fmt: skip
         said = " ".join(done.stdout.split())
-        found = said[re.search(r"[✖▲●✔]", said).start() :] if re.search(r"[✖▲●✔]", said) else said
+        opened = re.search(r"[✖▲●✔]", said)
+        found = said[opened.start() :] if opened else said
         false = expected.never and re.search(expected.never, found)
         missed = [due for due in expected.due if not re.search(due, found)]
         wrong += bool(false or missed)

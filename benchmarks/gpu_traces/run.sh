@@ -1,5 +1,5 @@
 #!/bin/bash
-# Traces of GPU programs as people make them, and their truths: see make.py. CPU=1: tiny, on a CPU.
+# Traces of GPU programs as people make them, and their truths: see programs/make.py. CPU=1: tiny, on a CPU.
 set -u
 SECONDS=0
 BUDGET=${BUDGET:-290}
@@ -25,7 +25,7 @@ for group in ${GROUPS_:-plain:60 host:50 input:75 frames:60 compiled:90 cold:25 
   left=$((BUDGET - SECONDS - 32))
   [ "$left" -lt 10 ] && { echo "no time for $name"; continue; }
   [ "$left" -lt "$most" ] && most=$left
-  (cd "$HERE" && timeout -k 3 "$most" $PY make.py "$W" "$name")
+  (cd "$HERE/programs" && timeout -k 3 "$most" $PY make.py "$W" "$name")
   echo "$SECONDS s: $name ended with $?"
 done
 find "$W/traces" -type f -printf '%s %P\n' | sort -n

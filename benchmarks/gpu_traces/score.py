@@ -1,6 +1,6 @@
-"""Scores what `traceops analyze` says of the traces of gpu_traces/run.sh, against what is true of them.
+"""Scores what `traceops analyze` says of the traces of run.sh, against what is true of them.
 
-    python benchmarks/gpu_traces_score.py FOLDER [--half worked|aside] [--only NAME,…] > table.md
+    python -m benchmarks.gpu_traces.score FOLDER [--half worked|aside] [--only NAME,…] > table.md
 
 FOLDER has traces/NAME/ and truths.jsonl. What was printed, and report.json, are kept in FOLDER/said/NAME. Exits 1 where
 anything is wrong. Patterns check what is printed; each sentence was read by eye too.
@@ -18,9 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
-from field_score import LIMIT_S, verdict
-from gpu_traces_second import SECOND
-from gpu_traces_truth import EXPECTED, Expected, set_aside
+from benchmarks.field.score import LIMIT_S, verdict
+from benchmarks.gpu_traces.second_truth import SECOND
+from benchmarks.gpu_traces.truth import EXPECTED, Expected, set_aside
 
 Outcome = Literal["right", "abstains", "wrong"]
 

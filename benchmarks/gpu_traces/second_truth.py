@@ -1,12 +1,12 @@
-"""What is true of each trace of the second set (gpu_traces/second_*.py), written before any of them was made.
+"""What is true of each trace of the second set (programs/second_*.py), written before any of them was made.
 
-As gpu_traces_truth.py, whose set no case here resembles: other models, other troubles, other ways to profile.
+As truth.py, whose set no case here resembles: other models, other troubles, other ways to profile.
 """
 
 from __future__ import annotations
 
-from field_input import INPUT, STARVES
-from gpu_traces_truth import ALARM, LATE, LONG, RANKS, SYNC, Expected, sound
+from benchmarks.field.input import INPUT, STARVES
+from benchmarks.gpu_traces.truth import ALARM, LATE, LONG, RANKS, SYNC, Expected, sound
 
 # Three patterns had demanded too much and were changed when the traces were read: what is not judged is no clean bill,
 # the old profiler records no activity of the GPU, and 'pipelines' are among the rules that were not evaluated.

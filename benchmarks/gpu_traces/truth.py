@@ -1,4 +1,4 @@
-"""What is true of each trace of gpu_traces.py, and what may and may not be said of it: written before any was made.
+"""What is true of each trace of run.sh, and what may and may not be said of it: written before any was made.
 
 Six patterns had demanded too much and were changed when the traces were read (docs/field.md names them).
 right, abstains: patterns of what is printed from the first mark on. never: a pattern of what may stand nowhere. Numbers
@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from field_input import CLEAN, INPUT, STARVES
+from benchmarks.field.input import CLEAN, INPUT, STARVES
 
 ALARM = r"✖"
 RANKS = r"\b[Rr]anks? [1-9]|ranks have no trace|other ranks"

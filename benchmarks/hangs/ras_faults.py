@@ -1,6 +1,6 @@
 """Replays the planted hangs of docs/hangs.md as NCCL's RAS would report them, and scores who is named from that alone.
 
-python benchmarks/ras_faults.py
+python -m benchmarks.hangs.ras_faults
 
 A report is made of each fault's truth: how many operations of each kind every rank has launched, and whose process does
 not answer. It has the text and the JSON that ncclras prints (tests/ras_text.py).
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import ROOT
 from traceops.core.errors import InputError
 from traceops.hangs.discover import find_evidence
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(ROOT / "tests"))
 ras_text: Any = importlib.import_module("ras_text")
 
 # The planted jobs of docs/hangs.md, by fault.

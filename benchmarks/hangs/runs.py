@@ -1,8 +1,8 @@
 """Plants hangs, has `traceops run` notice them, and compares who is named with who did it.
 
-python benchmarks/hangs.py make /tmp/hangs --nproc 4 --parallel 4     # on GPUs, or gloo without
-python benchmarks/hangs.py score /tmp/hangs                           # needs torch for its own analyser
-python benchmarks/hangs.py cost --nproc 2                             # what watching costs a step
+python -m benchmarks.hangs.runs make /tmp/hangs --nproc 4 --parallel 4     # on GPUs, or gloo without
+python -m benchmarks.hangs.runs score /tmp/hangs                           # needs torch for its own analyser
+python -m benchmarks.hangs.runs cost --nproc 2                             # what watching costs a step
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-TRAIN = Path(__file__).with_name("hang_train.py")
+from benchmarks import ROOT
+
+TRAIN = Path(__file__).with_name("train.py")
 HOST, MISMATCH, GPU, DIED, START = "TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005"
 EXPECTED = {
     "none": "", "sleep": HOST, "lock": HOST, "gil": HOST, "stop": HOST, "loader": HOST, "skip": MISMATCH,
@@ -265,7 +267,7 @@ def main() -> None:
         sub.add_argument("--nproc", type=int, default=2)
         sub.add_argument("--parallel", type=int, default=1, help="jobs at a time")
         sub.add_argument("--strategies", default="ddp,fsdp2,hsdp")
-        sub.add_argument("--faults", default="", help="of hang_train.py (all)")
+        sub.add_argument("--faults", default="", help="of train.py (all)")
         sub.add_argument("--timeout", type=float, default=6.0, help="--hang-timeout of the jobs")
         sub.add_argument("--init-timeout", type=float, default=40.0)
         sub.add_argument("--rounds", type=int, default=5)
@@ -280,5 +282,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent))
+    os.environ.setdefault("PYTHONPATH", str(ROOT))
     main()

@@ -1,6 +1,6 @@
 """A training in which one rank goes wrong at one step, under DDP, FSDP2 or HSDP.
 
-traceops run --nproc 4 -- benchmarks/hang_train.py --strategy hsdp --fault gpu --rank 1
+traceops run --nproc 4 -- benchmarks/hangs/train.py --strategy hsdp --fault gpu --rank 1
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimates what runs on GPUs were measured to need, and prints both: `python benchmarks/memory_estimates.py`.
+"""Estimates what runs on GPUs were measured to need, and prints both: `python -m benchmarks.memory.estimates`.
 
 The runs are in tests/data/memory/measured.json and h200.json; of the latter some were set aside until the estimator was
 done. `--set h200` prints those. NCCL may hold the first buckets of DDP into the second step or not, and
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from traceops.memory.estimate import EstimateRequest, Worker, worker
 from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
-DATA = Path(__file__).parent.parent / "tests" / "data" / "memory"
+DATA = ROOT / "tests" / "data" / "memory"
 MEASURED = DATA / "measured.json"
 _MIB = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Reserved memory with what the training before it left: `python benchmarks/memory_left.py [h200|h200_second]`.
+"""Reserved memory with what the training before it left: `python -m benchmarks.memory.left [h200|h200_second]`.
 
 The trainings of tests/data/memory/h200.json and h200_second.json ran one after the other in a process, and
 `empty_cache` gives whole segments back only: cuBLAS' workspaces keep those that they lie in. Here one allocator goes
@@ -13,8 +13,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from memory_estimates import DATA, config_of
-
+from benchmarks.memory.estimates import DATA, config_of
 from traceops.memory.allocator import CachingAllocator
 from traceops.memory.dry_run import dry_run
 from traceops.memory.events import Category, Event

@@ -1,4 +1,4 @@
-"""What others say that the trainings of tests/data/memory/h200.json need: `python benchmarks/memory_peers.py [NAME…]`.
+"""What others say that the trainings of tests/data/memory/h200.json need: `python -m benchmarks.memory.peers [NAME…]`.
 
 accelerate's `estimate-memory` and DeepSpeed's estimates are formulas of the number of parameters, written here as their
 packages have them (accelerate 1.15, deepspeed 0.19.8). torch's MemTracker counts, on the same fake tensors and process
@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from memory_estimates import DATA, config_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.memory.estimates import DATA, config_of
 from traceops.memory.fakes import faked
 from traceops.memory.tracker import Tracker
 from traceops.train.build import optimizer_spec, strategy_options

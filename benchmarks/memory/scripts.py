@@ -1,7 +1,7 @@
-"""Estimates scripts that ran on GPUs, and prints both: `python benchmarks/memory_scripts.py FOLDER… [NAME…]`.
+"""Estimates scripts that ran on GPUs, and prints both: `python -m benchmarks.memory.scripts FOLDER… [NAME…]`.
 
 tests/data/memory/scripts.json has what torch told of each: the command, the folder that it ran in, and its peaks.
-Those of benchmarks/memory_programs are found; a FOLDER has the others: nanoGPT, minGPT's adder, pytorch/examples.
+Those of benchmarks/memory/programs are found; a FOLDER has the others: nanoGPT, minGPT's adder, pytorch/examples.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from traceops.core.errors import UsageError
 from traceops.memory.script import AskedScript, estimate_script
 
-MEASURED = Path(__file__).parent.parent / "tests" / "data" / "memory" / "scripts.json"
-OWN = Path(__file__).parent / "memory_programs"
+MEASURED = ROOT / "tests" / "data" / "memory" / "scripts.json"
+OWN = Path(__file__).parent / "programs"
 _MIB = 1 << 20
 
 

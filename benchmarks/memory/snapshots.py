@@ -1,7 +1,7 @@
 """How fast memory snapshots are read, beside pickle.load: CPU seconds and the most memory beyond what Python had.
 
-    python benchmarks/memory_snapshots.py SNAPSHOT...         files of torch.cuda.memory._dump_snapshot
-    python benchmarks/memory_snapshots.py --events 1000000    one made here, in the shape of real ones
+    python -m benchmarks.memory.snapshots SNAPSHOT...         files of torch.cuda.memory._dump_snapshot
+    python -m benchmarks.memory.snapshots --events 1000000    one made here, in the shape of real ones
 
 Each way reads in a process of its own, in turn. pickle.load is what torch's own _memory_viz begins with.
 """
@@ -87,7 +87,7 @@ def measured(path: Path, times: int) -> None:
     for _ in range(times):
         for way in WAYS:
             said = subprocess.run(
-                [sys.executable, __file__, "--read", way, str(path)],
+                [sys.executable, "-m", "benchmarks.memory.snapshots", "--read", way, str(path)],
                 capture_output=True,
                 text=True,
                 check=True,

@@ -1,7 +1,7 @@
-"""Estimates what torchtitan published, without a GPU: `python benchmarks/memory_torchtitan.py [seen|aside|TABLE…]`.
+"""Estimates what torchtitan published, without a GPU: `python -m benchmarks.memory.torchtitan [seen|aside|TABLE…]`.
 
 tests/data/memory/torchtitan.json has the rows; those with "aside" were scored once. Each is a command of
-benchmarks/memory_programs/titan.py as one rank of a fake group, with expandable segments, as torchtitan's launcher sets
+benchmarks/memory/programs/titan.py as one rank of a fake group, with expandable segments, as torchtitan's launcher sets
 them. Of a pipeline a few ranks are estimated, and the one that reserves most is taken, as in the tables. Those of 405B
 are drawn out: two models of fewer layers are estimated ("drawn": their layers, how many of these the rank has, and how
 many it has of the whole), and what a layer adds from the first to the second is added for each that is missing.
@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import ROOT
 from traceops.core.errors import UsageError
 from traceops.memory.script import AskedScript, estimate_script
 
-HERE = Path(__file__).parent
-ROWS = HERE.parent / "tests" / "data" / "memory" / "torchtitan.json"
+PROGRAMS = Path(__file__).parent / "programs"
+ROWS = ROOT / "tests" / "data" / "memory" / "torchtitan.json"
 _GIB = 1 << 30
 
 
@@ -50,7 +51,7 @@ def drawn_out(less: Peak, more: Peak, held: tuple[int, int], of: int) -> Peak:
 def main() -> None:
     """A row a configuration; the errors of all below."""
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    os.chdir(HERE / "memory_programs")
+    os.chdir(PROGRAMS)
     errors: list[float] = []
     done: dict[AskedScript, Peak] = {}
 

@@ -1,6 +1,6 @@
-"""Analyses the runs that mesh_train.py --seeds made, and says of each whether rank, role and cause are right.
+"""Analyses the runs that train.py --seeds made, and says of each whether rank, role and cause are right.
 
-python benchmarks/mesh_score.py /tmp/score
+python -m benchmarks.meshes.score /tmp/score
 
 On cores that other programs share, the rank with the fault need not be the latest one. So it also says whether the rank
 that is named is the one whose thread ran and queued for a core longest, as Linux counted it.

@@ -1,8 +1,8 @@
 """Generated meshes (data × tensor × pipeline × expert parallel) with a planted fault: are rank and role told right?
 
-    python benchmarks/meshes.py score --seeds 40          # of each kind of fault in turn; odd seeds are set aside
-    python benchmarks/meshes.py score --seeds 40 --held   # the half that was set aside
-    python benchmarks/meshes.py size 64 128 256           # CPU time of analyze, with a fault in each
+    python -m benchmarks.meshes.simulated score --seeds 40         # each kind of fault in turn; odd seeds are set aside
+    python -m benchmarks.meshes.simulated score --seeds 40 --held  # the half that was set aside
+    python -m benchmarks.meshes.simulated size 64 128 256          # CPU time of analyze, with a fault in each
 
 The jobs come from tests/generated_run: simulated ranks, whose traces are written as torch's profiler does. A seed draws
 the mesh, whether its groups have names, the kind of fault, and who has it.
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from benchmarks import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))
 
 from generated_run import (
     Mesh,

@@ -1,7 +1,7 @@
 """Trains strategies on a mesh one after the other in one process group, each captured into a folder of its own.
 
-torchrun --nproc-per-node 2 benchmarks/mesh_train.py --cases gpipe4_even,gpipe4_uneven --out /tmp/meshes
-torchrun --nproc-per-node 4 benchmarks/mesh_train.py --cases tp_dp,pp_dp,ep_dp --seeds 20 --out /tmp/score
+torchrun --nproc-per-node 2 -m benchmarks.meshes.train --cases gpipe4_even,gpipe4_uneven --out /tmp/meshes
+torchrun --nproc-per-node 4 -m benchmarks.meshes.train --cases tp_dp,pp_dp,ep_dp --seeds 20 --out /tmp/score
 
 With --seeds each case is trained that many times; the seed draws the rank that its fault is planted on.
 """
@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from planted_cases import Plant
-from planted_faults import Faults, synchronize
-from planted_train import measure
 
 import traceops
+from benchmarks.planted.cases import Plant
+from benchmarks.planted.faults import Faults, synchronize
+from benchmarks.planted.train import measure
 from traceops.capture import Schedule
 from traceops.capture.manifest import write_json
 from traceops.train.config import Sizes, TrainConfig

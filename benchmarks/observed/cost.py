@@ -1,6 +1,6 @@
 """What observing a run costs outside of recorded windows: with and without in turn, within one process.
 
-python benchmarks/observe_cost.py [--pairs 200] [--steps 200] [--settle 30] [--dim 96] [--batch 8] [--layers 6]
+python -m benchmarks.observed.cost [--pairs 200] [--steps 200] [--settle 30] [--dim 96] [--batch 8] [--layers 6]
     [--whole | --light]
 
 Blocks of steps alternate (with, without, without, with, …), so that what else the machine does meets both alike.

@@ -1,4 +1,4 @@
-"""Fourteen programs of one rank on one GPU (programs_one_gpu/): what each should be told, written before any result.
+"""Fourteen programs of one rank on one GPU (programs/): what each should be told, written before any result.
 
 In order of worth, as time may run out. `--tidy` leaves out what is planted, and so tells the true gain.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from observed_registry import Program
+from benchmarks.observed.registry import Program
 
 
 @dataclass(frozen=True)

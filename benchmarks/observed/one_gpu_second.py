@@ -1,4 +1,4 @@
-"""Eight more programs of one rank on one GPU, unlike those of observed_one_gpu.py: written before any result.
+"""Eight more programs of one rank on one GPU, unlike those of one_gpu.py: written before any result.
 
 Each runs by itself twice, so that it is known whether it differs from itself, once without what is planted, and once
 under traceops. Half of them, by a checksum of the name, are read last.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
-from observed_one_gpu import Told
-from observed_registry import Program
+from benchmarks.observed.one_gpu import Told
+from benchmarks.observed.registry import Program
 
 
 def _program(name: str, seconds: float, *, tidy: bool = True, **more: object) -> Program:

@@ -1,4 +1,4 @@
-"""The programs of benchmarks/observed_programs.py: ordinary trainings, each run unchanged on two GPUs, or on one."""
+"""The programs of runs.py: ordinary trainings, each run unchanged on two GPUs, or on one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST = 20  # the step from which CUPTI records in the first run by itself
 
 @dataclass(frozen=True)
 class Program:
-    """One row. command: as of torchrun, in `folder` of the sources; {small} is benchmarks/programs_small.
+    """One row. command: as of torchrun, in `folder` of the sources; {small} is benchmarks/programs/small.
 
     seconds: about what a run takes. data: what `make_data` makes first. packages: it needs those of --site. planted: it
     has troubles, so that its own time is of no use. needs: ranks without which it is another program.

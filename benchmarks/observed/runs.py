@@ -1,11 +1,11 @@
 """Ordinary programs by themselves and under `traceops run`: is what the report says of them true? (docs/observe.md)
 
-``python benchmarks/observed_programs.py --work DIR --sources DIR [NAME…]`` runs each program three times: by itself
+``python -m benchmarks.observed.runs --work DIR --sources DIR [NAME…]`` runs each program three times: by itself
 with our clock and CUPTI alone, under traceops with defaults, and by itself once more. Then it analyses all of them and
 prints the table. ``--read`` makes the table anew from what DIR holds.
 
-sources: the folders of `observed_registry.PROGRAMS`. until: seconds after which nothing is begun. ``--one-gpu`` takes
-the programs of `observed_one_gpu` instead: by themselves without a launcher, also without their troubles.
+sources: the folders of `registry.PROGRAMS`. until: seconds after which nothing is begun. ``--one-gpu`` takes
+the programs of `one_gpu` instead: by themselves without a launcher, also without their troubles.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from observed_one_gpu import PROGRAMS as FIRST_ONE_GPU
-from observed_one_gpu_second import PROGRAMS as SECOND_ONE_GPU
-from observed_registry import ON_CPU, PROGRAMS, Program, make_data
-from observed_table import one_gpu_table, table
-from observed_truth import own_words, read_truth
-
+from benchmarks import ROOT
+from benchmarks.observed.one_gpu import PROGRAMS as FIRST_ONE_GPU
+from benchmarks.observed.one_gpu_second import PROGRAMS as SECOND_ONE_GPU
+from benchmarks.observed.registry import ON_CPU, PROGRAMS, Program, make_data
+from benchmarks.observed.table import one_gpu_table, table
+from benchmarks.observed.truth import own_words, read_truth
 from traceops.launch.supervise import descendants
 
 ONE_GPU = (*FIRST_ONE_GPU, *SECOND_ONE_GPU)
@@ -140,7 +140,7 @@ class Runs:
         start = self._start(program, name, folder)
         start = ["taskset", "-c", ",".join(map(str, cores)), *start] if cores else start
         caches = {f"{of}_CACHE_DIR": str(self.work / f"cache_{of}") for of in ("TORCHINDUCTOR", "TRITON")}
-        path = [str(_HERE / "observed_site"), os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
+        path = [str(_HERE / "site"), os.environ.get("PYTHONPATH", ""), str(ROOT)]
         path += [self.site] if self.site and program.packages else []
         variables = {
             **os.environ, **caches, "PYTHONPATH": os.pathsep.join(part for part in path if part),
@@ -167,7 +167,7 @@ class Runs:
 
     def _start(self, program: Program, name: str, folder: Path) -> list[str]:
         """The command of one run. Programs of one rank start by themselves without a launcher, as their users do."""
-        small, one_gpu = str(_HERE / "programs_small"), str(_HERE / "programs_one_gpu")
+        small, one_gpu = str(ROOT / "benchmarks" / "programs" / "small"), str(_HERE / "programs")
         own = [word.replace("{small}", small).replace("{one_gpu}", one_gpu) for word in program.command]
         own += ["--tidy"] if name == "tidy" else []
         if name == "traced":
@@ -200,7 +200,7 @@ class Runs:
             "-o",
             str(folder / "report"),
         ]
-        path = [os.environ.get("PYTHONPATH", ""), str(_HERE.parent)]
+        path = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p), "COLUMNS": "140"}
         with (folder / "analyze.txt").open("wb") as out:
             _watched([*command, "--format", "json"], self.work, variables, out, _ANALYSIS_S - 5)

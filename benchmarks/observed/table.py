@@ -1,4 +1,4 @@
-"""The table of benchmarks/observed_programs.py: what was said of each program beside what is true of it.
+"""The table of runs.py: what was said of each program beside what is true of it.
 
 CUPTI made host-bound steps of the runs by themselves longer too. So the device's work is the milliseconds that it saw,
 of a step that it did not touch, and the rest of that step is idle time and waiting. How these two divide is CUPTI's

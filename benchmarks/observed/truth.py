@@ -1,4 +1,4 @@
-"""Where the step of a program goes that runs by itself: by its own clock and by CUPTI alone (`observed_site`)."""
+"""Where the step of a program goes that runs by itself: by its own clock and by CUPTI alone (`site`)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_truth(folder: Path) -> Truth | None:
 
 
 def own_words(text: str) -> dict[str, str]:
-    """What a program of programs_one_gpu says at its end: ms a step, steps, and the hash of its weights."""
+    """What a program of programs/ says at its end: ms a step, steps, and the hash of its weights."""
     found = (
         re.findall(r"training [\d.]+ s, ([\d.]+) ms a step", text),
         re.findall(r"steps (\d+) weights (\w+)", text),

@@ -1,10 +1,10 @@
 """Opens the pages of many reports in Chromium: bytes, what they say on the console, what they ask for, links, times.
 
-    python benchmarks/pages.py                       # makes about twenty reports in a temporary folder
-    python benchmarks/pages.py --keep OUT            # and leaves them there
-    python benchmarks/pages.py --axe axe.min.js      # counts axe-core's violations too, light and dark
-    python benchmarks/pages.py --pages A.html B.html # these pages instead
-    python benchmarks/pages.py --keep OUT --shots OUT/shots
+    python -m benchmarks.pages.in_browser                       # makes about twenty reports in a temporary folder
+    python -m benchmarks.pages.in_browser --keep OUT            # and leaves them there
+    python -m benchmarks.pages.in_browser --axe axe.min.js      # counts axe-core's violations too, light and dark
+    python -m benchmarks.pages.in_browser --pages A.html B.html # these pages instead
+    python -m benchmarks.pages.in_browser --keep OUT --shots OUT/shots
 
 Needs playwright and Chromium. 'proof' is the pixel at which the aligned steps begin on a window of 1280 × 800, 'ms' the
 browser's own time until the page can be used (domContentLoaded), which means something on a quiet machine only. 'CPU
@@ -32,8 +32,9 @@ from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
-ROOT = Path(__file__).resolve().parent.parent
-for folder in ("tests", "tests/render", "tests/runs", "benchmarks"):
+from benchmarks import ROOT
+
+for folder in ("tests", "tests/render", "tests/runs"):
     sys.path.insert(0, str(ROOT / folder))
 
 DATA = ROOT / "tests" / "data"
@@ -169,7 +170,7 @@ def _mesh(folder: Path) -> Path:
 
 
 def _copied(folder: Path, world: int) -> Path:
-    from make_traces import make_ranks
+    from benchmarks.speed.make_traces import make_ranks
 
     make_ranks(DATA / "slow_loader4", folder, world)
     return folder

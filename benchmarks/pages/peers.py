@@ -1,11 +1,11 @@
 """One run, read by traceops and by what else people use: CPU seconds, files, bytes.
 
-    python benchmarks/page_peers.py --keep OUT [--run RUN] [--tracelens CHECKOUT] [--python VENV/bin/python]
+    python -m benchmarks.pages.peers --keep OUT [--run RUN] [--tracelens CHECKOUT] [--python VENV/bin/python]
 
 --run: a folder of whole traces; those in tests/data are cut, and not every tool reads them. --python: an interpreter
 that has torch_tb_profiler, HTA (HolisticTraceAnalysis, with pandas below 3), memray, pyinstrument and torch. TraceLens
 is AMD's, from a checkout: the package of that name on PyPI is another program. memray and pyinstrument read no traces:
-they record benchmarks/page_peers_train.py, two ranks with gloo of which rank 1 loads slowly. `traceops run` records it
+they record benchmarks/pages/peers_train.py, two ranks with gloo of which rank 1 loads slowly. `traceops run` records it
 too.
 
 What each shows, and how many clicks away, docs/page.md tells from opening it.
@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TRAIN = ROOT / "benchmarks" / "page_peers_train.py"
+from benchmarks import ROOT
+
+TRAIN = ROOT / "benchmarks" / "pages" / "peers_train.py"
 _VERSION = "import importlib.metadata as m; print(m.version({!r}))"
 _HTA = """
 import sys

@@ -1,7 +1,7 @@
-"""A training of two ranks with gloo, of which rank 1 loads slowly; for page_peers.py.
+"""A training of two ranks with gloo, of which rank 1 loads slowly; for peers.py.
 
-python page_peers_train.py WORLD [memray|pyinstrument OUT]    # starts WORLD ranks, each under that program
-torchrun page_peers_train.py                                  # is one rank
+python peers_train.py WORLD [memray|pyinstrument OUT]    # starts WORLD ranks, each under that program
+torchrun peers_train.py                                  # is one rank
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs the programs of pairs_truth.py: `pairs.py --work DIR [NAME…]`; `--alone` without traceops.
+"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--alone` without traceops.
 
-Alone, each runs with all its troubles, without each one of them, and with none, and times itself (programs_pairs/site).
+Alone, each runs with all its troubles, without each one of them, and with none, and times itself (programs/site).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from pairs_truth import CASES, OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
+from benchmarks.pairs.truth import CASES, OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
 
 _HERE = Path(__file__).resolve().parent
 _ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
@@ -34,7 +34,7 @@ def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> l
         return [str(work / "ext" / f"{case.program}.py"), "--cpu", *case.options, *more]
     own = ["--out", str(out / "hf")] if case.program == "hf" else []
     given = ["--steps", str(case.steps), *own, *case.options, *more]
-    return [str(_HERE / "programs_pairs" / f"{case.program}.py"), *given]
+    return [str(_HERE / "programs" / f"{case.program}.py"), *given]
 
 
 def _torchrun(ranks: int, script: list[str]) -> list[str]:

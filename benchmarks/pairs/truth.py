@@ -1,6 +1,6 @@
-"""24 runs of several ranks (programs_pairs/): what is planted in each, and what a report must and must not say.
+"""24 runs of several ranks (programs/): what is planted in each, and what a report must and must not say.
 
-Written before anything was analysed. Costs are measured by the same program without the trouble (pairs.py --alone).
+Written before anything was analysed. Costs are measured by the same program without the trouble (runs.py --alone).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ CASES: tuple[Case, ...] = (
         min_world=16,
     ),
 )
-# Captured many times, to be compared with each other (gate.py): every rank is as much slower.
+# Captured many times, to be compared with each other (compare/gate.py): every rank is as much slower.
 GATE_CASES: tuple[Case, ...] = (
     Case("same"),
     Case("compute_02", plants=(Plant("gpu", None, 0.02),)),

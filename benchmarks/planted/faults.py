@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from planted_cases import Plant
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import record_function
+
+from benchmarks.planted.cases import Plant
 
 
 @dataclass(frozen=True)

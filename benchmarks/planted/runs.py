@@ -1,10 +1,10 @@
 """Makes runs with planted faults, analyses them and scores the findings against what was planted.
 
-python benchmarks/planted.py make --nproc 4 --out /tmp/planted            # needs torch; ends with score
-python benchmarks/planted.py make --nproc 2 --out /tmp/planted --only healthy_ddp slow_gpu -- --layers 4
-python benchmarks/planted.py score /tmp/planted
-python benchmarks/planted.py pack /tmp/planted --to /tmp/packed           # on the machine with the GPUs
-python benchmarks/planted.py unpack /tmp/packed/*.tar --to /tmp/planted   # at home
+python -m benchmarks.planted.runs make --nproc 4 --out /tmp/planted            # needs torch; ends with score
+python -m benchmarks.planted.runs make --nproc 2 --out /tmp/planted --only healthy_ddp slow_gpu -- --layers 4
+python -m benchmarks.planted.runs score /tmp/planted
+python -m benchmarks.planted.runs pack /tmp/planted --to /tmp/packed           # on the machine with the GPUs
+python -m benchmarks.planted.runs unpack /tmp/packed/*.tar --to /tmp/planted   # at home
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planted_cases import CASES, Case
-from planted_pack import pack, unpack
-from planted_score import confusion, markdown, score, totals
-
+from benchmarks import ROOT
+from benchmarks.planted.cases import CASES, Case
+from benchmarks.planted.pack import pack, unpack
+from benchmarks.planted.score import confusion, markdown, score, totals
 from traceops.capture.settings import ENV
-
-_TRAIN = Path(__file__).with_name("planted_train.py")
 
 
 def main() -> int:
-    # What comes after -- goes to planted_train.py as it is.
+    # What comes after -- goes to train.py as it is.
     words, own = sys.argv[1:], sys.argv[1:]
     if "--" in words:
         own = words[: words.index("--")]
@@ -140,11 +138,12 @@ def _launch(cases: list[Case], args: argparse.Namespace, options: list[str], unt
     names = ",".join(case.name for case in cases)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.nproc}",
-        str(_TRAIN), f"--cases={names}", f"--out={args.out}", f"--shift={args.shift}", f"--until={until}", *options,
+        "-m", "benchmarks.planted.train",
+        f"--cases={names}", f"--out={args.out}", f"--shift={args.shift}", f"--until={until}", *options,
     ]  # fmt: skip
     env = {"OMP_NUM_THREADS": "1", **os.environ, **dict(cases[0].env)}
     env.pop(ENV, None)
-    root = str(_TRAIN.parents[1])
+    root = str(ROOT)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
     log = args.out / "logs" / f"{cases[0].name}.log"
     log.parent.mkdir(exist_ok=True)

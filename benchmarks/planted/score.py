@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planted_cases import BY_NAME, QUIET, STRAGGLER, Expectation, ExpectedFinding, expectation
+from benchmarks.planted.cases import BY_NAME, QUIET, STRAGGLER, Expectation, ExpectedFinding, expectation
 
 CAUSES = ("none", "gpu_compute", "host", "input", "copy", "other")
 FOUND = (*CAUSES, "unknown")

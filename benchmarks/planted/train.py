@@ -1,6 +1,6 @@
 """Trains one case after the other in one process group, each captured into a folder of its own with its truth.
 
-torchrun --nproc-per-node 4 benchmarks/planted_train.py --cases healthy_ddp,slow_gpu --out /tmp/planted
+torchrun --nproc-per-node 4 -m benchmarks.planted.train --cases healthy_ddp,slow_gpu --out /tmp/planted
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from planted_cases import BY_NAME, Case, expectation, rank_of
-from planted_faults import Faults, Pace, synchronize
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 import traceops
+from benchmarks.planted.cases import BY_NAME, Case, expectation, rank_of
+from benchmarks.planted.faults import Faults, Pace, synchronize
 from traceops.capture import Schedule
 from traceops.capture.environment import torch_facts
 from traceops.capture.manifest import read_ranks, write_json

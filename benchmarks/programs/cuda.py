@@ -1,8 +1,8 @@
-"""The programs of benchmarks/programs.py that need two GPUs: run by what the machine has, and wheels beside it."""
+"""The programs of runs.py that need two GPUs: run by what the machine has, and wheels beside it."""
 
 from __future__ import annotations
 
-from programs_registry import (
+from benchmarks.programs.registry import (
     EXAMPLES,
     MEGATRON,
     MINGPT,

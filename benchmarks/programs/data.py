@@ -1,4 +1,4 @@
-"""Makes the data sets and models of benchmarks/programs.py in the current folder: ``python programs_data.py KIND``.
+"""Makes the data sets and models of runs.py in the current folder: ``python data.py KIND``.
 
 Nothing is downloaded: texts, pictures and weights are drawn at random, the same each time.
 """

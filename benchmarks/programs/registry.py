@@ -1,4 +1,4 @@
-"""The programs of benchmarks/programs.py: where each is from, how it is set up, run and counted.
+"""The programs of runs.py: where each is from, how it is set up, run and counted.
 
 Placeholders in a command: {checkout} of the program's repository, {small} the folder of the small programs.
 """
@@ -26,14 +26,14 @@ class Program:
     """One program.
 
     origin: owner/name@commit:path or the package on PyPI. environment: of ENVIRONMENTS. command: after ``--``.
-    data: what benchmarks/programs_data.py makes in the folder that the program runs in.
+    data: what data.py makes in the folder that the program runs in.
     count: a pattern for the program's own number of steps in its output; its last match counts, plus `offset`.
     result: a pattern for what must be equal without traceops: every match counts.
     steps: its number where it prints none: as its arguments and data make it.
     launcher: of `traceops run`. within: whether it has to run in its checkout, there in `folder`.
     groups: whether the ranks talk to each other at all. aside: kept unseen until the mends were made.
     plant: where:rank:seconds of a planted slow rank, and the cause it must be named with.
-    stubs: whether packages that it imports and does not use stand in for missing ones (benchmarks/programs_stubs).
+    stubs: whether packages that it imports and does not use stand in for missing ones (stubs).
     """
 
     name: str

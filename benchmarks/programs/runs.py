@@ -1,8 +1,8 @@
 """Programs of others under `traceops run`, unmodified: the table of docs/programs.md.
 
-``python benchmarks/programs.py --work DIR [--checkouts DIR] [NAME…]`` makes an environment for each set of packages,
-runs each program without and with traceops, and once more with a slow rank planted, and keeps what came of it in
-DIR/results.json. ``--table`` writes the table from that file.
+``python -m benchmarks.programs.runs --work DIR [--checkouts DIR] [NAME…]`` makes an environment for each set of
+packages, runs each program without and with traceops, and once more with a slow rank planted, and keeps what came of
+it in DIR/results.json. ``--table`` writes the table from that file.
 
 checkouts: a folder OWNER+NAME for each repository; without it, repositories are cloned by git at the named commit.
 """
@@ -22,9 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from programs_cuda import PROGRAMS as CUDA_PROGRAMS
-from programs_registry import ENVIRONMENTS, PROGRAMS, Program
-from programs_table import write_table
+from benchmarks import ROOT
+from benchmarks.programs.cuda import PROGRAMS as CUDA_PROGRAMS
+from benchmarks.programs.registry import ENVIRONMENTS, PROGRAMS, Program
+from benchmarks.programs.table import write_table
 
 _HERE = Path(__file__).resolve().parent
 _LIMIT_S = 240
@@ -40,7 +41,7 @@ def main() -> None:
         "--work", type=Path, required=True, help="folder for environments, runs and results.json"
     )
     parser.add_argument("--checkouts", type=Path, help="folder with the repositories")
-    parser.add_argument("--traceops", type=Path, default=_HERE.parent, help="a checkout to run (this one)")
+    parser.add_argument("--traceops", type=Path, default=ROOT, help="a checkout to run (this one)")
     parser.add_argument("--cuda", action="store_true", help="the programs for two GPUs, by this Python")
     parser.add_argument(
         "--until", type=float, default=1e9, metavar="S", help="begin none after so many seconds"
@@ -74,7 +75,7 @@ def main() -> None:
         action="store_true",
         help="only write a table of docs/programs.md, from results.json or --results",
     )
-    parser.add_argument("--results", type=Path, help="benchmarks/programs_results.json has those of the docs")
+    parser.add_argument("--results", type=Path, help="benchmarks/programs/results.json has those of the docs")
     parser.add_argument("names", nargs="*", help="of programs (all)")
     args = parser.parse_args()
     store = args.results or args.work / "results.json"
@@ -204,7 +205,7 @@ class Setup:
         )
 
     def _filled(self, command: list[str]) -> list[str]:
-        places = {"{checkout}": str(self.checkout), "{small}": str(_HERE / "programs_small")}
+        places = {"{checkout}": str(self.checkout), "{small}": str(_HERE / "small")}
         for place, value in places.items():
             command = [word.replace(place, value) for word in command]
         return command
@@ -217,8 +218,8 @@ class Setup:
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        stubs = [str(_HERE / "programs_stubs")] if self.program.stubs else []
-        path = [str(_HERE / "programs_site"), *self.path, str(self.traceops), *_path(), *stubs]
+        stubs = [str(_HERE / "stubs")] if self.program.stubs else []
+        path = [str(_HERE / "site"), *self.path, str(self.traceops), *_path(), *stubs]
         variables = {
             **os.environ, "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -229,7 +230,7 @@ class Setup:
         if self.program.data:
             made = [
                 str(self.python),
-                str(_HERE / "programs_data.py"),
+                str(_HERE / "data.py"),
                 self.program.data,
                 str(self.checkout / self.program.folder),
             ]
@@ -295,7 +296,7 @@ def _environment(envs: Path, name: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(envs / name)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
         built = {**os.environ, "DS_BUILD_OPS": "0"}
-        subprocess.run([*install, *ENVIRONMENTS[name], str(_HERE.parent)], check=True, env=built)
+        subprocess.run([*install, *ENVIRONMENTS[name], str(ROOT)], check=True, env=built)
         (envs / name / "ok").touch()
     return python
 

@@ -1,12 +1,12 @@
-"""The table of docs/programs.md from the results of benchmarks/programs.py."""
+"""The table of docs/programs.md from the results of runs.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from programs_cuda import PROGRAMS as CUDA_PROGRAMS
-from programs_registry import PROGRAMS, Program
+from benchmarks.programs.cuda import PROGRAMS as CUDA_PROGRAMS
+from benchmarks.programs.registry import PROGRAMS, Program
 
 _HEAD = (
     "| program | from | steps: its own, ours | matched | result | first finding | planted | told first |\n"

@@ -1,6 +1,6 @@
 """`traceops analyze` against HTA's own load plus the same six analyses: same files, same run, in turn.
 
-    python benchmarks/analyze_vs_hta.py FOLDER_OF_TRACES [--runs 3]
+    python -m benchmarks.speed.analyze_vs_hta FOLDER_OF_TRACES [--runs 3]
 
 Prints medians and the ratios pair by pair. traceops runs without its cache; a further line is of a run that
 finds in it what an earlier one kept. Memory comes from one more run each, because sampling it takes time: the peak
@@ -17,8 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measuring import Timed, run_timed, run_watched
-
+from benchmarks.speed.measuring import Timed, run_timed, run_watched
 from traceops.traces.discover import discover
 
 HTA_SCRIPT = """

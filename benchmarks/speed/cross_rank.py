@@ -1,6 +1,6 @@
 """What comparing ranks costs against reading their traces, on many ranks made of a few real ones.
 
-python benchmarks/cross_rank.py FOLDER_OF_TRACES --ranks 64
+python -m benchmarks.speed.cross_rank FOLDER_OF_TRACES --ranks 64
 
 Reads the folder's traces one by one, renames copies of their summaries until there are as many ranks as asked
 for, in one process group, and times the cross-rank stage (matching, clocks, replay, attribution, judging) on them.

@@ -1,7 +1,7 @@
 """Loading a trace: traceops against HTA, JSON decoders and plain unzipping, on the same files in the same run.
 
     pip install -e '.[hta,bench]'
-    python benchmarks/load.py TRACE.json.gz ... [--runs 3] [--only NAME ...]
+    python -m benchmarks.speed.load TRACE.json.gz ... [--runs 3] [--only NAME ...]
 
 Each loader runs in a process of its own, in turn, forwards and backwards. Time is without imports. Memory is the
 most that the process had resident, less the same of one that only imports. JSON decoders get bytes unzipped with
@@ -164,7 +164,7 @@ def run(name: str, *trace: str) -> Loaded:
     """Load the trace in a process of its own; without one only import."""
     # NumPy's BLAS threads, which none of them uses, would spin for a while in the time of the load.
     env = {**os.environ, "OMP_NUM_THREADS": "1", **LOADERS[name][1]}
-    command = [sys.executable, __file__, "--child", name, *trace]
+    command = [sys.executable, "-m", "benchmarks.speed.load", "--child", name, *trace]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} failed on {trace}:\n{done.stderr[-3000:]}")

@@ -1,7 +1,7 @@
 """Makes large inputs out of small real traces: one long trace, or the traces of many ranks.
 
-python benchmarks/make_traces.py long TRACE OUT.json.gz --mb 500
-python benchmarks/make_traces.py ranks FOLDER_OF_TRACES OUT --ranks 64 256 1024     # OUT/64, OUT/256, OUT/1024
+python -m benchmarks.speed.make_traces long TRACE OUT.json.gz --mb 500
+python -m benchmarks.speed.make_traces ranks FOLDER_OF_TRACES OUT --ranks 64 256 1024     # OUT/64, OUT/256, OUT/1024
 
 The text is edited where it has to differ and is kineto's byte for byte elsewhere. The long trace repeats one rank's
 events one after the other in time, each repetition with steps and ids of its own. Of many ranks, rank r is a copy of

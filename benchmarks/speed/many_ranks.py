@@ -1,8 +1,8 @@
 """`traceops analyze` on more and more ranks: is its time linear in them, and what memory does it need?
 
-    python benchmarks/make_traces.py ranks FOLDER_OF_TRACES /tmp/ranks --ranks 64 256 1024
-    python benchmarks/many_ranks.py /tmp/ranks
-    python benchmarks/many_ranks.py /tmp/ranks --dask      # again through a dask LocalCluster: the same report.json?
+    python -m benchmarks.speed.make_traces ranks FOLDER_OF_TRACES /tmp/ranks --ranks 64 256 1024
+    python -m benchmarks.speed.many_ranks /tmp/ranks
+    python -m benchmarks.speed.many_ranks /tmp/ranks --dask   # again through a dask LocalCluster: the same report.json?
 
 The folder holds one folder of traces a number of ranks, named by it. No cache is used. Memory is sampled during the
 run that is timed, five times a second; with dask, over the cluster's scheduler and workers too, whose CPU time is not
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measuring import Watched, run_watched
+
+from benchmarks.speed.measuring import Watched, run_watched
 
 _SAMPLE_S = 0.2
 _COLUMNS = (

@@ -1,6 +1,6 @@
 """Behind a window, of models that people train: a step before any window, and behind one with and without `detach`.
 
-torchrun --nproc-per-node 2 behind_models.py SECONDS KIND…
+torchrun --nproc-per-node 2 -m benchmarks.two_gpus.behind_models SECONDS KIND…
 
 Each kind is trained under DDP. Windows with `detach` and without it alternate, and behind each one a block of steps is
 timed, so that what else the machine does meets both alike. What is told is the step behind one ÷ the mean of the two
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from cupti_common import CUDA, DEVICE, beside, say, sync, window
-from observe_cost import interval
+
+from benchmarks.observed.cost import interval
+from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, beside, say, sync, window
 
 Step = Callable[[], None]
 

@@ -1,7 +1,9 @@
 """Analyses run folders and packs them small, several at once; then chooses what fits.
 
-python bring.py pack ROOT --to PACKED --jobs N     each run folder below ROOT: report, traces cut and slim
-python bring.py choose PACKED --mb 13 --first a,b  writes PACKED/chosen.txt: what to bring, names from PACKED
+python -m benchmarks.two_gpus.bring pack ROOT --to PACKED --jobs N
+    each run folder below ROOT: report, traces cut and slim
+python -m benchmarks.two_gpus.bring choose PACKED --mb 13 --first a,b
+    writes PACKED/chosen.txt: what to bring, names from PACKED
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
+from benchmarks import ROOT
 from traceops.core.errors import TraceopsError
 from traceops.pipeline.analyze import analyze
 from traceops.report.document import render_json
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "data"))
+sys.path.insert(0, str(ROOT / "tests" / "data"))
 cut: Callable[[str], str] = import_module("cut").cut
 BETWEEN: str = import_module("cut").BETWEEN
 

@@ -52,13 +52,13 @@ t() { [ -n "$CPU" ] && echo 6 || echo "$1"; } # seconds of measuring
 
 # 1. Timing: a GPU each, or in turn on the only one.
 alone() { [ "$GPUS" = 1 ] && wait; }
-( part step_end_llama 80 0 0-7 "$PY" "$HERE/step_end.py" "llama:$(t 40)" "3:$(t 15)" "1:$(t 8)" ) &
+( part step_end_llama 80 0 0-7 "$PY" -m benchmarks.two_gpus.step_end "llama:$(t 40)" "3:$(t 15)" "1:$(t 8)" ) &
 alone
-( part step_end_resnet 80 $LAST 16-23 "$PY" "$HERE/step_end.py" "${RESNET:-resnet}:$(t 40)" "6:$(t 20)" ) &
+( part step_end_resnet 80 $LAST 16-23 "$PY" -m benchmarks.two_gpus.step_end "${RESNET:-resnet}:$(t 40)" "6:$(t 20)" ) &
 wait
-( part cost_light 50 0 0-7 "$PY" "$HERE/observe_pairs.py" light "$(t 40)" ) &
+( part cost_light 50 0 0-7 "$PY" -m benchmarks.two_gpus.observe_pairs light "$(t 40)" ) &
 alone
-( part cost_light_graph 35 $LAST 16-23 "$PY" "$HERE/observe_pairs.py" graph "$(t 25)" ) &
+( part cost_light_graph 35 $LAST 16-23 "$PY" -m benchmarks.two_gpus.observe_pairs graph "$(t 25)" ) &
 wait
 
 # 2. Safety: each case alone in its process, four lanes at a time.
@@ -66,7 +66,7 @@ lane() {
   local gpu=$1 cores=$2 pair case limit; shift 2
   for pair in "$@"; do
     case=${pair%:*}; limit=40; [ "$case" = compile ] && limit=60
-    part "safety_${case}_${pair#*:}" $limit "$gpu" "$cores" "$PY" "$HERE/cupti_safety.py" "$case" "${pair#*:}"
+    part "safety_${case}_${pair#*:}" $limit "$gpu" "$cores" "$PY" -m benchmarks.two_gpus.cupti_safety "$case" "${pair#*:}"
   done
 }
 each() { [ -n "$CPU" ] || for one in graph_before graph_after graph_both graph_in; do echo "$one:$1"; done; }
@@ -81,6 +81,6 @@ wait
 # 3. A rank a GPU.
 RANKS=2; [ "$GPUS" = 1 ] && RANKS=1
 two() { part "$1" "$2" all 0-31 "$PY" -m torch.distributed.run --standalone --nproc-per-node $RANKS "${@:3}"; }
-two models 115 "$HERE/behind_models.py" "$(t 30)" ${RESNET:-resnet} llama
-two ddp_both 70 "$HERE/cupti_ddp.py" both
-two ddp_none 60 "$HERE/cupti_ddp.py" none
+two models 115 -m benchmarks.two_gpus.behind_models "$(t 30)" ${RESNET:-resnet} llama
+two ddp_both 70 -m benchmarks.two_gpus.cupti_ddp both
+two ddp_none 60 -m benchmarks.two_gpus.cupti_ddp none

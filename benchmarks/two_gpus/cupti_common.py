@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import observe_cost as bench
-
 import traceops
+from benchmarks.observed import cost as bench
 from traceops.capture import Schedule
 
 CUDA = torch.cuda.is_available() and not os.environ.get("CPU")

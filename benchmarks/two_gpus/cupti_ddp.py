@@ -1,6 +1,6 @@
 """Two ranks with collectives in flight: the step before and behind windows, and the weights.
 
-torchrun --nproc-per-node 2 cupti_ddp.py both|none: with captures, or the same steps without any.
+torchrun --nproc-per-node 2 -m benchmarks.two_gpus.cupti_ddp both|none: with captures, or the same steps without any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from cupti_common import CUDA, DEVICE, program, say, sync, weights, window
+
+from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, program, say, sync, weights, window
 
 _ORDER = (("torch", True), ("torch", False), ("torch", True), ("both", True), ("both", False), ("both", True))
 _ROUNDS = 4  # as many in each variant: the weights are to be the same

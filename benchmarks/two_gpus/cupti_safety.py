@@ -1,4 +1,6 @@
-"""What a window of ours does to the rest of a program: python cupti_safety.py CASE none|today|detach
+"""What a window of ours does to the rest of a program.
+
+python -m benchmarks.two_gpus.cupti_safety CASE none|today|detach
 
 Each case in a process of its own. Its last line has the facts, which are the same in all three ways; a crash is a
 result too.
@@ -12,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cupti_common import CUDA, DEVICE, program, say, sync, weights, window
+
+from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, program, say, sync, weights, window
 
 Step = Callable[[], None]
 

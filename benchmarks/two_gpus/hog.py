@@ -1,4 +1,4 @@
-"""Keeps one GPU busy with large products until it is ended: python hog.py GPU SECONDS"""
+"""Keeps one GPU busy with large products until it is ended: python -m benchmarks.two_gpus.hog GPU SECONDS"""
 
 from __future__ import annotations
 

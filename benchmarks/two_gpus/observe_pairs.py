@@ -1,6 +1,6 @@
-"""The cost of the light window, by benchmarks/observe_cost.py, for programs of several kinds.
+"""The cost of the light window, by benchmarks/observed/cost.py, for programs of several kinds.
 
-python observe_pairs.py light|graph SECONDS
+python -m benchmarks.two_gpus.observe_pairs light|graph SECONDS
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from cupti_common import CUDA, DEVICE, say, sync
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import observe_cost as bench
-
+from benchmarks.observed import cost as bench
+from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, say, sync
 from traceops.capture.detaching import Detaching
 from traceops.capture.light.cupti import Cupti
 

@@ -49,10 +49,10 @@ stray() {
   done
   [ -n "$pids" ] && { say "$1: ending$pids"; kill -9 $pids 2>/dev/null; }
 }
-# make NAME SECONDS NPROC "CASES" "OPTIONS": planted.py, which begins no case too late
+# make NAME SECONDS NPROC "CASES" "OPTIONS": planted/runs.py, which begins no case too late
 make() {
   local most=$2 have; have=$(left); [ "$have" -lt "$most" ] && most=$have
-  part "$1" "$most" $ENVS $PY benchmarks/planted.py make --nproc $3 --out "$W/$1" --no-score --budget-s $((most - 8)) --case-s 30 --start-s 45 --only $4 -- $5
+  part "$1" "$most" $ENVS $PY -m benchmarks.planted.runs make --nproc $3 --out "$W/$1" --no-score --budget-s $((most - 8)) --case-s 30 --start-s 45 --only $4 -- $5
 }
 finish() {
   trap - EXIT
@@ -62,16 +62,16 @@ finish() {
   for root in hog g2 mesh cpu8 runs; do [ -d "$W/$root" ] && echo "$W/$root"; done > "$W/roots"
   local room=$((BUDGET - SECONDS - 20)); [ $room -lt 20 ] && room=20
   # all roots at once, so that no core waits
-  (while read -r root; do timeout -k 3 $room $PY "$HERE/bring.py" pack "$root" --to "$PK" --jobs $((JOBS / 2 + 1)) & done < "$W/roots"; wait) > "$W/pack.log" 2>&1
+  (while read -r root; do timeout -k 3 $room $PY -m benchmarks.two_gpus.bring pack "$root" --to "$PK" --jobs $((JOBS / 2 + 1)) & done < "$W/roots"; wait) > "$W/pack.log" 2>&1
   say "packed"; cut -c1-300 "$W/pack.log"
   wrong=""
   for root in planted g8 hog g2 cpu8; do
     [ -d "$W/$root/reports" ] || continue
-    timeout -k 3 20 $PY benchmarks/planted.py score "$W/$root" --keep-reports > "$PK/score.$root.md" 2>&1
+    timeout -k 3 20 $PY -m benchmarks.planted.runs score "$W/$root" --keep-reports > "$PK/score.$root.md" 2>&1
     echo "--- $root"; cut -c1-420 "$PK/score.$root.md"
     wrong="$wrong,$(grep '\*\*no\*\*' "$PK/score.$root.md" | sed "s/^| \([a-z_0-9]*\) .*/$root.\1/" | tr '\n' ',')"
   done
-  $PY "$HERE/bring.py" choose "$PK" --mb "${MB:-13}" --first "$wrong"
+  $PY -m benchmarks.two_gpus.bring choose "$PK" --mb "${MB:-13}" --first "$wrong"
   tar -C "$PK" -cf - -T "$PK/chosen.txt" | xz -2 > "$OUT/planted.tar.xz"
   ls -la "$OUT"
   say "end"
@@ -87,7 +87,7 @@ SET="healthy_ddp slow_gpu slow_loader slow_host slow_copy late_step healthy_fsdp
 [ -n "$CPU" ] && SET="healthy_ddp slow_no_p2p other_attention"
 TAIL=30 make planted 165 2 "$SET" "$PL"
 # Its reports and packing beside what follows, with a part of the cores.
-nice -n 19 timeout -k 5 "$(most 150)" $PY "$HERE/bring.py" pack "$W/planted" --to "$PK" --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 150)" $PY -m benchmarks.two_gpus.bring pack "$W/planted" --to "$PK" --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
 BACK=$!
 
 # 2. nccl-tests, with NVLink and without.
@@ -129,13 +129,13 @@ ENVS="env GLOO_SOCKET_IFNAME=lo"
 TAIL=15 make g8 100 8 "$MANY" "$G8"
 # The same without a fault of its own, while another process works on the second GPU.
 if [ "$(left)" -gt 35 ]; then
-  $PY "$HERE/hog.py" 1 45 & HOG=$!
+  $PY -m benchmarks.two_gpus.hog 1 45 & HOG=$!
   sleep 4
   make hog 40 8 healthy_many "$G8"
   kill $HOG 2>/dev/null; wait $HOG 2>/dev/null
 fi
 
-nice -n 19 timeout -k 5 "$(most 100)" $PY "$HERE/bring.py" pack "$W/g8" --to "$PK" --jobs $((JOBS > 16 ? 14 : 2)) > "$W/pack.g8.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 100)" $PY -m benchmarks.two_gpus.bring pack "$W/g8" --to "$PK" --jobs $((JOBS > 16 ? 14 : 2)) > "$W/pack.g8.log" 2>&1 &
 BACK="$BACK $!"
 
 # 4. Two ranks, each on its GPU, over gloo: to be read without run.json.
@@ -148,13 +148,13 @@ ENVS=
 wait $BACK; BACK=
 say "packed the planted set and g8"; cut -c1-300 "$W/pack.planted.log" "$W/pack.g8.log"
 for one in slow_half_input slow_half_host; do
-  part $one 40 env CUDA_VISIBLE_DEVICES= GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 STEPS=16 $PY -m traceops run --nproc $RANKS --name $one --out "$W/runs/$one" --skip-first 1 --unprofiled 4 --warmup 1 --active 6 --no-log-files -- benchmarks/verdict_faults.py $one
+  part $one 40 env CUDA_VISIBLE_DEVICES= GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 STEPS=16 $PY -m traceops run --nproc $RANKS --name $one --out "$W/runs/$one" --skip-first 1 --unprofiled 4 --warmup 1 --active 6 --no-log-files -- benchmarks/verdicts/faults.py $one
 done
 CP="group_host group_input"
 [ -n "$CPU" ] && CP=group_host
 ENVS="env CUDA_VISIBLE_DEVICES= GLOO_SOCKET_IFNAME=lo" make cpu8 45 8 "$CP" "$CPUARGS"
 
 # 6. A pipeline that is uneven, and a late host beside that.
-part mesh 60 $PY -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/mesh_train.py --cases 1f1b8_light,1f1b8_uneven_host --out "$W/mesh" $LARGE
+part mesh 60 $PY -m torch.distributed.run --standalone --nproc-per-node 2 -m benchmarks.meshes.train --cases 1f1b8_light,1f1b8_uneven_host --out "$W/mesh" $LARGE
 
 exit 0

@@ -49,5 +49,5 @@ df -h /dev/shm /tmp; free -g | head -2; lscpu | grep -E 'Model name|NUMA|Socket|
 
 # Packing needs 25 s; the programs, with their analyses, have the rest.
 LEFT=$((BUDGET - SECONDS - 30))
-timeout -k 15 $((LEFT + 5)) $PY benchmarks/observed_programs.py --work "$W" ${SOURCES:+--sources "$SOURCES"} ${SITE:+--site "$SITE"} --until "$LEFT" --ranks "${RANKS:-$($PY -c 'import torch; print(1 if torch.cuda.device_count() == 1 else 2)')}" ${ARGS:-}
+timeout -k 15 $((LEFT + 5)) $PY -m benchmarks.observed.runs --work "$W" ${SOURCES:+--sources "$SOURCES"} ${SITE:+--site "$SITE"} --until "$LEFT" --ranks "${RANKS:-$($PY -c 'import torch; print(1 if torch.cuda.device_count() == 1 else 2)')}" ${ARGS:-}
 echo "$SECONDS s: programs ended with $?"

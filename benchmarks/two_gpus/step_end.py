@@ -1,6 +1,6 @@
 """The cost of a step's end outside windows, in a step bound by its host: single steps with the capture and without.
 
-python step_end.py KIND:SECONDS…    KIND: resnet, llama, or the ms of a step of many small operators
+python -m benchmarks.two_gpus.step_end KIND:SECONDS…    KIND: resnet, llama, or the ms of a step of many small operators
 
 A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. By turns it is
 told of the ends of two steps, and samples the host in them, and hears nothing of the next two. So what else the machine
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from behind_models import KINDS, training
-from cupti_common import CUDA, say, sync
 from numpy.typing import NDArray
-from observe_cost import hooked, whole_capture
-from observe_pairs import host, until_takes
 
+from benchmarks.observed.cost import hooked, whole_capture
+from benchmarks.two_gpus.behind_models import KINDS, training
+from benchmarks.two_gpus.cupti_common import CUDA, say, sync
+from benchmarks.two_gpus.observe_pairs import host, until_takes
 from traceops.capture import stepping
 from traceops.capture.observing import pace, step_clock
 from traceops.capture.progress import read_progress

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from verdict_kinds import Kind, finding_kind, headline_kind
-
+from benchmarks.verdicts.kinds import Kind, finding_kind, headline_kind
 from traceops.compare import CompareConfig, compare
 from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError

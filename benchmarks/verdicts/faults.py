@@ -1,7 +1,7 @@
 """A small training with one fault, for examples of what is said of it (docs/verdicts.md).
 
-traceops run --nproc 2 -- benchmarks/verdict_faults.py exception
-torchrun --nproc-per-node 2 benchmarks/verdict_faults.py late_schedule OUT     # where it records itself
+traceops run --nproc 2 -- benchmarks/verdicts/faults.py exception
+torchrun --nproc-per-node 2 -m benchmarks.verdicts.faults late_schedule OUT     # where it records itself
 """
 
 from __future__ import annotations

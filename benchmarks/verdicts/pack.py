@@ -1,6 +1,6 @@
 """Packs runs whose sentences docs/verdicts.md quotes: each into one small archive, without names of this machine.
 
-python benchmarks/verdict_pack.py FOLDER… --to tests/data/faults --rename /where/it/ran=/home/me/project
+python -m benchmarks.verdicts.pack FOLDER… --to tests/data/faults --rename /where/it/ran=/home/me/project
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
+from benchmarks import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "data"))
 cut: Callable[[str], str] = import_module("cut").cut
 
 _LEFT_OUT = re.compile(r"(^|/)(\.|__pycache__|nccl_log)|\.(html|csv|lock|pt)$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verdict_kinds import Kind
+from benchmarks.verdicts.kinds import Kind
 
 _NCCL = "NVIDIA/nccl@5067397"
 _CLOCK = (

@@ -108,8 +108,8 @@ def test_another_choice_of_kernel_for_the_same_work_is_not_extra_work():
 def test_the_same_work_by_other_kernels_is_not_more_of_it():
     """Attention without its fused kernel: 'it has more to compute', 'work of its peers 44.27 times', was said.
 
-    Kernels as on 2 H200 (case other_attention of `benchmarks/planted.py`), where elementwise kernels that the model
-    runs on activations run on matrices of scores too.
+    Kernels as on 2 H200 (case other_attention of `benchmarks/planted/runs.py`), where elementwise kernels that the
+    model runs on activations run on matrices of scores too.
     """
     model = (("nvjet_a", 33, 23400.0, 132), ("nvjet_b", 25, 16300.0, 132), ("norm", 17, 4800.0, 17000))
     fused = (("flash_backward", 8, 2700.0, 4096), ("flash_forward", 8, 850.0, 2048))

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from field_inputs import INPUTS  # noqa: E402
-from field_score import Scored, files_of, first_sentence, markdown, score, totals, verdict  # noqa: E402
+from benchmarks.field.inputs import INPUTS
+from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict
 
 STARVES = "x: 1 ranks\n▲ Rank 0 waits for its host to launch kernels for 3 ms of each 5 ms step (TO-I001).\n"
 ONE = replace(

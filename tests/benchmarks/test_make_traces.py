@@ -4,16 +4,12 @@ import gzip
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from make_traces import make_long, make_ranks
-
+from benchmarks.speed.make_traces import make_long, make_ranks
 from traceops.measure.activity import find_activity
 from traceops.measure.steps import find_steps
 from traceops.pipeline.analyze import analyze

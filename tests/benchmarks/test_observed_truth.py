@@ -1,18 +1,12 @@
-"""The truth that benchmarks/observed_programs.py holds reports to, on activities made by hand."""
+"""The truth that benchmarks/observed/runs.py holds reports to, on activities made by hand."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from observed_table import table
-from observed_truth import device_of, shares_of
-
+from benchmarks.observed.table import table
+from benchmarks.observed.truth import device_of, shares_of
 from traceops.core.light_log import FIELDS, KERNEL, MEMCPY
 
 _NAMES = ["gemm", "ncclDevKernel_AllReduce"]

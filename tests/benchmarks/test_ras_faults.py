@@ -1,13 +1,10 @@
 """NCCL's RAS report alone, replayed over the planted hangs: who is named where counts tell, and nobody else ever."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-import ras_faults
+from benchmarks.hangs import ras_faults
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ from traceops.report.model import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 # Traces that others published.
 RUNS = ["hta/pair", "hta/amd", "hta/ns"]
@@ -22,7 +20,7 @@ RUNS = ["hta/pair", "hta/amd", "hta/ns"]
 @pytest.fixture(scope="module")
 def ledger():
     """Imported by the worker that needs pandas, and not by each that collects the tests."""
-    import pandas_ledger
+    from benchmarks.field import pandas_ledger
 
     return pandas_ledger
 

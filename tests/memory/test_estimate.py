@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.memory.estimates import DATA, MEASURED, errors, estimates
+from benchmarks.memory.torchtitan import Peak, drawn_out
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.memory.changes import proposals
@@ -23,11 +24,6 @@ from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate
 from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from memory_estimates import DATA, MEASURED, errors, estimates
-from memory_torchtitan import Peak, drawn_out
 
 GIB = 1 << 30
 SMALL = TrainConfig(

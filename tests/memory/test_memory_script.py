@@ -19,7 +19,7 @@ from traceops.render.memory import headline
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "tests" / "data" / "memory" / "scripts.json"
-GPT = ROOT / "benchmarks" / "memory_programs" / "gpt_autocast.py"
+GPT = ROOT / "benchmarks" / "memory" / "programs" / "gpt_autocast.py"
 
 # It raises where something is not as on a GPU; its last step selects by values.
 SCRIPT = """

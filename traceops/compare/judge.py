@@ -18,8 +18,8 @@ from traceops.compare.model import ComparisonVerdict, MetricChange, MetricOutcom
 from traceops.compare.statistics import Estimate, estimate, holm
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
-# capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/gate.py]. On shared CPUs it
-# was 5 to 7 at quiet times and whatever the neighbours made it at others: there nothing is assumed.
+# capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On shared CPUs
+# it was 5 to 7 at quiet times and whatever the neighbours made it at others: there nothing is assumed.
 LAUNCH_NOISE_PCT: dict[str, float | None] = {"cpu": None, "cuda": 1.5}
 _LEAST_CAPTURES = 2
 

@@ -1,6 +1,6 @@
 """What the link gives, what each program takes in each way without a profiler, then a trace of each.
 
-copies_alone.py FOLDER until_s: FOLDER/truths.jsonl, FOLDER/traces/NAME.WAY/*.json
+alone.py FOLDER until_s: FOLDER/truths.jsonl, FOLDER/traces/NAME.WAY/*.json
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 BEGAN = time.monotonic()
 import torch  # noqa: E402
 from case import by_schedule, small, timed  # noqa: E402
-from copy_programs import CUDA, DEVICE, MB, PROGRAMS  # noqa: E402
+from cases import CUDA, DEVICE, MB, PROGRAMS  # noqa: E402
 
 TRACED = [
     *((name, "sick") for name in PROGRAMS), ("same_stream", "ahead"), ("large_batches", "pinned"),

@@ -1,4 +1,4 @@
-"""One program for some steps, as `traceops run` gets it, when it has its turn: copies_one.py NAME WAY STEPS."""
+"""One program for some steps, as `traceops run` gets it, when it has its turn: one.py NAME WAY STEPS."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import torch  # noqa: F401, the slow part before the turn
-from copy_programs import PROGRAMS
+from cases import PROGRAMS
 
 turn = Path(os.environ["TURN"]).open("w")  # noqa: SIM115, held until the process ends
 fcntl.flock(turn, fcntl.LOCK_EX)

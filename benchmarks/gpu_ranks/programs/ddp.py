@@ -1,4 +1,4 @@
-"""Programs of ranks_train.py under DDP."""
+"""Programs of train.py under DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks_train.py under FSDP, in a pipeline and with experts."""
+"""Programs of train.py under FSDP, in a pipeline and with experts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from case import DEVICE, Case, Loop, by_schedule, small
+from ddp import LATE_S, RANK, RANKS, ROWS, busy, few_weights
 from models import Block, tokens
-from ranks_ddp import LATE_S, RANK, RANKS, ROWS, busy, few_weights
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B

@@ -1,6 +1,6 @@
 """One rank of one program: what is true of it without a profiler, then a trace as its user would make it.
 
-    RANK=… WORLD_SIZE=… python ranks_train.py OUT NAME       # run.sh starts all ranks
+    RANK=… WORLD_SIZE=… python train.py OUT NAME       # run.sh starts all ranks
 
 OUT/traces/NAME/ gets the files of all ranks, OUT/truths.NAME.RANK.json what was measured before any profiler ran.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from case import CUDA, Case, timed, wait
-from ranks_ddp import CASES
-from ranks_sharded import CASES as SHARDED
+from ddp import CASES
+from sharded import CASES as SHARDED
 
 
 def main(out: Path, name: str) -> None:
