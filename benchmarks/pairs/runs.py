@@ -1,6 +1,7 @@
-"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--alone` without traceops.
+"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second`: of second.py.
 
-Alone, each runs with all its troubles, without each one of them, and with none, and times itself (programs/site).
+Alone (`--alone`, without traceops), each runs with all its troubles, without each one of them, and with none, and
+times itself (programs/site).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import sys
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.pairs.truth import CASES, OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
+from benchmarks.pairs import second, truth
+from benchmarks.pairs.second import RESTART, TWO_JOBS
+from benchmarks.pairs.truth import OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
 
 _HERE = Path(__file__).resolve().parent
 _ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
@@ -37,7 +40,7 @@ def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> l
     return [str(_HERE / "programs" / f"{case.program}.py"), *given]
 
 
-def _torchrun(ranks: int, script: list[str]) -> list[str]:
+def _torchrun(ranks: int, script: list[str], *more: str) -> list[str]:
     port = str(_port())
     return [
         sys.executable,
@@ -45,6 +48,7 @@ def _torchrun(ranks: int, script: list[str]) -> list[str]:
         "torch.distributed.run",
         f"--nproc-per-node={ranks}",
         f"--master-port={port}",
+        *more,
         *script,
     ]
 
@@ -60,8 +64,14 @@ def _commands(
         if case.way == OWN:
             return [[sys.executable, *script, "--profile", str(profile)]]
         return [[*traceops, "--launcher", "lightning", "--", *script]]
+    again = ["--max-restarts", "1"] if case.way == RESTART else []
     if alone:
-        return [_torchrun(case.ranks, script)]
+        return [_torchrun(case.ranks, script, *again)]
+    if case.way == RESTART:
+        return [[*traceops, "--launcher", "none", "--", *_torchrun(case.ranks, script, *again)]]
+    if case.way == TWO_JOBS:
+        tidy = _script(case, (), work, out)
+        return [_torchrun(case.ranks, [*one, "--profile", str(profile)]) for one in (script, tidy)]
     if case.way in (SCHEDULE, WINDOW):
         own = ["--profile", str(profile), *(["--plain"] if case.way == WINDOW else [])]
         return [_torchrun(case.ranks, [*script, *own])]
@@ -69,7 +79,9 @@ def _commands(
         meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_port())]
         return [[*traceops, *meet, "--node-rank", str(n), "--nproc", "1", "--", *script] for n in range(2)]
     assert case.way == RUN
-    hang = ["--hang-timeout", "10"] if any("hang" in one.plant for one in chosen) else []
+    hang = (
+        ["--hang-timeout", "10"] if any("hang" in one.plant or "stuck" in one.plant for one in chosen) else []
+    )
     return [[*traceops, "--nproc", str(case.ranks), *hang, "--", *script]]
 
 
@@ -88,12 +100,12 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
             subprocess.Popen(
                 command,
                 cwd=folder,
-                env=environment,
+                env=dict(environment, PAIRS_PLANT="") if case.way == TWO_JOBS and number else environment,
                 stdout=told,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
             )
-            for command in commands
+            for number, command in enumerate(commands)
         ]
         for one in started:
             try:
@@ -123,9 +135,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--second", action="store_true")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    for case in CASES:
+    for case in second.CASES if given.second else truth.CASES:
         if given.names and case.name not in given.names:
             continue
         if not given.alone:
@@ -136,7 +149,7 @@ def main() -> None:
             continue
         for many in range(len(case.troubles) + 1):
             for chosen in combinations(case.troubles, many):
-                if any("hang" in one.plant or "oom" in one.plant for one in chosen):
+                if any(one.ends for one in chosen):
                     continue
                 tag = "+".join(str(case.troubles.index(one)) for one in chosen) or "none"
                 out = given.work / "alone" / case.name / tag

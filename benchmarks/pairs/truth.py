@@ -14,11 +14,16 @@ RUN, SCHEDULE, WINDOW, TWO_NODES, OWN = "run", "schedule", "window", "two nodes"
 
 @dataclass(frozen=True)
 class Trouble:
-    """options and plant: what makes it; due: what must be named."""
+    """options and plant: what makes it; due: what must be named; fatal: the run does not come to its end."""
 
     due: str
     options: tuple[str, ...] = ()
     plant: str = ""
+    fatal: bool = False
+
+    @property
+    def ends(self) -> bool:
+        return self.fatal or any(kind in self.plant for kind in ("hang", "oom", "stuck"))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What PAIRS_PLANT="kind:rank:value[:from[:to]],…" makes a rank do; a program knows nothing of it.
 
-late: sleeps behind an optimizer's step. loader: sleeps in what gives the next batch. gc: collects VALUE cycles each
-fifth step. hang: never returns. oom: is killed as the kernel's out-of-memory killer does it. Rank * means all.
+late: sleeps behind an optimizer's step; again: only after a restart of the job. loader: sleeps in what gives the next
+batch; stuck: that never comes. gc: collects VALUE cycles each fifth step. hang: never returns. oom: is killed as the
+kernel's out-of-memory killer does it. Rank * means all.
 """
 
 import gc
@@ -57,8 +58,8 @@ def read_from_far(seconds):
 def stepped(*_):
     global steps
     steps += 1
-    for kind, value in _mine("late", "gc", "hang", "oom"):
-        if kind == "late":
+    for kind, value in _mine("late", "again", "gc", "hang", "oom"):
+        if kind == "late" or (kind == "again" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
             resize_again(value)
         elif kind == "gc" and steps % 5 == 0:
             collect_cycles(int(value))
@@ -69,5 +70,5 @@ def stepped(*_):
 
 
 def before_batch():
-    for _, value in _mine("loader"):
-        read_from_far(value)
+    for kind, value in _mine("loader", "stuck"):
+        read_from_far(10**6 if kind == "stuck" else value)
