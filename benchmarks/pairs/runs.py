@@ -40,7 +40,7 @@ def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> l
     return [str(_HERE / "programs" / f"{case.program}.py"), *given]
 
 
-def _torchrun(ranks: int, script: list[str], *more: str) -> list[str]:
+def _torchrun(ranks: int, script: list[str]) -> list[str]:
     port = str(_port())
     return [
         sys.executable,
@@ -48,7 +48,6 @@ def _torchrun(ranks: int, script: list[str], *more: str) -> list[str]:
         "torch.distributed.run",
         f"--nproc-per-node={ranks}",
         f"--master-port={port}",
-        *more,
         *script,
     ]
 
@@ -64,11 +63,12 @@ def _commands(
         if case.way == OWN:
             return [[sys.executable, *script, "--profile", str(profile)]]
         return [[*traceops, "--launcher", "lightning", "--", *script]]
-    again = ["--max-restarts", "1"] if case.way == RESTART else []
     if alone:
-        return [_torchrun(case.ranks, script, *again)]
+        return [_torchrun(case.ranks, script)]
     if case.way == RESTART:
-        return [[*traceops, "--launcher", "none", "--", *_torchrun(case.ranks, script, *again)]]
+        meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_port()}"]
+        started = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", *meet, *script]
+        return [[*traceops, "--launcher", "none", "--", *started]]
     if case.way == TWO_JOBS:
         tidy = _script(case, (), work, out)
         return [_torchrun(case.ranks, [*one, "--profile", str(profile)]) for one in (script, tidy)]

@@ -105,7 +105,7 @@ CASES: tuple[Case, ...] = (
         "memory_and_slow", "breaks", 2, RUN,
         (
             Trouble("rank 1 cannot allocate (limit on its memory), behind step 12",
-                    ("--keep", "400", "--limit-gb", "1.5"), fatal=True),
+                    ("--keep", "1000", "--limit-gb", "1.5"), fatal=True),
             Trouble("rank 0's host, resize_again, 100 ms a step", plant="late:0:0.1"),
         ),
         "rank 0 as the first that died; GPU memory",

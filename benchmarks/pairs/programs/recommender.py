@@ -33,7 +33,7 @@ def main() -> None:
     dense = DDP(blocks(WIDTH * ranks, 4, 8))
     optimizer = torch.optim.SGD([*table.parameters(), *dense.parameters()], 0.01)
     data = samples(4096, 16)
-    batches = for_ever(DataLoader(data, given.batch, sampler=DistributedSampler(data)))
+    batches = for_ever(DataLoader(data, given.batch, sampler=DistributedSampler(data), drop_last=True))
     lookups = int(given.lookups.split(",")[rank])
     drawn = torch.Generator().manual_seed(rank)
     with window(given) as own:
