@@ -67,7 +67,14 @@ def _commands(
         return [_torchrun(case.ranks, script)]
     if case.way == RESTART:
         meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_port()}"]
-        started = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", *meet, *script]
+        started = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={case.ranks}",
+            *meet,
+            *script,
+        ]
         return [[*traceops, "--launcher", "none", "--", *started]]
     if case.way == TWO_JOBS:
         tidy = _script(case, (), work, out)
