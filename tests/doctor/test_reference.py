@@ -15,7 +15,6 @@ from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.reference import (
     kept_reference,
     make_reference,
-    read_reference,
     references_here,
     references_in,
     save_reference,
@@ -46,7 +45,7 @@ def test_what_is_kept_comes_back_whole(cache):
     path = save_reference(reference)
     assert path is not None and path.parent == cache  # whatever the host calls itself
     [back] = references_here()
-    assert references_in(path) == (back,) and read_reference(path) == back
+    assert references_in(path) == (back,)
     assert set(back.measured) == set(reference.measured)
     assert replace(back, measured=reference.measured, source=None) == reference
 
@@ -91,12 +90,13 @@ def test_foreign_and_damaged_files_beside_them_are_harmless(cache):
     for number, content in enumerate(damaged):
         other = cache / f"0{number}.json"
         other.write_bytes(content)
-        with pytest.raises(InputError, match=f"0{number}.json"):
-            read_reference(other)
+        if content not in (b"[1]",):  # JSON of another kind
+            with pytest.raises(InputError, match=f"0{number}.json"):
+                references_in(other)
     (cache / "folder.json").mkdir()
     assert [kept.source for kept in references_here()] == [str(path)]
     with pytest.raises(InputError, match=r"nowhere\.json cannot be read"):
-        read_reference(cache / "nowhere.json")
+        references_in(cache / "nowhere.json")
 
 
 def test_a_doctor_json_hands_on_its_references_and_other_json_none(tmp_path):

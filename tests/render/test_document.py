@@ -32,7 +32,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.writers.html import write_html
-from traceops.render.writers.markdown import Part, folded, size, write_markdown
+from traceops.render.writers.markdown import Part, folded, size
 from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
@@ -129,15 +129,8 @@ def test_a_log_gets_lines_broken_at_words_and_what_is_copied_whole():
     assert lines[5:] == ["export PATH=" + "x" * 90 + " a–b", "a-b", "1-2"]
 
 
-def test_markdown_escapes_and_keeps_to_its_bytes():
-    lines = write_markdown(BLOCKS, limit=100_000)
-    said = "\n".join(lines)
-    for words in ("One **two**", "soft words", "### Inside", "- first", "1. 1st", "**error** TO-X001"):
-        assert words in said, words
-    assert "<script>" not in said.replace("`<script>", "") and " @someone" not in said.replace("`", "")
-    for limit in (0, 40, 200, 1000):
-        assert size(write_markdown(BLOCKS, limit=limit)) <= limit
-    rows = tuple(write_markdown(BLOCKS, limit=1 << 30))
+def test_markdown_keeps_to_its_bytes():
+    rows = tuple(f"- row {number} with <b>words</b>" for number in range(40))
     part = Part("A part", (), rows, len(rows), more="report.json")
     short = folded(part, 300)
     assert size(short) <= 300 and short[-1] == "</details>" and "more in report.json." in "\n".join(short)

@@ -102,7 +102,7 @@ def test_work_shared_evenly_is_of_the_same_steps_as_the_step_beside_it():
     run = replace(
         run,
         what_if=run.what_if.with_more([shared]),
-        work={2: WorkCompared("more_work", extra_ms=1.0, alone_ms=0.0, work=2.0, speed=None)},
+        work={2: WorkCompared("more_work", alone_ms=0.0, work=2.0, speed=None)},
     )
     [late] = judge_stragglers(run, 1.0)[1].findings
     step, least, most = (f"{part * took.mean() / 1e6:.2f}" for part in (1.0, 0.9, 0.95))

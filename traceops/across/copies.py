@@ -34,7 +34,7 @@ class ExposedCopies:
     """One rank's copies of one purpose, ms a step in the mean of the typical ones; kinds: of these, most exposed first.
 
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
-    kernels where that is possible. at_link_ms: what they take then. blocked_ms: the host's time in them. host_ms: what
+    kernels where that is possible. blocked_ms: the host's time in them. host_ms: what
     the host does of its own a step, None where that is not known. sync_ms: idle behind copies for which it waits.
     """
 
@@ -43,7 +43,6 @@ class ExposedCopies:
     kinds: tuple[CopyKind, ...]
     exposed_ms: float
     device_ms: float
-    at_link_ms: float
     blocked_ms: float
     saved_ms: float
     memory_ms: float
@@ -116,7 +115,6 @@ def _of_rank(
         kinds=kinds,
         exposed_ms=exposed,
         device_ms=device,
-        at_link_ms=at_link,
         blocked_ms=blocked,
         saved_ms=exposed - left,
         memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),

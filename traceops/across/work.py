@@ -26,14 +26,13 @@ _FEW = 0.25  # of the peers' time: what is launched more often is a part of the 
 class WorkCompared:
     """A rank's computation beside its median peer's, a step.
 
-    `kind` is why it computes longer, UNSET where the traces do not tell. `extra_ms` is what it computes longer in
-    all, `alone_ms` in kernels that no peer runs. `work` is how much more it has to do: the largest of the ratios of
+    `kind` is why it computes longer, UNSET where the traces do not tell. `alone_ms` is what it
+    computes longer in kernels that no peer runs. `work` is how much more it has to do: the largest of the ratios of
     blocks, launches and elements that speak for it; 1 where none does. `speed` is its time for launches that are the
     same on its peers over theirs, None where there are none.
     """
 
     kind: ComputesLonger | UnsetType
-    extra_ms: float
     alone_ms: float
     work: float
     speed: float | None
@@ -46,7 +45,7 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     work they have; the others and the bytes do. Time is called slower where nothing speaks for more work.
     """
     if not peers:
-        return WorkCompared(UNSET, 0.0, 0.0, 1.0, None)
+        return WorkCompared(UNSET, 0.0, 1.0, None)
     peer = sorted(peers, key=lambda other: (_compute_ms(other), other.rank))[len(peers) // 2]
     mine, theirs = _kernels(own), _kernels(peer)
     steps, peer_steps = max(len(own.step_numbers), 1), max(len(peer.step_numbers), 1)
@@ -60,10 +59,8 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     work = max(blocks, _bytes_ratio(own, peer), 1.0)
     repeated, of_peer = _repeated_ms(mine, theirs, steps, peer_steps)
     if extra > 0 and repeated >= _MOST_EXTRA * extra and of_peer <= _FEW * _compute_ms(peer):
-        return WorkCompared("more_calls", extra, alone, work, speed)
-    return WorkCompared(
-        _kind(extra, alone, missing, work, speed, _compute_ms(peer)), extra, alone, work, speed
-    )
+        return WorkCompared("more_calls", alone, work, speed)
+    return WorkCompared(_kind(extra, alone, missing, work, speed, _compute_ms(peer)), alone, work, speed)
 
 
 def _repeated_ms(

@@ -23,13 +23,13 @@ class Locked(InputError):
 
 
 @contextmanager
-def locked_folder(folder: Path, *, wait_s: float = 10.0, name: str = LOCK) -> Iterator[None]:
+def locked_folder(folder: Path, *, wait_s: float = 10.0) -> Iterator[None]:
     """Hold the folder, which must be there, in this process alone.
 
     Waits at most `wait_s` for another process, then raises Locked, which names the folder and that process. Where
     the disk knows no locks, nothing is locked. Raises OSError where the folder cannot be written to.
     """
-    path = folder / name
+    path = folder / LOCK
     until = time.monotonic() + wait_s
     while (descriptor := _taken(path)) is None:
         if time.monotonic() >= until:

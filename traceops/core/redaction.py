@@ -58,16 +58,6 @@ _QUOTED = re.compile(r"(?:(?!\\{0,8}[\"'])[^\n])*")
 _BARE = re.compile(r"\[\w{1,30}\]|[^\s,;&\"'}\])<>]*")
 _TO_THE_END = re.compile(r"[^\"'\n\r]*")
 _JUDGED = 1000  # characters of a value: one that is longer is no word
-_OPTION = re.compile(r"((?:^|\s)(?:-u|--user)[ =][\"']?)([^\s:\"']+:[^\s\"']+)")
-
-# A name and what follows it; the name begins where no other does, so that long words cost no more than short ones.
-_ASSIGNED = re.compile(
-    r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>[A-Za-z_][\w.-]*)
-    (?P<sign>\\*["']?\]?\s{0,8}(?:=>|[:=])\s{0,8}|\s{1,8})
-    (?P<open>\\*["'])?
-    (?P<value>(?(open)(?:(?!\\*["'])[^\n])*|(?:\[\w{1,30}\]|[^\s,;&"'}\])<>]+)))""",
-    re.VERBOSE,
-)
 _OPTION = re.compile(r"(?P<start>-{0,2}(?P<name>[A-Za-z_+~][\w.+-]*)=)(?P<value>.*)", re.DOTALL)
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)\s+", re.IGNORECASE)
 _HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})

@@ -44,9 +44,9 @@ class Connection:
     detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
     ``AWS Libfabric``, …). channels: different channel numbers. device: the network device's number, of NET; where the
     channels go over several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender
-    says, or the receiver where only its lines are there. quote: of the first line. receive_devices and receive_gdr: as
-    the receiver says. A COLLNET connection goes to the network: its destination is its source. proxy: the rank whose
-    process sends, of NET, where that is another one (PXN: the GPU near the NIC, over NVLink).
+    says, or the receiver where only its lines are there. quote: of the first line. A COLLNET connection goes to the
+    network: its destination is its source. proxy: the rank whose process sends, of NET, where that is another one (PXN:
+    the GPU near the NIC, over NVLink).
     """
 
     source: int
@@ -57,8 +57,6 @@ class Connection:
     quote: Quote
     device: int | None = None
     gdr: bool = False
-    receive_devices: tuple[int, ...] = ()
-    receive_gdr: bool | None = None
     proxy: int | None = None
 
 

@@ -77,11 +77,6 @@ def save_reference(reference: Reference) -> Path | None:
     return path
 
 
-def read_reference(path: str | Path) -> Reference:
-    """A reference that `save_reference` wrote. Raises InputError, which names the file, for anything else."""
-    return _kept(_content(Path(path)), path)
-
-
 def _kept(found: Any, path: str | Path) -> Reference:
     if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
         raise FileError(path, "is no reference as traceops doctor writes it")

@@ -228,7 +228,6 @@ class RankProcess:
     state: str | None = None
     step: int | None = None
     phase: str | None = None
-    heartbeat_age_s: float | None = None
     exit_code: int | None = None
     error: str | None = None
 

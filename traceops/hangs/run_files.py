@@ -81,7 +81,6 @@ def _read_stall(document: dict[str, Any], found: Found) -> bool:
             known = found.processes.get(rank, RankProcess(rank))
             kinds = {"pid": int, "state": str, "step": int, "phase": str, "exit_code": int}
             told = {key: _typed(row.get(key), its) for key, its in kinds.items()}
-            told["heartbeat_age_s"] = _number(row.get("heartbeat_age_s"))
             told = {key: value for key, value in told.items() if value is not None}
             found.processes[rank] = replace(known, **{"host": known.host or host, "exit_code": None, **told})
     return True

@@ -128,19 +128,14 @@ def connections_of(members: list[Member]) -> tuple[Connection, ...]:
             else:
                 kept[key] = Seen(seen.channels, seen.path, seen.line, seen.raw)
     senders = {(link.source, link.destination) for link in sent}
-    rows = [
-        _connection(link, seen, received.get((link.source, link.destination))) for link, seen in sent.items()
-    ]
+    rows = [_connection(link, seen) for link, seen in sent.items()]
     for ends, links in received.items():
         if ends not in senders:
-            rows.extend(_connection(link, seen, {link: seen}) for link, seen in links.items())
+            rows.extend(_connection(link, seen) for link, seen in links.items())
     return tuple(sorted(rows, key=lambda row: (row.source, row.destination)))
 
 
-def _connection(link: Link, seen: Seen, received: dict[Link, Seen] | None) -> Connection:
-    there = received or {}
-    devices = sorted({other.device for other in there if other.device is not None})
-    gdr = [other.gdr for other in there if other.transport in ("NET", "COLLNET")]
+def _connection(link: Link, seen: Seen) -> Connection:
     return Connection(
         source=link.source,
         destination=link.destination,
@@ -150,8 +145,6 @@ def _connection(link: Link, seen: Seen, received: dict[Link, Seen] | None) -> Co
         quote=Quote(seen.path, seen.line, quoted(seen.raw)),
         device=link.device,
         gdr=link.gdr,
-        receive_devices=tuple(devices),
-        receive_gdr=all(gdr) if gdr else None,
         proxy=link.proxy if not link.is_receive else None,
     )
 

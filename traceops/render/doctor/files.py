@@ -11,9 +11,7 @@ from traceops.render import write_files
 from traceops.report.write import json_text
 
 
-def write_doctor(
-    checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none"
-) -> list[Path]:
+def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
     """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
 
     Files of an earlier checkup in the folder that this one does not have are removed, others are left.
@@ -25,7 +23,7 @@ def write_doctor(
     if "html" in formats:
         from traceops.render.doctor.html import render_doctor_html
 
-        contents["doctor.html"] = render_doctor_html(checkup, plotlyjs=plotlyjs)
+        contents["doctor.html"] = render_doctor_html(checkup)
     if "json" in formats:
         contents["doctor.json"] = json_text(document_of(checkup))
     if "csv" in formats:

@@ -31,7 +31,6 @@ MOST_COLLECTIVES = 40
 MOST_CALLS = 40
 MOST_HTA_ROWS = 200
 _HTA_UNITS = {"idle_time": "µs", "sum": "µs", "percentage": "%"}  # where the name does not say it
-_CALLS_FILE = "blocking_calls.csv"
 
 
 def kernels_table(report: Report) -> Table:

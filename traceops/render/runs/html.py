@@ -25,12 +25,12 @@ from traceops.render.writers.html import write_html
 from traceops.runs.model import RunRow
 
 
-def render_runs_html(rows: Sequence[RunRow], title: str, *, linked: bool = True) -> bytes:
-    """The page in UTF-8. `linked`: names lead to the reports' pages, which were written too."""
-    return write_html(describe(rows, title, linked=linked))
+def render_runs_html(rows: Sequence[RunRow], title: str) -> bytes:
+    """The page in UTF-8."""
+    return write_html(describe(rows, title))
 
 
-def describe(rows: Sequence[RunRow], title: str, *, linked: bool = True) -> Document:
+def describe(rows: Sequence[RunRow], title: str) -> Document:
     """Several runs as a document."""
     return Document(
         title=f"{len(rows)} runs",
@@ -38,7 +38,7 @@ def describe(rows: Sequence[RunRow], title: str, *, linked: bool = True) -> Docu
         command="traceops analyze",
         verdict=runs_verdict(rows),
         intro=(),
-        sections=tuple(sections(rows, linked=linked)),
+        sections=tuple(sections(rows, linked=True)),
         footer="the same is in runs.json and runs.csv beside this page",
     )
 
