@@ -19,7 +19,8 @@ from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
-from traceops.rules.overlap_basis import basis_of
+from traceops.rules.overlap_basis import Basis, basis_of
+from traceops.rules.overlap_calls import calls_of, of_one_size
 from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, step_left
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
@@ -48,7 +49,10 @@ SMALL_COLLECTIVES = Rule(
     fires=(
         "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
         "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
-        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Gains below 3 %, the step "
+        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Fewer of them, or larger "
+        "ones, count where the run's own calls show it: by sizes and times, at least half of the time of those that "
+        "reduce gradients is what each takes whatever its size, and half as many as large as the largest one would "
+        "carry the same bytes. Then the bounds are held to what these are sure to save. Gains below 3 %, the step "
         "without the profiler, and waiting for cores, count as in TO-O001."
     ),
     advice=(
@@ -146,7 +150,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Ver
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
     message = (
         f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
-        f"hides; waiting for late ranks is not counted.{basis.note}{_of_unknown_size(run)}"
+        f"hides; waiting for late ranks is not counted.{basis.note}{_of_unknown_size(run) or of_one_size(run)}"
     )
     by_role = transfer_by_role(run)
     if by_role:
@@ -201,7 +205,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdi
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
     if not members:
-        return SMALL_COLLECTIVES.clear(
+        return _judge_calls(run, basis_of(run, undisturbed)) or SMALL_COLLECTIVES.clear(
             f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
         )
     rank = max(members, key=lambda r: sum(members[r]))
@@ -218,7 +222,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdi
     if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
-        return SMALL_COLLECTIVES.clear(
+        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
             f"{count:.0f} small collectives {words.per} cost {share:.1f} % of it "
             f"(bounds {_MANY} and {_SMALL_BOUNDS[0]:g} %)",
         )
@@ -243,6 +247,36 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdi
             message,
             evidence,
             ranks=sorted(members),
+            impact_ms=stored(gain.ms),
+        ),
+    )
+
+
+def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
+    """TO-O002 of few or larger calls: only where the run's own show that calls cost more than their bytes."""
+    calls = None if basis is None else calls_of(run, basis.exposed_ms)
+    if calls is None or basis is None or calls.saved_ms <= 0 or basis.step_ms <= 0:
+        return None
+    share = 100.0 * calls.saved_ms / basis.step_ms
+    severity = severity_of(share, *_SMALL_BOUNDS)
+    if severity is None:
+        return None
+    gain = gain_of(run, calls.saved_ms, in_time=basis.in_time)
+    if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
+        severity = "info"
+    words = run.step_words
+    return SMALL_COLLECTIVES.verdict(
+        SMALL_COLLECTIVES.finding(
+            severity,
+            "high",
+            calls.said(words) + basis.note,
+            [
+                *calls.evidence(words),
+                Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
+                *gain_evidence(gain, words),
+                *basis.evidence(words),
+            ],
+            ranks=sorted(times.summary.rank for times in run.ranks),
             impact_ms=stored(gain.ms),
         ),
     )

@@ -1,0 +1,69 @@
+"""Gradients in calls of some MB: whether calls or bytes set their time, by the run's own calls."""
+
+from dataclasses import replace
+
+import pytest
+from generated_run import Collective, Size, ddp, simulate
+from measured_runs import across, program, true_step
+
+from traceops.across.call_times import call_times
+from traceops.rules.overlap import judge_exposed, judge_small
+
+SOCKETS = Size(elements=1 << 18, latency_us=4400.0, bandwidth_gbs=20.0, kernel_us=200.0)  # 1 MB a layer
+
+
+def sized(made, sizes):
+    """The program whose buckets have so many layers' elements, in turn."""
+
+    def as_large(op):
+        if not isinstance(op, Collective) or not op.label.startswith("bucket"):
+            return op
+        return replace(op, elements=(1 << 18) * sizes[int(op.label.removeprefix("bucket."))])
+
+    return replace(made, steps=tuple(tuple(map(as_large, step)) for step in made.steps))
+
+
+def buckets(sizes, size=SOCKETS):
+    return sized(program(ddp, size, layers=15, buckets=len(sizes)), sizes)
+
+
+MIXED = [1] * 13 + [8] * 2
+
+
+def test_calls_that_take_as_long_whatever_their_size_are_told_with_what_fewer_would_take():
+    """On an H200 over sockets 13 calls of 1 MB and two of 8.4 took 4.4 ms each: 13 were too few to be 'many small'."""
+    run = simulate(buckets(MIXED), 2)
+    [found] = judge_small(across(run)).findings
+    assert found.severity in ("warning", "error")
+    assert found.message.startswith("15 calls of allreduce a step reduce 30.4 MB")
+    assert "the number of calls sets the time, not their bytes" in found.message
+    assert "In 4 calls of 8.4 MB (bucket_cap_mb) they would take" in found.message
+    gained = (true_step(run) - true_step(simulate(buckets([8, 8, 8, 5]), 2))) / 1e6
+    assert found.impact_ms <= 1.02 * gained
+    assert found.impact_ms >= 0.6 * gained
+
+
+def test_where_bytes_set_the_time_no_number_of_calls_is_blamed():
+    slow = replace(SOCKETS, latency_us=20.0, bandwidth_gbs=0.5)
+    measured = across(simulate(buckets(MIXED, slow), 2))
+    assert judge_small(measured).findings == ()
+    times = call_times(measured)
+    assert times.fixed_share < 0.1
+    assert times.ms_per_byte * 1e6 == pytest.approx(2.0, rel=0.1)  # 1 MB at 0.5 GB/s
+    [exposed] = judge_exposed(measured).findings
+    assert "do not tell" not in exposed.message
+
+
+def test_calls_of_one_size_tell_neither():
+    measured = across(simulate(buckets([1] * 15), 2))
+    assert judge_small(measured).findings == ()
+    assert call_times(measured).fixed_ms is None
+    [exposed] = judge_exposed(measured).findings
+    assert "Gradients come in 15 calls of 1.0 MB" in exposed.message
+    assert "do not tell whether the number of calls or the link sets their time" in exposed.message
+
+
+def test_a_few_large_calls_behind_a_small_one_are_no_trouble():
+    """DDP's first bucket is of 1 MB, the others of 25: nothing to merge."""
+    measured = across(simulate(buckets([1, 8, 8, 8, 8]), 2))
+    assert judge_small(measured).findings == ()

@@ -1,0 +1,100 @@
+"""How long a run's own calls take by their size: whether each call costs, or its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.gradients import of_gradients
+from traceops.across.links import collective_bytes
+
+_SPAN = 4.0  # the largest calls over the smallest: from here on sizes tell what a byte takes
+_LEAST_COUNT = 3  # calls of at most half the largest one's size, and larger ones
+_FITS = 0.2  # of a call's time: what the median call is off
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """The calls of one operation that reduce gradients in one group; calls, size and ms are a step.
+
+    fixed_ms: what a call takes whatever its size, and ms_per_byte what comes on top; None where sizes or times do not
+    tell the two apart.
+    """
+
+    op: str
+    calls: float
+    size: float
+    ms: float
+    least_bytes: int
+    most_bytes: int
+    fixed_ms: float | None
+    ms_per_byte: float | None
+
+    @property
+    def fewest(self) -> int:
+        """Calls that would carry the same bytes if each were as large as the largest one that was seen."""
+        return max(math.ceil(self.size / self.most_bytes - 0.01), 1)
+
+    @property
+    def in_fewest_ms(self) -> float | None:
+        """What they would take, by this run's own calls: nothing is said of larger ones."""
+        if self.fixed_ms is None or self.ms_per_byte is None:
+            return None
+        return min(self.fixed_ms * self.fewest + self.ms_per_byte * self.size, self.ms)
+
+    @property
+    def fixed_share(self) -> float | None:
+        """The part of their time that each call takes whatever its size, 0 to 1."""
+        return None if self.fixed_ms is None else min(self.fixed_ms * self.calls / self.ms, 1.0)
+
+
+def call_times(run: CrossRank) -> CallTimes | None:
+    """Of the operation and group that transfer gradients for longest; None without a call whose size is known."""
+    found: dict[tuple[tuple[int, ...], str], list[tuple[int, int]]] = defaultdict(list)
+    gradients = {
+        times.summary.rank: of_gradients(
+            times.summary.comm, run.roles.of_event[times.summary.rank] if run.roles.several else ()
+        )
+        for times in run.ranks
+    }
+    for collective in run.matching.collectives:
+        size = collective_bytes(collective)
+        rank, position = collective.members[0]
+        if size and collective.transfer_ns > 0 and rank in gradients and gradients[rank][position]:
+            found[collective.group, collective.op].append((size, collective.transfer_ns))
+    if not found:
+        return None
+    (group, op), calls = max(found.items(), key=lambda entry: sum(ns for _, ns in entry[1]))
+    steps = max((len(t.duration) for t in run.ranks if t.summary.rank == group[0]), default=1)
+    size, ms = np.array(calls, dtype=np.float64).T
+    ms /= 1e6
+    fixed, slope = _fit(size, ms) or (None, None)
+    return CallTimes(
+        op,
+        len(calls) / steps,
+        float(size.sum()) / steps,
+        float(ms.sum()) / steps,
+        int(size.min()),
+        int(size.max()),
+        fixed,
+        slope,
+    )
+
+
+def _fit(size: NDArray[np.float64], ms: NDArray[np.float64]) -> tuple[float, float] | None:
+    """ms of a call of no bytes, and of each byte: the line with the least squares, neither below 0."""
+    small = int((2 * size <= size.max()).sum())
+    if size.max() < _SPAN * size.min() or min(small, len(size) - small) < _LEAST_COUNT:
+        return None
+    slope, fixed = (float(value) for value in np.polyfit(size, ms, 1))
+    if slope < 0:
+        slope, fixed = 0.0, float(np.median(ms))
+    elif fixed < 0:
+        slope, fixed = float((size * ms).sum() / (size * size).sum()), 0.0
+    off = float(np.median(np.abs(fixed + slope * size - ms) / ms))
+    return (fixed, slope) if off <= _FITS else None
