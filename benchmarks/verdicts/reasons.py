@@ -16,6 +16,10 @@ REASONS: dict[Kind, str] = {
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
         "the other run's traces out (tried on two H200)"
     ),
+    Kind("TO-I004", "both"): (
+        "the order of a step's copies, where a trace does not say how large they are; it takes such a trace in which "
+        "fewer than four copies leave and come again: those at hand that have copies say their bytes"
+    ),
     Kind("TO-S003", "slower"): (
         "what TO-S001 calls `slower`, of a group; it takes four ranks or more of eight on GPUs whose clock or power "
         "limit is lower"

@@ -117,6 +117,25 @@ def test_what_goes_out_and_comes_back_is_offloaded():
     assert {kind.purpose for kind in in_and_out.kinds} == {"input", "output"}
 
 
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        ([H2D, D2H], {"input", "output"}),
+        ([D2H, H2D], {"both"}),
+        ([H2D, D2H, H2D], {"input", "both"}),
+        ([H2D, *[D2H] * 4, *[H2D] * 4], {"input", "offload"}),
+        ([D2H, H2D, D2H], {"both", "output"}),
+    ],
+)
+def test_without_sizes_the_order_of_a_step_tells_or_nothing_does(ways, expected):
+    """A tensor that leaves before one comes: results and then data, or offload, and neither is claimed."""
+    rows = [
+        copy(way, 20_000 + 50_000 * n, 30_000, 10_000 + 50_000 * n, waits=500) for n, way in enumerate(ways)
+    ]
+    found = measured(step(1, 0, 1_000_000), *rows, kernel(900_000, 20_000, launched=800_000))
+    assert {kind.purpose for kind in found.kinds} == expected
+
+
 def test_several_tensors_that_go_both_ways_are_offloaded_whichever_comes_first():
     rows = []
     for number in range(4):

@@ -18,9 +18,10 @@ from traceops.traces.model import Events
 
 # input: to the device and not back, as batches and other data. output: to the host and not back, as predictions and
 # checkpoints. offload: what goes out and comes back, as weights, gradients and activations that are kept on the host.
-# values: small, to the host, as .item() reads them. exchange: around a collective that the host runs.
-CopyPurpose = Literal["input", "output", "offload", "values", "exchange"]
-_INPUT, _OUTPUT, _OFFLOAD, _VALUES, _EXCHANGE = range(5)
+# both: out and in again, of sizes that are not recorded: offload, or results and then data. values: small, to the
+# host, as .item() reads them. exchange: around a collective that the host runs.
+CopyPurpose = Literal["input", "output", "offload", "both", "values", "exchange"]
+_INPUT, _OUTPUT, _OFFLOAD, _BOTH, _VALUES, _EXCHANGE = range(6)
 
 SMALL_BYTES = 1 << 16  # to the host: the reader waits for the kernels before, hardly for the copy
 _SMALL_NS = 20_000  # where no size is known
@@ -37,6 +38,9 @@ def find_purposes(
     found = np.where(to_device, _INPUT, _OUTPUT)
     small = ~to_device & np.where(size >= 0, size < SMALL_BYTES, took < _SMALL_NS)
     found[_kept_on_host(activity, steps, which, to_device, size) & ~small] = _OFFLOAD
+    unsized = (size < 0) & (took >= _SMALL_NS)
+    goes, each_way = _out_and_back(activity, steps, which[unsized], to_device[unsized])
+    found[np.flatnonzero(unsized)[goes]] = _OFFLOAD if each_way >= _SEVERAL else _BOTH
     found[_launched_in(events, activity, which, _rows_of_offload(events, activity)) & ~small] = _OFFLOAD
     found[small] = _VALUES
     found[_of_exchanges(events, activity, which)] = _EXCHANGE
@@ -98,6 +102,32 @@ def _kept_on_host(
         if a_step >= _SEVERAL or _leaves_first(activity, steps, which[own], to_device[own]):
             kept[own] = True
     return kept
+
+
+def _out_and_back(
+    activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], float]:
+    """Copies without sizes that leave in a step and those that come behind them, if most steps have both.
+
+    What comes first in a step is its input, and what leaves last its results. With it how many go each way in the
+    median step.
+    """
+    kept = np.zeros(len(which), dtype=bool)
+    step = steps.of_activity[which]
+    each_way = []
+    numbers = np.unique(step)
+    for number in numbers.tolist():
+        own = np.flatnonzero(step == number)
+        own = own[np.argsort(activity.launched[which[own]], kind="stable")]
+        out, back = np.flatnonzero(~to_device[own]), np.flatnonzero(to_device[own])
+        if not len(out) or not len(back) or back[-1] < out[0]:
+            continue
+        part = own[out[0] : back[-1] + 1]
+        kept[part] = True
+        each_way.append(min(int(to_device[part].sum()), int((~to_device[part]).sum())))
+    if 2 * len(each_way) <= len(numbers):
+        kept[:] = False
+    return kept, float(np.median(each_way)) if each_way else 0.0
 
 
 def _leaves_first(activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]) -> bool:

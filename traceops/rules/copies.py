@@ -17,12 +17,12 @@ EXPOSED_COPIES = Rule(
     title="Copies between host and device are exposed",
     fires=(
         "Time in which a device runs copies from or to its host and no kernel, on the worst rank, by what they are for "
-        "(data to the device, results to the host, tensors that are kept on the host): info from 5 % of the step, "
-        "warning from 10 %, error from 20 %. What goes both ways, or is copied inside autograd's functions, is "
-        "offloaded: at most a warning, and info where its memory is pinned. Of a copy for which the host does not wait "
-        "counts what comes after the next kernel's launch. Copies to the host below 64 KiB are left to TO-I003, those "
-        "around gloo's collectives to TO-C003. Judged against a step without the profiler where one was timed. Ranks "
-        "with less than half of the worst one's share are not named."
+        "(data to the device, results to the host, tensors that are kept on the host; both ways, where no size "
+        "tells): info from 5 % of the step, warning from 10 %, error from 20 %. What goes both ways, or is copied "
+        "inside autograd's functions, is offloaded: at most a warning, and info where its memory is pinned. Of a copy "
+        "for which the host does not wait counts what comes after the next kernel's launch. Copies to the host below "
+        "64 KiB are left to TO-I003, those around gloo's collectives to TO-C003. Judged against a step without the "
+        "profiler where one was timed. Ranks with less than half of the worst one's share are not named."
     ),
     advice=(
         "Copy from pinned memory (DataLoader's pin_memory=True, or tensor.pin_memory()) with non_blocking=True, and "
@@ -47,6 +47,12 @@ EXPOSED_COPIES = Rule(
             "CPUOffloadPolicy or DeepSpeed's offload), offload less, or keep them on the device and shard or recompute "
             "in its place.",
         ),
+        (
+            "both",
+            "See in the page's table of copies where they are launched. Of tensors that are kept on the host: pinned "
+            "memory (save_on_cpu(pin_memory=True), CPUOffloadPolicy's pin_memory), or less of them. Of data and "
+            "results: pinned memory with non_blocking=True, on a stream of its own.",
+        ),
     ),
     loses=(
         "runs nothing but copies from or to its host for",
@@ -58,7 +64,7 @@ RULES = (EXPOSED_COPIES,)
 
 _BOUNDS = (5.0, 10.0, 20.0)
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
-_MOST: dict[Purpose, Severity] = {"offload": "warning"}
+_MOST: dict[Purpose, Severity] = {"offload": "warning", "both": "warning"}
 _CAPTURED = (
     "a CUDA graph is captured here: what is launched into it does not run, so an exposed copy says nothing"
 )
@@ -109,7 +115,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     if severity is None:
         return None
     cause = _cause(worst.copies)
-    if purpose == "offload" and severity != "info":
+    if purpose in _MOST and severity != "info":
         severity = "info" if worst.copies.kinds[0].memory == "pinned" else _MOST[purpose]
     hit = [part for part in own if part.pct >= max(_BOUNDS[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]

@@ -57,9 +57,12 @@ def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, 
     """What runs alone, for how long, what it is, and what would be left of it."""
     copies, first = worst.copies, worst.copies.kinds[0]
     up_to = "" if len(ranks) == 1 else "up to "
-    way = {"input": "to the device", "output": "to the host", "offload": "from and to the host"}[
-        copies.purpose
-    ]
+    way = {
+        "input": "to the device",
+        "output": "to the host",
+        "offload": "from and to the host",
+        "both": "from and to the host",
+    }[copies.purpose]
     said = (
         f"On {who_of(ranks, count)} nothing runs but copies {way}: {up_to}{worst.ms:.2f} ms of {words.each} "
         f"({worst.pct:.0f} %). {_kind(first, copies, words)}"
@@ -70,10 +73,15 @@ def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, 
         said += f" Others take {others:.2f} ms."
     if copies.purpose == "offload":
         said += " What goes to the host comes back: it is offloaded."
+    elif copies.purpose == "both":
+        said += (
+            " The traces do not say how large they are: so not whether what goes to the host comes back (offload), or "
+            "these are results and data."
+        )
     elif copies.sync_ms >= 0.01 * worst.step_ms:
         said += f" The device is idle for {copies.sync_ms:.2f} ms more because the host waits for them."
     left = max(worst.ms - saved, 0.0)
-    if saved < 0.9 * worst.ms and copies.purpose != "offload":
+    if saved < 0.9 * worst.ms and copies.purpose not in ("offload", "both"):
         said += f" Beside the kernels {ms_text(left)} ms of {words.the} stay: {_why(copies)}."
     return said
 

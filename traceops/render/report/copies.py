@@ -13,6 +13,7 @@ _PURPOSES = {
     "input": "data",
     "output": "results",
     "offload": "offload",
+    "both": "both ways, no sizes",
     "values": "small values",
     "exchange": "around gloo's collectives",
 }
