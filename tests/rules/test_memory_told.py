@@ -125,6 +125,13 @@ def test_reserved_and_unused():
     assert judged(use(peak=10 * GIB, reserved=13 * GIB))["TO-M004"] == "clear", "as FSDP's streams cost"
 
 
+def test_calls_for_memory_weigh_what_they_take_and_not_how_many_they_are():
+    """1.3 calls a step were a warning at 5.4 of 153 ms."""
+    assert judged(use(mallocs=1.3, calls=1.3, allocating_ms=3.5))["TO-M005"].severity == "info"
+    assert judged(use(mallocs=0.6, calls=0.6, allocating_ms=5.5))["TO-M005"].severity == "warning"
+    assert judged(use(mallocs=1.3))["TO-M005"].severity == "warning", "the recorded steps do not show them"
+
+
 def test_the_driver_is_asked():
     told = judged(use(mallocs=3.0, retries=0, calls=3.0, allocating_ms=12.0))["TO-M005"]
     assert (told.severity, told.cause, told.impact_ms) == ("warning", None, 12.0)

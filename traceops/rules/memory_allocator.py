@@ -40,8 +40,9 @@ ASKS_DRIVER = Rule(
     title="Memory is asked of the driver in the middle of training",
     fires=(
         "In the later two thirds of an observed run, a rank's allocator had to empty its cache and retry, or "
-        "called cudaMalloc in every second step: info. Warning from once a step, with 5 % of the step, or where "
-        "memory ran out. In a run that was not observed: info where such calls take 10 % of the recorded steps."
+        "called cudaMalloc in every second step: info. Warning where such calls take 5 % of the recorded steps (from "
+        "once a step where these do not show what they take), or where memory ran out. In a run that was not "
+        "observed: info where they take 10 % of the recorded steps."
     ),
     advice=(
         "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep "
@@ -175,7 +176,8 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         )
     if costs:
         evidence.append(Evidence("time of such calls", stored(costs), words.unit("ms"), rank=most.rank))
-    much = observed and (retries >= _RETRIES or rate >= 1 or (step_ms > 0 and costs >= _OF_STEP * step_ms))
+    known = costs > 0 and step_ms > 0  # what they take decides, not how many they are
+    much = observed and (retries >= _RETRIES or (costs >= _OF_STEP * step_ms if known else rate >= 1))
     return ASKS_DRIVER.finding(
         "warning" if much else "info",
         "high",
