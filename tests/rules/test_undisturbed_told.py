@@ -277,3 +277,24 @@ def test_a_rank_without_a_light_window_leaves_waiting_unknown_and_is_named(tmp_p
     assert "the undisturbed step is of 3 of 4 ranks: rank 2 left no light window" in notes
     assert "hardly wait" not in text_of(report)
     assert "does not tell waiting from transfer in 5.50 ms of it" in text_of(report)
+
+
+def test_a_step_without_the_profiler_is_one_number_and_others_are_labelled(tmp_path):
+    """An LSTM's step took 66.6 ms (67.4 by itself), and 60.1 'without recording': the longer fifth was left out.
+
+    A UNet's three numbers, 28.5, 27.3 and 26.7 ms, were all called so.
+    """
+    run = made(tmp_path, unprofiled_step_ms=19.0)
+    for rank in range(4):
+        write_rank(run, rank, [usual(26.0 if n % 5 == 4 else 20.0) for n in range(200)])
+    report = analyze(run)
+    typical = report.whole_run.typical_ms
+    assert typical == pytest.approx(21.2, abs=0.05)
+    assert report.summary.plain_ms == pytest.approx(typical, abs=0.001)
+    text = text_of(report)
+    assert "20.5 ms without recording (as in the light window; the run's typical one takes 21.2)" in text
+    [found] = [one for one in report.findings if one.rule == "TO-V005"]
+    assert (
+        "and 19.00 ms without (median of the steps timed beside the window; a step of the run takes 21.2)"
+        in found.message
+    )

@@ -99,7 +99,7 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start
     if not len(recorded):
-        return PlainStep.even(_usual_ms(run, run.like))
+        return PlainStep.even(run.typical_ms)
     number = np.arange(len(step))
     before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
     alone = before | behind
@@ -107,7 +107,9 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
         alone |= run.like & (run.numbers >= alone_from)
     if alone.sum() < _ENOUGH:
         return None
-    whole = _usual_ms(run, alone)
+    whole = float(
+        step[alone].mean()
+    )  # as typical_ms: so many steps need no trimming, which makes uneven ones short
     if run.by_turns or min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
     early, late = _usual_ms(run, before), _usual_ms(run, behind)
@@ -120,5 +122,6 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
 
 
 def _usual_ms(run: WholeRun, steps: Mask) -> float:
+    """Of the few steps on one side of the windows."""
     took = run.step_ms[steps]
-    return float(took.mean() if run.by_turns else took[usual_steps(took)].mean())
+    return float(took[usual_steps(took)].mean())

@@ -7,7 +7,7 @@ from traceops.across.profiler_cost import ProfilerCost
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import stored
+from traceops.core.units import ms_text, stored
 from traceops.measure.profiler_cost import (
     SLOWED,
     first_steps_profiled,
@@ -32,6 +32,7 @@ PROFILER_COST = Rule(
     ),
 )
 _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
+_APART = 0.01  # of the step: what differs less is one number
 
 
 def judge_profiler(inputs: Inputs) -> Verdict:
@@ -72,8 +73,8 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     if severity is None:
         return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
     told = (
-        f"The median step took {profiled:.2f} ms with the profiler and {before:.2f} ms without, {ratio:.2f} times "
-        "as long: host time in this report is overstated.",
+        f"The median step took {profiled:.2f} ms with the profiler and {before:.2f} ms without"
+        f"{_typical(before, inputs.plain)}, {ratio:.2f} times as long: host time in this report is overstated.",
         _of_cores(cost),
         _idle_is_of(undisturbed),
         behind,
@@ -93,6 +94,13 @@ def judge_profiler(inputs: Inputs) -> Verdict:
             impact_ms=None,
         ),
     )
+
+
+def _typical(beside_ms: float, plain: PlainStep | None) -> str:
+    """Which steps those without the profiler are, where a step of the run takes another time."""
+    if plain is None or abs(beside_ms / plain.ms - 1) < _APART:
+        return ""
+    return f" (median of the steps timed beside the window; a step of the run takes {ms_text(plain.ms)})"
 
 
 def _waits(cost: ProfilerCost) -> tuple[Evidence, ...]:

@@ -60,7 +60,9 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
         f"{ms_text(rows.before.most_ms)})"
     )
     if typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART:
-        of = f" (those of up to 1.2 times the median; the typical one takes {ms_text(typical_ms)})"
+        of = f" (the run's typical one takes {ms_text(typical_ms)})"
+        if rows.step_ms < typical_ms and rows.light_ms <= rows.step_ms:  # as short without recording too
+            of = f" (as in the light window; the run's typical one takes {ms_text(typical_ms)})"
     scaled = ", scaled from the light window" if rows.scaled else ""
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
