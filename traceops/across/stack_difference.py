@@ -9,6 +9,7 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.stragglers import Straggler
+from traceops.measure.stack_times import LEAST_PCT
 from traceops.measure.summary import RankSummary
 from traceops.traces.frames import LEAST_FRAME_NS
 
@@ -21,7 +22,7 @@ _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
 class LongerInFunction:
     """A late rank's host is `ms` a step in a function, its median peer's peers_ms.
 
-    idle_ms: of that, beyond its peers', its device had nothing to run. share: idle_ms or what is longer, if that is
+    unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers', its device had nothing to run. share: idle_ms or what is longer, if that is
     less, of what the others wait for the rank.
     """
 
@@ -29,6 +30,7 @@ class LongerInFunction:
     said: str
     ms: float
     peers_ms: float
+    unseen_ms: float
     idle_ms: float
     share: float
 
@@ -60,9 +62,12 @@ def longer_in_function(
         usual = np.median([peer[key][1:] if key in peer else (0.0, 0.0) for peer in theirs], axis=0)
         share = min(ms - float(usual[0]), idle_ms - float(usual[1])) / waiting
         if share >= _LEAST_SHARE:
-            more_idle = idle_ms - float(usual[1])
+            more_idle, often = idle_ms - float(usual[1]), ms * 1e6 / calls[key]
+            unseen = (often * LEAST_FRAME_NS / 1e6) + LEAST_PCT / 100 * run.step_ms
             found.append(
-                LongerInFunction(straggler.rank, said, ms, float(usual[0]), more_idle, min(share, 1.0))
+                LongerInFunction(
+                    straggler.rank, said, ms, float(usual[0]), unseen, more_idle, min(share, 1.0)
+                )
             )
     return max(found, key=lambda one: (one.share, one.ms), default=None)
 

@@ -22,7 +22,7 @@ from traceops.traces.observed import SampledFrame
 
 IDLE = ("idle_host", "idle_input", "idle_sync")
 _MOST = 24  # functions of a rank
-_LEAST_PCT = 1.0  # of all its steps
+LEAST_PCT = 1.0  # of all its steps
 _FRAME = re.compile(r"(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)", re.DOTALL)
 _NO_FILE = "<built-in>"
 _PARTS = {
@@ -115,7 +115,7 @@ def stack_times(
     held = held_up[events.tid[held_up] == thread]
     waiting = union(events.ts[held], events.end[held])
     first, last = steps.edges[:-1], steps.edges[1:]
-    least = _LEAST_PCT / 100 * int((steps.host_end - steps.host_start).sum())
+    least = LEAST_PCT / 100 * int((steps.host_end - steps.host_start).sum())
     found = []
     parts, calls = _by_label(frames, rows, int(steps.host_start[0]))
     for label, inside in parts.items():

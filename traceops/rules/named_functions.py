@@ -70,7 +70,9 @@ def _late(found: Finding, inputs: Inputs) -> Finding:
     one = longer_in_function(run, own, sometimes=sometimes)
     if one is None:
         return found
-    theirs = "none" if one.peers_ms < 0.005 * one.ms else f"{ms_text(one.peers_ms)} ms"
+    theirs = f"{ms_text(one.peers_ms)} ms"
+    if one.peers_ms < 0.005 * one.ms:  # short calls are not kept, nor what is little of all steps
+        theirs = f"less than {ms_text(one.unseen_ms)} ms in as many calls"
     when = "in each of these steps" if sometimes else f"of {run.step_words.each}"
     on_gpu = any(times.summary.on_gpu for times in run.ranks)
     idle = f"; for {ms_text(one.idle_ms)} ms of that its GPU has nothing to run" if on_gpu else ""
