@@ -22,8 +22,9 @@ _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
 class LongerInFunction:
     """A late rank's host is `ms` a step in a function, its median peer's peers_ms.
 
-    unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers', its device had nothing to run. share: idle_ms or what is longer, if that is
-    less, of what the others wait for the rank.
+    unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers',
+    its device had nothing to run. share: idle_ms or what is longer, if that is less, of what the others wait for the
+    rank.
     """
 
     rank: int

@@ -72,12 +72,12 @@ def _late(found: Finding, inputs: Inputs) -> Finding:
         return found
     theirs = f"{ms_text(one.peers_ms)} ms"
     if one.peers_ms < 0.005 * one.ms:  # short calls are not kept, nor what is little of all steps
-        theirs = f"less than {ms_text(one.unseen_ms)} ms in as many calls"
+        theirs = f"less than {ms_text(one.unseen_ms)} ms"
     when = "in each of these steps" if sometimes else f"of {run.step_words.each}"
     on_gpu = any(times.summary.on_gpu for times in run.ranks)
     idle = f"; for {ms_text(one.idle_ms)} ms of that its GPU has nothing to run" if on_gpu else ""
     spends = f"for {ms_text(one.ms)} ms {when}, its peers {theirs}{idle}"
-    by = "By the traces' stacks, whose recording slows Python down"
+    by = "By the traces' stacks, which slow Python down"
     said = f"{by}, rank {one.rank}'s host is in {one.said} {spends}."
     unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
     evidence = [
