@@ -103,6 +103,9 @@ def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
         "[2025-09-01 10:00:00,123 E 1 2] core_worker_process.cc:825: Failed to establish connection to the metrics "
         "exporter agent. Metrics will not be exported. Exporter agent status: RpcError\n",
         "[2025-09-01 10:00:00,123 E 1 2] (raylet) file_system_monitor.cc:116: /tmp is over 95% full, available: 3 GB\n",
+        "ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code 35\n",
+        "[rank 1] ERROR:2026-11-24 00:21:36 53:5 CuptiActivityProfiler.cpp:243] function cbapi_->initCallbackApi() "
+        "failed with error CUPTI_ERROR_NOT_INITIALIZED (15)\n",
         "\ufeffstep 1 loss 2.0\n  5%|#  | 20/400 [00:10<03:10,  2.00it/s]\n",
     ],
 )

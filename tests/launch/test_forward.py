@@ -285,6 +285,16 @@ def test_the_chatter_of_kineto_behind_a_progress_bar_is_left_out(job, capfdbinar
     assert err == b"[rank 0]  7%|x| 3/40\n[rank 0] b\n"
 
 
+@pytest.mark.parametrize(("code", "shown"), [(35, b""), (100, b""), (3, b"[rank 0] " + b"{line}")])
+def test_kineto_finds_no_gpu_where_there_is_none(code, shown, job, capfdbinary):
+    line = (
+        b"ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code %d\n"
+        % code
+    )
+    _, err = passed(job, capfdbinary, ranks=[(b"", line + b"b\n")])
+    assert err == shown.replace(b"{line}", line) + b"[rank 0] b\n"
+
+
 def test_ranks_of_several_machines_are_marked_once_they_are_known(job, capfdbinary):
     known = {}
     output = job.forward(ranks=[(b"a\n", b"")], rank_of=known.get)

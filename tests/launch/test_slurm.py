@@ -109,6 +109,15 @@ def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(local, tmp
     assert (tmp_path / "train.sbatch").read_text() == "mine"
 
 
+def test_the_script_that_a_dry_run_prints_is_the_one_that_would_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    for typed in (["run", "--dry-run", *TYPED[1:]], TYPED):
+        monkeypatch.setattr("sys.argv", ["traceops", *typed])
+        assert main(typed) == 0
+    assert capsys.readouterr().out == (tmp_path / "train.sbatch").read_text()
+
+
 @pytest.mark.parametrize(
     "options, reason",
     [

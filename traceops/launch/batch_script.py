@@ -14,8 +14,8 @@ from traceops.core.errors import UsageError
 from traceops.core.whole_file import write_whole
 
 _BEFORE_S = 90  # before the time limit: for the ranks to end their step and write their traces
-_OURS = {"--slurm": 0, "--submit": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-node": 1, "--nproc": 1, "--time": 1,
-         "--partition": 1, "--account": 1}  # fmt: skip
+_OURS = {"--slurm": 0, "--submit": 0, "--dry-run": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-node": 1, "--nproc": 1,
+         "--time": 1, "--partition": 1, "--account": 1}  # fmt: skip
 
 
 @dataclass(frozen=True)

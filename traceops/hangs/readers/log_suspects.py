@@ -42,6 +42,10 @@ _ANYWHERE = re.compile(
     r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
     r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
 )
+# What Kineto could not record; no job ends by that. 'ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] …'
+_KINETO = re.compile(
+    r"[A-Z]{4,7}:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,10}:\d{1,10} \w{1,80}\.(?:cpp|h):\d{1,6}\]"
+)
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
 _DRAWN = re.compile(
     r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
@@ -143,6 +147,8 @@ def _is_severe(head: str) -> bool:
         return True
     if (head[:1] in "│╭" or "Traceback (" in head) and _DRAWN.match(head) is not None:
         return True
+    if _KINETO.match(head) is not None:
+        return False
     if (glog := _GLOG.match(head)) is not None:
         return glog[glog.lastindex or 0] in "EFC"
     if (said := _SAID.match(head)) is not None:
