@@ -64,6 +64,8 @@ def test_two_captures_an_hour_apart_are_not_one_run(tmp_path):
         "rank_0.json: begins 1:00:00 before rank 1 does: it is of another capture. It is left out" in message
     )
     assert_not_clean(report)
+    assert said(report, "TO-V001") == ["1 of 2 ranks has no usable trace: 0."]
+    assert "1 of 2 ranks has no usable trace (0), so nothing is known of it" in verdict(report).sentence
 
 
 @pytest.mark.parametrize("why", ["hosts", "manifest"])

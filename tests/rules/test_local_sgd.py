@@ -23,7 +23,7 @@ def rank(phase, elements):
         steps_synchronised=0,
         launches_known=True,
     )
-    meta = SimpleNamespace(groups=[SimpleNamespace(ranks=(0, 1))])
+    meta = SimpleNamespace(groups=[SimpleNamespace(ranks=(0, 1))], world_size=None)
     return SimpleNamespace(
         rank=0, comm=comm, backward=backward, meta=meta, on_gpu=False, through_host=False, step_numbers=[]
     )
@@ -47,6 +47,18 @@ def test_counts_of_classes_are_not_taken_for_a_model():
     unknown = rank(UPDATED, 100)
     unknown.comm.args = [None]
     assert "something is reduced" in judge_backward_sync([unknown], {}).not_evaluated
+
+
+@pytest.mark.parametrize(
+    ("world", "said"), [(None, "this may be the only one"), (1, "only one rank"), (8, "")]
+)
+def test_one_trace_without_collectives_may_be_of_the_only_rank(world, said):
+    """An old torch's DDP of one process: nothing tells of other ranks, and it was told that it synchronises nothing."""
+    alone = rank(UPDATED, 0)
+    alone.meta = SimpleNamespace(groups=[], world_size=world)
+    alone.comm = SimpleNamespace(start=[], phase=np.array([]), args=[], name=[])
+    verdict = judge_backward_sync([alone], {})
+    assert said in (verdict.not_evaluated or "") and bool(verdict.findings) == (not said)
 
 
 DATA = Path(__file__).parents[1] / "data"

@@ -1,11 +1,14 @@
 """A trace that names a GPU and holds nothing of it: whether the GPU was used, and what it did, is not known."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from traceops import analyze
 from traceops.render.report.verdict import verdict
+from traceops.rules.coverage import unjudged_time
 
 GPU = {"id": 0, "name": "NVIDIA GeForce RTX 4080 SUPER"}
 OPERATOR = "aten::mm"
@@ -28,9 +31,10 @@ def event(name, start, duration, cat="cpu_op", **args):
 def analysed(tmp_path):
     """The report of operators that take nearly all of two seconds."""
 
-    def read(*more, devices=(GPU,), device=None):
+    def read(*more, devices=(GPU,), device=None, backend=None):
         rows = [event(OPERATOR, 1e6 + i * 1e5, 9.9e4, **{"External id": i}) for i in range(20)]
         trace = {"schemaVersion": 1, "deviceProperties": list(devices), "traceEvents": [*rows, *more]}
+        trace |= {"distributedInfo": {"rank": 0, "world_size": 1, "backend": backend}} if backend else {}
         (tmp_path / "trace.json").write_text(json.dumps(trace))
         if device is not None:
             (tmp_path / "run.json").write_text(
@@ -63,6 +67,49 @@ def test_a_launch_says_that_kernels_are_missing(analysed):
     report = analysed(event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7))
     assert "compute" not in unjudged(report)
     assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"]
+
+
+@pytest.mark.parametrize(
+    ("names", "backend", "lost"),
+    [
+        (("nccl:all_reduce",), None, True),
+        (("record_param_comms",), "nccl", True),
+        (("record_param_comms",), "cpu:gloo,cuda:nccl", False),
+        (("gloo:all_reduce",), "gloo", False),
+        ((), "nccl", False),
+    ],
+)
+def test_collectives_of_nccl_say_that_kernels_are_missing(analysed, names, backend, lost):
+    """They were taken for collectives on the CPU: such a rank was told to make the others wait."""
+    report = analysed(*(event(name, 1.05e6, 5) for name in names), devices=(), backend=backend)
+    assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"] == ["TO-V008"] * lost
+
+
+def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
+    """71 % of such a rank's step was said to be 'launched late'."""
+    one, other = (SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0) for rank in (0, 1))
+    for summary in (one, other):
+        summary.meta, summary.copies = SimpleNamespace(device=None), None
+    times = [
+        SimpleNamespace(summary=summary, share_pct=lambda name, idle=idle: idle * (name == "idle_host"))
+        for summary, idle in ((one, 12.0), (other, 71.0))
+    ]
+    checks = [SimpleNamespace(rule="TO-I004", status="clear")]
+    for own in times:
+        own.duration, own.buckets = np.array([100]), {"memory": np.array([0])}
+    [idle] = unjudged_time(SimpleNamespace(ranks=times), checks, on_cpu=False)
+    assert (idle.bucket, idle.rank, idle.pct) == ("idle_host", 0, 12.0)
+
+
+def test_marks_of_steps_and_launches_alone_are_a_trace(tmp_path):
+    """Its summary did not fit itself: 'it cannot be read as a summary'."""
+    rows = [event(f"ProfilerStep#{i}", 1e6 + i * 1e5, 9.9e4, "user_annotation") for i in range(3)]
+    launches = [
+        event("cudaLaunchKernel", 1.05e6 + i * 1e5, 5, "cuda_runtime", correlation=i) for i in range(3)
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows + launches}))
+    report = analyze(str(tmp_path / "trace.json"))
+    assert [finding.rule for finding in report.findings] == ["TO-V008"]
 
 
 def test_kernels_are_the_compute(analysed):

@@ -36,6 +36,8 @@ _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 
 # Operators that run on a GPU only: a trace without launches holds them where it recorded nothing but the CPU.
 _ONLY_ON_GPU = re.compile(r"^(?:aten::)?_?(?:cudnn|miopen)_(?!is_acceptable)")
+# What the host notes of collectives that run on GPUs only.
+_NOTED = re.compile(r"^(?:nccl|rccl):")
 
 _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
@@ -94,16 +96,18 @@ class Activity:
         return np.argsort(self.launched, kind="stable")
 
 
-def find_activity(events: Events, own_kernels: tuple[str, ...] = ()) -> Activity:
+def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: str | None = None) -> Activity:
     """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU.
 
-    `own_kernels` are patterns of kernels that communicate, beside those that are known.
+    `own_kernels` are patterns of kernels that communicate, beside those that are known. `backend`: the ranks'.
     """
     host = HostRows(events)
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
         lost = len(host.kernel_launches) > 0
         lost = lost or bool(events.in_cats(*OPERATOR_CATS)[rows_named(events, _ONLY_ON_GPU)].any())
+        lost = lost or len(rows_named(events, _NOTED)) > 0
+        lost = lost or (backend == "nccl" and len(rows_named(events, _CPU_COMM_FALLBACK)) > 0)
         return _cpu_activity(events, host, lost)
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)

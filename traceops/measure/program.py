@@ -230,9 +230,11 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds, join
 
     joined: the ends of the joins.
     """
+    if not len(activity.end):
+        return np.full(len(steps.edges), NEVER, dtype=np.int64), np.zeros(len(steps.edges), dtype=np.int64)
     order = np.argsort(activity.end, kind="stable")
     last = np.searchsorted(activity.end[order], steps.edges, side="right") - 1
-    closing = order[np.maximum(last, 0)] if len(order) else np.zeros(0, dtype=np.int64)
+    closing = order[np.maximum(last, 0)]
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
@@ -243,7 +245,7 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds, join
     loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
     known = (launch >= 0) & activity.on_gpu
-    known[len(comm) :] &= last[: len(rows) - len(comm)] >= 0  # before the first activity nothing was launched
+    known[len(comm) :] &= last >= 0  # before the first activity nothing was launched
     host = np.where(known, moment - held.covered_before(moment), NEVER)
     # A step is over when its last kernel is, not when that was launched.
     host[len(comm) :] += np.where(known[len(comm) :], (activity.end - activity.start)[closing], 0)

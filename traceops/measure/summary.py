@@ -130,7 +130,7 @@ def summarize(
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")
     events = trace.events
-    activity = find_activity(events, own_kernels)
+    activity = find_activity(events, own_kernels, trace.meta.backend)
     if not (len(activity.row) or len(activity.host.steps[0])):
         raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
     steps = find_steps(events, activity, file.steps)

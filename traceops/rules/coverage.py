@@ -68,11 +68,13 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
             )
         }
         for times in run.ranks
+        if not times.summary.kernels_lost  # TO-V008 says so; what its host does is no idle time of a GPU
     }
     others = "memory" not in open_buckets
     if others:
         for times in run.ranks:
-            by_rank[times.summary.rank]["memory"] = _other_copies_pct(times)
+            if times.summary.rank in by_rank:
+                by_rank[times.summary.rank]["memory"] = _other_copies_pct(times)
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()

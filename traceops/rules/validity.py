@@ -28,6 +28,7 @@ from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP, ended_befo
 from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
 
+NOT_USED = "file not used"  # evidence of TO-V002
 MISSING_RANKS = Rule(
     id="TO-V001",
     title="Ranks of the world have no trace",
@@ -92,6 +93,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             inputs.single_file,
             capture_failures(inputs.manifest),
             inputs.manifest,
+            unusable=bool(inputs.found.problems),
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks, inputs.other_steps),
@@ -113,8 +115,13 @@ def judge_missing(
     single_file: bool,
     failures: Sequence[CaptureFailure] = (),
     manifest: Mapping[str, Any] | None = None,
+    *,
+    unusable: bool = False,
 ) -> Verdict:
-    """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so."""
+    """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so.
+
+    unusable: files were left out, which TO-V002 names.
+    """
     missing = sorted(set(range(world)) - set(present))
     if not missing:
         return MISSING_RANKS.clear(f"all {world} ranks have a trace")
@@ -139,7 +146,8 @@ def judge_missing(
         MISSING_RANKS.finding(
             "info" if single_file else "warning",
             "high",
-            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.{why}",
+            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no "
+            f"{'usable ' * unusable}trace: {listed}.{why}",
             [Evidence("ranks without a trace", len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
             cause=ENDED_EARLY[0] if len(short) == len(missing) else None,
@@ -171,7 +179,7 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
                 "warning",
                 "high",
                 f"{path}: {what}.",
-                [Evidence("file not used", f"{path}: {what}")],
+                [Evidence(NOT_USED, f"{path}: {what}")],
             )
         )
     return DAMAGED.verdict(*found, clear="every file was read to its end")
@@ -181,7 +189,9 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     """TO-V004: gradient synchronisation inside backward where it is promised."""
     training = manifest.get("training")
     promised = training.get("syncs_in_backward") if isinstance(training, dict) else None
-    world = max((len(group.ranks) for summary in ranks for group in summary.meta.groups), default=0)
+    groups = (len(group.ranks) for summary in ranks for group in summary.meta.groups)
+    worlds = (summary.meta.world_size or 0 for summary in ranks)
+    world = max((*groups, *worlds, manifest.get("world_size") or 0), default=0)  # 0: nothing tells
     seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
     if promised is False:
         return NO_SYNC_IN_BACKWARD.clear(
@@ -191,8 +201,12 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         return NO_SYNC_IN_BACKWARD.not_evaluated(
             "nothing says that gradients are synchronised inside backward"
         )
-    if max(world, manifest.get("world_size") or 0) == 1:
+    if world == 1:
         return NO_SYNC_IN_BACKWARD.not_evaluated("there is only one rank, nothing to synchronise with")
+    if world == 0 and len(ranks) == 1 and not len(ranks[0].comm.start):
+        return NO_SYNC_IN_BACKWARD.not_evaluated(
+            "the trace holds no collective and does not tell of other ranks: this may be the only one"
+        )
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
     if not with_backward:
         return NO_SYNC_IN_BACKWARD.not_evaluated("the traces hold no backward pass")
@@ -200,8 +214,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         return NO_SYNC_IN_BACKWARD.not_evaluated("the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
         return NO_SYNC_IN_BACKWARD.clear("collectives were launched inside backward")
-    told = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
-    if told or any(summary.through_host for summary in ranks):
+    by_host = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
+    if by_host or any(summary.through_host for summary in ranks):
         return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
     behind = [reduced_behind_step(summary.comm) for summary in ranks]
     if any(behind) or None in behind:

@@ -35,7 +35,7 @@ from traceops.rules.overlap_gain import SAVED_AT_BEST
 from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import BY_ID, family_of
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.validity import MISSING_RANKS
+from traceops.rules.validity import MISSING_RANKS, NOT_USED
 
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
@@ -239,8 +239,9 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         world = report.run.world_size
         count = ranks_in(missing)
         verb = "ranks has" if count == 1 else "ranks have"
+        usable = any(e.metric == NOT_USED for other in report.findings for e in other.evidence)
         return (
-            f"{count} of {world} {verb} no trace ({runs_text(missing, 4)}), so nothing is known of "
+            f"{count} of {world} {verb} no {'usable ' * usable}trace ({runs_text(missing, 4)}), so nothing is known of "
             f"{'it' if count == 1 else 'them'}",
             1,
         )
