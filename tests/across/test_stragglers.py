@@ -42,9 +42,9 @@ from measured_runs import (
     true_step,
 )
 
+from traceops.across.chance import chance
 from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
-from traceops.across.stragglers import chance
 from traceops.across.undisturbed import Undisturbed, UndisturbedRank
 from traceops.core.errors import FileError
 from traceops.measure.hta_tables import HtaTables

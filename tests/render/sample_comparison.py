@@ -20,8 +20,8 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
+from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
 from traceops.core.findings import Check, Evidence
-from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.registry import BY_ID
 

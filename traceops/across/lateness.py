@@ -26,6 +26,8 @@ CAUSE_OF = {  # of WORK; what is not in it is unknown
     "idle_host": "host",
     "masked": "host",
 }
+LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
+_OF_MANY = 2.5  # times the share that each of so many ranks would have: who causes less is not looked at
 _BEFORE = "unknown"  # what lies before the window
 
 Shares = dict[tuple[int, str], float]  # (rank, cause) -> ns
@@ -51,6 +53,11 @@ class Lateness:
     def share(self, rank: int) -> float | None:
         """Part of all waiting that this rank caused; None where nobody waited."""
         return float(self.caused[rank].sum()) / self.total_ns if self.total_ns > 0 else None
+
+
+def least_share(ranks: int) -> float:
+    """Part of all waiting that a rank must cause: of many ranks, of which most wait in places of their own, less."""
+    return min(LEAST_SHARE, _OF_MANY / max(ranks, 1))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from traceops.across.lateness import measure_lateness
 from traceops.across.links import reference_transfers
 from traceops.across.match import match_collectives, waits_by_rank
 from traceops.across.pace import best_pace
+from traceops.across.replay.build import build_graph
 from traceops.across.replay.even_stages import predict_pipelines
-from traceops.across.replay.graph import StepGraph, build_graph
+from traceops.across.replay.graph import StepGraph
 from traceops.across.replay.roles_free import predict_roles
 from traceops.across.replay.what_if import Replays, measure_what_if
 from traceops.across.role_times import measure_role_times

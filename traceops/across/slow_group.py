@@ -10,11 +10,12 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from traceops.across.chance import chance
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
 from traceops.across.replay.graph import WORK, StepGraph
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Replays, median_rank, shared_work
-from traceops.across.stragglers import LATE_STEP, Straggler, chance, straggler
+from traceops.across.stragglers import LATE_STEP, Straggler, straggler
 from traceops.across.work import WorkCompared, compare_work
 from traceops.measure.summary import RankSummary
 

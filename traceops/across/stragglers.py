@@ -8,28 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.lateness import CAUSES, Lateness
-from traceops.across.replay.graph import WORK, StepGraph
+from traceops.across.chance import chance
+from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, least_share
+from traceops.across.own_times import Steps, far_beyond, own_steps
+from traceops.across.replay.graph import StepGraph
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays, cure
-from traceops.measure.program import NEVER
+from traceops.across.straggler_cause import cause_of
 
-LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
-_OF_MANY = 2.5  # times the share that each of so many ranks would have: who causes less is not looked at
 MOST_CANDIDATES = 16
-MOST_COMPARED = 128  # peers in the permutation test
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
 _PLAINLY = 0.25  # of the step: what costs so much is a late step, however much the worst one costs
 _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
-_FAR = 1.5  # times its peers' own time: a rank that is hidden behind a cured one, which runs as it does
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
-_COVERS = 0.80  # of the lateness: what a cause must explain to be named
-_SHUFFLES = 2000
-_SEED = 20200
-
-Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -106,14 +99,9 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     return Stragglers(tuple(found), first, base, with_all, host_share, alone, fed)
 
 
-def least_share(ranks: int) -> float:
-    """Part of all waiting that a rank must cause: of many ranks, of which most wait in places of their own, less."""
-    return min(LEAST_SHARE, _OF_MANY / max(ranks, 1))
-
-
 def _stands_out(graph: StepGraph, rank: int) -> bool:
     """Whether a rank's own time lies beyond all that its peers differ by among themselves."""
-    return _apart(_own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in graph.peers(rank)]))
+    return _apart(own_steps(graph, rank), np.array([own_steps(graph, peer) for peer in graph.peers(rank)]))
 
 
 def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
@@ -154,15 +142,9 @@ def _waited_for(replays: Replays, cured: Sequence[int], waited_for: Mapping[int,
     """Whom the others wait for with these ranks cured: for a cured one, because its peer is late whose pace it has."""
     change, blamed = replays.cure(cured), dict(waited_for)
     for rank, peer in (change.program_of if change is not None else {}).items():
-        if _far_beyond(replays.graph, peer, cured):
+        if far_beyond(replays.graph, peer, cured):
             blamed[peer] += blamed.pop(rank)
     return blamed
-
-
-def _far_beyond(graph: StepGraph, rank: int, chosen: Sequence[int]) -> bool:
-    """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest."""
-    others = [float(_own_steps(graph, peer).mean()) for peer in graph.peers(rank) if peer not in chosen]
-    return bool(others) and float(_own_steps(graph, rank).mean()) >= _FAR * max(others)
 
 
 def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
@@ -199,8 +181,8 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     paced = _saved(_paced_steps(replays, rest), _paced_steps(replays, chosen), base)
     only = _paced_steps(replays, [rank])
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
-    own = _own_steps(graph, rank, replays.without)
-    others = np.array([_own_steps(graph, peer, replays.without) for peer in peers])
+    own = own_steps(graph, rank, replays.without)
+    others = np.array([own_steps(graph, peer, replays.without) for peer in peers])
     in_late = _late(saved, base)
     if len(others) and not in_late.sum() > len(base) / 2:
         # The others may feel it a step later than it took place.
@@ -215,7 +197,7 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         rank=rank,
         share=share,
         caused=dict(zip(CAUSES, (lateness.caused[rank].sum(axis=1) / len(base)).tolist(), strict=True)),
-        cause=_cause(replays, lateness, rank, peers, rest, saved),
+        cause=cause_of(replays, lateness, rank, peers, rest, saved),
         saved=paced,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
@@ -226,66 +208,6 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
 
 def _saved(without: Steps | None, with_all: Steps | None, base: Steps) -> Steps:
     return base * 0 if with_all is None or without is None else without - with_all
-
-
-def _cause(
-    replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
-) -> str:
-    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
-
-    A rank may be late for another reason. Those that wait for it let their hosts run ahead. Then that rank alone
-    shows idle time for its host, though its host is no slower than theirs. Such time does not count against the
-    cause.
-    """
-    graph = replays.graph
-    charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
-    total = sum(charged.values())
-    if not _loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
-        # It loads as long as they do; what they wait for it elsewhere only hides theirs.
-        charged["host"] += charged.pop("input")
-    best = max(charged, key=lambda cause: charged[cause])
-    if best in ("input", "gpu_compute", "copy") and total > 0:
-        own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
-        if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
-            total -= charged["host"]
-    if (
-        best != "unknown"
-        and charged[best] >= _COVERS * total > 0
-        and (lateness.share(rank) or 0) >= LEAST_SHARE
-    ):
-        return best
-    return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
-
-
-def _cause_by_replay(
-    replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float
-) -> str:
-    """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
-    graph = replays.graph
-    others, cured = replays.cure(rest), _steps(replays, rest)
-    if others is None or cured is None or not peers or saved <= 0:
-        return "unknown"
-    before = cured.mean()
-    far = _far_beyond(graph, rank, rest)  # then those that are cured run as it does
-    alike = (rank, *(other for other, peer in others.program_of.items() if far and peer == rank))
-    for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
-        if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
-            continue
-        without = simulate(graph, replace(others, without=work, without_on=alike)).fed_ns().mean()
-        if before - without >= _COVERS * saved:
-            return cause
-    compute = WORK.index("compute")
-    more = _spent(graph, rank)[compute] - np.median([_spent(graph, peer)[compute] for peer in peers])
-    if more / max(len(graph.steps), 1) < _COVERS * saved:
-        return "unknown"
-    return "host" if rank in graph.on_cpu else "gpu_compute"
-
-
-def _spent(graph: StepGraph, rank: int) -> NDArray[np.int64]:
-    """Own time of a rank over the window by WORK, ns."""
-    nodes = graph.ranks[rank]
-    spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
-    return spent
 
 
 def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
@@ -301,51 +223,3 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
     means = others.mean(axis=1)
     slowest = float(means.max())
     return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
-
-
-def _own_steps(graph: StepGraph, rank: int, without: Sequence[str] = ()) -> Steps:
-    """Own time of a rank in each step: what is left of it without waiting, and `without` some of WORK, ns."""
-    nodes, edges = graph.ranks[rank], graph.edges[rank]
-    gone = nodes.spent[edges][:, [WORK.index(name) for name in without]].sum(axis=1)
-    own: Steps = np.diff(nodes.work[edges] - gone).astype(float)
-    return own
-
-
-def _loads_longer(graph: StepGraph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
-    """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
-    own = _loading_ns(graph, rank)
-    others = [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None]
-    return own is None or not others or own - float(np.median(others)) >= least_ns
-
-
-def _loading_ns(graph: StepGraph, rank: int) -> float | None:
-    nodes = graph.ranks[rank]
-    known = nodes.host > NEVER
-    return float(nodes.host_input[known].max()) if known.any() else None
-
-
-def host_ns(graph: StepGraph, rank: int) -> float | None:
-    """The host's own time over the window without data loading, ns; None where launches are not known."""
-    nodes = graph.ranks[rank]
-    known = np.flatnonzero(nodes.host > NEVER)
-    if len(known) < 2:
-        return None
-    own = (nodes.host - nodes.host_input)[known]
-    return float(own.max() - own.min())
-
-
-def chance(own: Steps, others: NDArray[np.float64]) -> float:
-    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
-
-    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
-    """
-    if not len(others) or not own.sum():
-        return 1.0
-    thinned = others[:: len(others) // MOST_COMPARED + 1]
-    cells = np.concatenate((own[None, :], thinned))
-    observed = float(own.mean())
-    random = np.random.default_rng(_SEED)
-    flat = np.tile(cells.ravel(), (_SHUFFLES, 1))
-    dealt = random.permuted(flat, axis=1).reshape(_SHUFFLES, *cells.shape)
-    hits = int((dealt.mean(axis=2).max(axis=1) >= observed * (1 - 1e-9)).sum())
-    return (hits + 1) / (_SHUFFLES + 1)

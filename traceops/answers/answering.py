@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import Callable, Iterator, Sequence
 
 from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
-from traceops.answers.model import (
+from traceops.answers.choosing import check_ranks, holding, listed, meant, meant_rule, of_group, ordered
+from traceops.answers.lines import (
     AnswerLine,
-    AnyAnswer,
     AskedRun,
     CheckLine,
-    ChecksAnswer,
     CollectiveLine,
+    HeadlineLine,
+    RunFacts,
+    StepCost,
+    StepFacts,
+)
+from traceops.answers.model import (
+    AnyAnswer,
+    ChecksAnswer,
     CollectivesAnswer,
     FindingAnswer,
     FindingsAnswer,
     HangAnswer,
-    HeadlineLine,
     KernelsAnswer,
     LedgerAnswer,
     RanksAnswer,
     RolesAnswer,
-    RunFacts,
-    StepCost,
-    StepFacts,
     StepsAnswer,
     SummaryAnswer,
     WhatIfAnswer,
@@ -50,18 +49,16 @@ from traceops.render.document import Answer, Text
 from traceops.render.report.rank_groups import idle_ms
 from traceops.report.cross_rows import WhatIfRow
 from traceops.report.model import Report
-from traceops.rules.registry import BY_ID, family_of
+from traceops.rules.registry import BY_ID
 
-_MOST_LISTED = 20
 _HELPS = 3  # changes in a summary
-Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 def answer(found: Opened, asked: Asked) -> AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
-        raise UsageError(f"there is no question {asked.question!r}; ask for {_listed(BY_NAME)}")
-    _check_ranks(found, asked.ranks)
+        raise UsageError(f"there is no question {asked.question!r}; ask for {listed(BY_NAME)}")
+    check_ranks(found, asked.ranks)
     return _ANSWERS[asked.question](found, asked)
 
 
@@ -127,7 +124,7 @@ def _findings(found: Opened, asked: Asked) -> FindingsAnswer:
     least = 0
     if asked.severity:
         if asked.severity not in SEVERITIES:
-            raise UsageError(f"severity is one of {_listed(SEVERITIES)}, not {asked.severity!r}")
+            raise UsageError(f"severity is one of {listed(SEVERITIES)}, not {asked.severity!r}")
         least = SEVERITIES.index(asked.severity)
     rows = [f for f in found.report.findings if SEVERITIES.index(f.severity) >= least]
     if asked.ranks:
@@ -141,9 +138,9 @@ def _finding(found: Opened, asked: Asked) -> FindingAnswer:
     check = next((check_line(c) for c in found.report.checks if c.rule == wanted), None)
     rule = BY_ID.get(wanted)
     if not rows and check is None and rule is None:
-        there = _listed(dict.fromkeys(f.rule for f in found.report.findings)) or "none"
+        there = listed(dict.fromkeys(f.rule for f in found.report.findings)) or "none"
         raise UsageError(
-            f"there is no rule {asked.rule!r}{_meant_rule(wanted)}; findings of this run: {there}; "
+            f"there is no rule {asked.rule!r}{meant_rule(wanted)}; findings of this run: {there}; "
             "`checks` lists all rules"
         )
     if check is None:
@@ -184,7 +181,7 @@ def _ranks(found: Opened, asked: Asked) -> RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
     rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
     waited_for = any(row.caused_wait_ms for row in rows)
-    by, rows = _ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
+    by, rows = ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
     return RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
@@ -195,7 +192,7 @@ def _steps(found: Opened, asked: Asked) -> StepsAnswer:
         if missing := set(asked.steps) - set(there):
             raise UsageError(f"step {min(missing)} was not recorded; steps: {ranks_text(there) or 'none'}")
         rows = [line for line in rows if line.step in asked.steps]
-    by, rows = _ordered(rows, asked, "duration_ms")
+    by, rows = ordered(rows, asked, "duration_ms")
     return StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
@@ -203,33 +200,18 @@ def _collectives(found: Opened, asked: Asked) -> CollectivesAnswer:
     rows: Sequence[CollectiveLine] = collective_lines(found.report)
     if asked.ranks:
         rows = [line for line in rows if set(line.ranks) & set(asked.ranks)]
-    rows = _of_group(rows, asked.group)
-    rows = _with(rows, "op", asked.op, "operation")
-    by, rows = _ordered(rows, asked, "total_ms")
+    rows = of_group(rows, asked.group)
+    rows = holding(rows, "op", asked.op, "operation")
+    by, rows = ordered(rows, asked, "total_ms")
     return CollectivesAnswer(
         run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top])
     )
 
 
-def _of_group(rows: Sequence[CollectiveLine], group: str) -> Sequence[CollectiveLine]:
-    """Those of a group that is called so, or else whose role it is, or else with it in their name."""
-    if not group:
-        return rows
-    for matches in (
-        lambda line: line.group == group,
-        lambda line: line.role == group,
-        lambda line: group.casefold() in line.group.casefold(),
-    ):
-        if chosen := [line for line in rows if matches(line)]:
-            return chosen
-    there = dict.fromkeys(f"{line.group or 'no name'} ({line.role or 'role unknown'})" for line in rows)
-    raise UsageError(f"there is no group or role {group!r}; groups: {_listed(there) or 'none'}")
-
-
 def _kernels(found: Opened, asked: Asked) -> KernelsAnswer:
-    rows = _with(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
-    rows = _with(rows, "name", asked.name, "kernel")
-    by, rows = _ordered(rows, asked, "ms_per_step")
+    rows = holding(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
+    rows = holding(rows, "name", asked.name, "kernel")
+    by, rows = ordered(rows, asked, "ms_per_step")
     return KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
@@ -256,7 +238,7 @@ def _hang(found: Opened, asked: Asked) -> HangAnswer:
 def _checks(found: Opened, asked: Asked) -> ChecksAnswer:
     rows = [check_line(c) for c in found.report.checks if c.rule.startswith(asked.rule.upper())]
     if asked.rule and not rows:
-        raise UsageError(f"no rule begins with {asked.rule!r}{_meant(asked.rule.upper(), BY_ID)}")
+        raise UsageError(f"no rule begins with {asked.rule!r}{meant(asked.rule.upper(), BY_ID)}")
     return ChecksAnswer(run=asked_run(found), rows=tuple(rows))
 
 
@@ -274,64 +256,3 @@ _ANSWERS: dict[str, Callable[[Opened, Asked], AnyAnswer]] = {
     "hang": _hang,
     "checks": _checks,
 }
-
-
-def _check_ranks(found: Opened, ranks: Iterable[int]) -> None:
-    there = {row.rank for row in found.report.ranks}
-    if found.hang is not None:
-        there |= {row.rank for row in found.hang.ranks}
-    if missing := sorted(set(ranks) - there):
-        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
-
-
-def _with(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[Row]:
-    """Those rows whose field is, or else holds, `part`."""
-    if not part:
-        return rows
-    values = [str(getattr(row, field)) for row in rows]
-    if part in values:
-        return [row for row, value in zip(rows, values, strict=True) if value == part]
-    chosen = [row for row, value in zip(rows, values, strict=True) if part.casefold() in value.casefold()]
-    if not chosen:
-        there = _listed(dict.fromkeys(values)) or "none"
-        raise UsageError(f"there is no {what} {part!r}{_meant(part, set(values))}; there are: {there}")
-    return chosen
-
-
-def _ordered(rows: Sequence[Row], asked: Asked, usual: str) -> tuple[str, list[Row]]:
-    """The rows by a column of numbers, most first and unknown last; rows that are equal stay in their order."""
-    by = asked.by or usual
-    if rows and by not in (numbers := _numbers(rows)):
-        raise UsageError(
-            f"there is no column of numbers {by!r}{_meant(by, numbers)}; columns: {', '.join(numbers)}"
-        )
-    return by, sorted(rows, key=lambda row: _sort_key(getattr(row, by)))
-
-
-def _numbers(rows: Sequence[msgspec.Struct]) -> list[str]:
-    names = rows[0].__struct_fields__
-    kinds = {name: {type(getattr(row, name)) for row in rows} - {type(None)} for name in names}
-    return [name for name, kind in kinds.items() if kind and kind <= {int, float}]
-
-
-def _sort_key(value: Any) -> tuple[bool, float]:
-    return value is None, -(value or 0.0)
-
-
-def _meant_rule(wanted: str) -> str:
-    """The rules of the family that an id names, else the rule that it is most like."""
-    family = family_of(wanted)
-    if family is None:
-        return _meant(wanted, BY_ID)
-    return f"; rules of {family.about}: {_listed(rule.id for rule in family.rules)}"
-
-
-def _meant(word: str, there: Collection[str]) -> str:
-    close = difflib.get_close_matches(word, list(there), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def _listed(names: Iterable[str]) -> str:
-    all_names = [name if len(name) <= 100 else f"{name[:99]}…" for name in names]
-    rest = len(all_names) - _MOST_LISTED
-    return ", ".join(all_names[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.answers.model import (
+from traceops.answers.lines import (
     CheckLine,
     CollectiveLine,
     FindingLine,
@@ -15,9 +15,9 @@ from traceops.answers.model import (
     LedgerLine,
     StepLine,
 )
+from traceops.core.bucket_words import BUCKETS as WORDS
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
-from traceops.core.words import BUCKETS as WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.report.inventory import KernelUse
 from traceops.report.model import Report

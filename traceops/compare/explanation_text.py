@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change
+from traceops.core.bucket_words import BUCKETS
 from traceops.core.short_text import short_name
 from traceops.core.units import count_text, ms_change_text
-from traceops.core.words import BUCKETS
 
 _MOST_NAME = 60
 

@@ -9,10 +9,10 @@ from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text
 from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change, Explanation
+from traceops.core.cause_words import CAUSES
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_change_text
-from traceops.core.words import CAUSES
 from traceops.rules import stragglers
 
 _FEW = 3  # kernels named, and numbers of evidence

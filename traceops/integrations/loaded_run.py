@@ -14,16 +14,16 @@ import msgspec
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
-from traceops.answers.model import (
+from traceops.answers.lines import (
     CheckLine,
     CollectiveLine,
-    FindingAnswer,
     FindingLine,
     FullFinding,
     KernelLine,
     LedgerLine,
     StepLine,
 )
+from traceops.answers.model import FindingAnswer
 from traceops.answers.opening import Opened, headline, open_run, opened
 from traceops.answers.rows import (
     check_line,

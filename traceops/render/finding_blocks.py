@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceops.core.findings import Check, Finding, count_checks
 from traceops.core.step_words import STEP, StepWords
 from traceops.render.document import Checks, FindingBlock, Place, Section, Span, text
-from traceops.render.report.detail_tables import evidence_table
+from traceops.render.report.evidence_table import evidence_table
 from traceops.rules.registry import RULES
 
 

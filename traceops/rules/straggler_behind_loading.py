@@ -6,10 +6,10 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.what_if import NO_LOADING
+from traceops.core.cause_words import CAUSES, COMPUTES_LONGER
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule
 from traceops.core.units import stored
-from traceops.core.words import CAUSES, COMPUTES_LONGER
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS
 from traceops.rules.straggler_conditions import late_in_most
 from traceops.rules.straggler_evidence import grown_evidence, mean_over

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from traceops.across.core_waits import CoreWaits
 from traceops.across.cross_rank import CrossRank
-from traceops.across.stragglers import Straggler, least_share
+from traceops.across.lateness import least_share
+from traceops.across.stragglers import Straggler
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS
 from traceops.rules.straggler_conditions import (
     beyond_doubt,

@@ -14,12 +14,12 @@ from traceops.across.replay.what_if import WORK_SHARED, Steps
 from traceops.across.stack_difference import with_cause
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.cause_words import CAUSES as CAUSE_WORDS
+from traceops.core.cause_words import COMPUTES_LONGER
 from traceops.core.findings import Confidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
 from traceops.core.units import stored
-from traceops.core.words import CAUSES as CAUSE_WORDS
-from traceops.core.words import COMPUTES_LONGER
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
 from traceops.rules.straggler_conditions import by_one_region, cured_beside, slowed_by_profiler, uncertain

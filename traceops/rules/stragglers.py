@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from traceops.across.core_waits import CoreWaits, core_waits
 from traceops.across.cross_rank import CrossRank
+from traceops.across.lateness import least_share
 from traceops.across.slow_group import SlowGroups, far_ranks
-from traceops.across.stragglers import Straggler, least_share
+from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding, Severity, severity_of
 from traceops.core.rank_text import who_first

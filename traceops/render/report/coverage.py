@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.core.words import BUCKETS
+from traceops.core.bucket_words import BUCKETS
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.unmatched_text import to_match, unmatched_reason

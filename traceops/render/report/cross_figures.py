@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
-from traceops.core.words import CAUSES
 from traceops.render.cells import size
 from traceops.render.report.figures import (
     MOST_STEPS,

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
-from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.render.report.lateness_groups import lateness_by_group

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
 from traceops.core.step_words import STEP, StepWords
 from traceops.core.units import percent_text, us_text
-from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.then_text import least_note, unfit_note

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traceops.core.words import CAUSES
+from traceops.core.cause_words import CAUSES
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of
 from traceops.report.model import Report
 from traceops.report.tables import LatenessRow

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from traceops.across.replay.what_if import WORK_SHARED
+from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
-from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
 from traceops.render.report.then_text import least_only, then_text

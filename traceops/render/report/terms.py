@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
 from traceops.core.step_words import STEP, StepWords
-from traceops.core.words import BUCKETS as BUCKET_WORDS
 
 
 @dataclass(frozen=True)
