@@ -46,6 +46,18 @@ STACKS = {
         ("GenerationMixin.generate", "/usr/lib/python3/site-packages/transformers/generation/utils.py", 9, None),
         ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 9, None),
     ],
+    # @torch.no_grad(): the model is called, and then what it computed is read.
+    "perplexity": [
+        ("train", TRAIN, 70, "told = perplexity(model)"),
+        ("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 9, None),
+        ("perplexity", TRAIN, 72, "loss = model(batch)"),
+        ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 9, None),
+    ],
+    "perplexity_read": [
+        ("train", TRAIN, 70, "told = perplexity(model)"),
+        ("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 9, None),
+        ("perplexity", TRAIN, 73, "total += loss.item()"),
+    ],
     "frozen": [("_run_code", "<frozen runpy>", 3, None)],
 }  # fmt: skip
 

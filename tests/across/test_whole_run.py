@@ -54,6 +54,48 @@ def test_evaluations_and_checkpoints_in_the_same_steps_are_told_apart(tmp_path):
     assert run.typical_ms == pytest.approx(50, rel=0.01), "never mixed into the typical step"
 
 
+def test_what_a_model_without_gradients_computed_is_read_in_its_time(tmp_path):
+    """A GPT's estimate_loss() came in the collector's steps. Two thirds of it were .item(), and nothing told of it."""
+    steps = [usual() for _ in range(200)]
+    for number in range(10, 200, 10):
+        own = {"forward": 30, "backward": 20, "perplexity": 40, "perplexity_read": 110}
+        steps[number] = Step(400, gc_ms=200, stacks=own)
+    write_rank(tmp_path, 0, steps)
+    run = whole_run([read_observed(str(tmp_path), 0)[0]])
+    by_cause = {one.cause: one for one in run.occasions}
+    assert set(by_cause) == {"garbage_collection", "inference"}
+    assert by_cause["inference"].more_ms / 19 == pytest.approx(150, rel=0.05)
+    assert by_cause["inference"].place.function == "perplexity"
+
+
+@pytest.mark.parametrize(("save_ms", "told"), [(60, True), (10, False)])
+def test_what_is_a_tenth_of_such_steps_is_told_where_it_is_a_part_of_the_run(tmp_path, save_ms, told):
+    """Lightning saved behind each validation, 96 of 1,140 ms: 4.9 % of the run, and not a word."""
+    steps = [usual() for _ in range(200)]
+    for number in range(20, 200, 20):
+        own = {"forward": 30, "backward": 20, "evaluate": 500, "save": save_ms}
+        steps[number] = Step(550 + save_ms, stacks=own)
+    write_rank(tmp_path, 0, steps)
+    run = whole_run([read_observed(str(tmp_path), 0)[0]])
+    by_cause = {one.cause: one for one in run.occasions}
+    assert set(by_cause) == ({"evaluation", "checkpoint"} if told else {"evaluation"})
+    assert by_cause["evaluation"].more_ms / 9 == pytest.approx(500, rel=0.03)
+    if told:
+        assert by_cause["checkpoint"].more_ms / 9 == pytest.approx(save_ms, rel=0.05)
+
+
+def test_causes_that_looks_saw_for_longer_than_a_step_share_it(tmp_path):
+    """The largest had all of it, and what came beside it nothing."""
+    steps = [usual() for _ in range(200)]
+    for number in range(20, 200, 20):
+        steps[number] = Step(250, stacks={"evaluate": 200, "save": 100})
+    write_rank(tmp_path, 0, steps)
+    run = whole_run([read_observed(str(tmp_path), 0)[0]])
+    by_cause = {one.cause: one.more_ms / 9 for one in run.occasions}
+    assert by_cause["evaluation"] == pytest.approx(133, rel=0.03)
+    assert by_cause["checkpoint"] == pytest.approx(67, rel=0.03)
+
+
 def test_a_place_that_holds_only_most_of_it_is_not_all_of_it(tmp_path):
     """Compiling again at two lines was said to be at the one where it takes longest; then 40 % was 'most of it'."""
     steps = noisy(200)

@@ -12,11 +12,13 @@ import numpy as np
 
 from traceops.across.run_steps import Floats, Mask, Occasion, WholeRun
 from traceops.measure.host_places import CodePlace, own_overhead, own_place, place_of, waits
-from traceops.measure.host_purposes import Purpose, stack_purposes, trains
+from traceops.measure.host_purposes import Purpose, stack_purposes, trains, with_waits
 from traceops.measure.typical import spells
 from traceops.traces.observed import Observed
 
 _PART = 0.2  # of what a step takes longer: less is no reason
+_OFTEN, _OF_RUN_PCT = 2, 1.0  # less is one where it comes in several steps, and takes as much of the run
+_MEASURED = ("garbage_collection", "recompilation")  # by their own events; what looks saw is an estimate
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
 _RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
 _LOOKS = 20  # in typical steps: of fewer nobody can say that they do not call a function
@@ -140,11 +142,12 @@ def _keys(one: Observed, infers: bool) -> list[tuple[str, CodePlace] | None]:
     infers: the program trains nothing, so that a model without gradients is its usual work.
     """
     keys: list[tuple[str, CodePlace] | None] = []
-    for stack, purpose in enumerate(stack_purposes(one)):
+    waiting = [waits(one, stack) for stack in range(len(one.stacks))]
+    for stack, purpose in enumerate(with_waits(one, stack_purposes(one), waiting)):
         if infers and purpose.what == "inference":
             purpose = Purpose()
         place = (None if purpose.frame is None else place_of(one, purpose.frame)) or own_place(one, stack)
-        idle = purpose.what in (None, "input") and waits(one, stack)
+        idle = purpose.what in (None, "input") and waiting[stack]
         kept = place is not None and not idle and not own_overhead(one, stack)
         keys.append((purpose.what or "host", place) if kept and place is not None else None)
     return keys
@@ -178,13 +181,17 @@ def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
 def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
     step = run.step_ms
     by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
+    little: dict[str, list[_CauseTime]] = defaultdict(list)
     told: dict[tuple[int, str], float] = defaultdict(float)  # by step and cause
     for at in np.flatnonzero(unlike).tolist():
         more = float(step[at] - run.typical_ms)
         left = more
         for where, did in ((at, parts.of(at, more)), (at - 1, parts.before(at, more))):
-            for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
-                ms = min(did[cause].ms - told[where, cause], left)
+            shares = _shares({cause: own.ms - told[where, cause] for cause, own in did.items()}, left)
+            for cause in sorted(did, key=lambda name: (name == "host", -shares[name])):
+                ms = min(shares[cause], left)
+                if ms < _PART * more and ms > 0 and where == at and cause != "host":
+                    little[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
                 if ms >= _PART * more:
                     by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
                     told[where, cause] += ms
@@ -192,9 +199,19 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
         if left > (1 - _PART) * more:
             by_cause["unknown"].append(_CauseTime(at, left))
     _by_rhythm(by_cause)
+    for cause, found in little.items():
+        if len(found) >= _OFTEN and sum(one.ms for one in found) >= _OF_RUN_PCT / 100 * run.total_ms:
+            by_cause[cause] += found
     made = [_occasion(run, cause, found) for cause, found in by_cause.items() if found]
     ordered = tuple(sorted(made, key=lambda one: (-one.more_ms, one.cause)))
     return replace(run, occasions=ordered)
+
+
+def _shares(parts: Mapping[str, float], left: float) -> dict[str, float]:
+    """What causes take of what is left of a step: those that looks saw have it by their looks, where they saw more."""
+    seen = sum(max(ms, 0.0) for cause, ms in parts.items() if cause not in (*_MEASURED, "host"))
+    part = min(left / seen, 1.0) if seen > 0 else 1.0
+    return {cause: ms if cause in (*_MEASURED, "host") else ms * part for cause, ms in parts.items()}
 
 
 def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:

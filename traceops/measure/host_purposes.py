@@ -65,6 +65,25 @@ def stack_purposes(observed: Observed) -> list[Purpose]:
     return [_by_name(frames, stack) or _without_gradients(frames, stack, trained) for stack in stacks]
 
 
+def with_waits(observed: Observed, purposes: Sequence[Purpose], waiting: Sequence[bool]) -> list[Purpose]:
+    """The purposes, in which a wait for the device is of the model that was called without gradients before it.
+
+    Such a function reads what its model computed (`loss.item()`), and most of its time is in that. waiting: by stack.
+    """
+    frames = observed.frames
+    called = {
+        _key(frames[one.frame]) for one in purposes if one.what == "inference" and one.frame is not None
+    }
+
+    def of(number: int) -> Purpose:
+        stack = observed.stacks[number]
+        places = [*_blocks(frames, stack), *_decorated(frames, stack)] if waiting[number] else []
+        at = next((at for at in places if _key(frames[stack[at]]) in called), None)
+        return purposes[number] if at is None else Purpose("inference", stack[at])
+
+    return [one if one.what is not None else of(number) for number, one in enumerate(purposes)]
+
+
 def trains(observed: Observed) -> bool:
     """Whether the host was seen in a backward pass."""
     seen = {number for stack in set(observed.samples[:, 1].tolist()) for number in observed.stacks[stack]}
