@@ -172,9 +172,11 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 _BY_HASH = sorted(CASES, key=lambda case: hashlib.sha256(case.name.encode()).hexdigest())
-ASIDE = frozenset(
+_DRAWN = frozenset(
     case.name
     for kind in range(3)
     for case in [one for one in _BY_HASH if min(len(one.troubles), 2) == kind][kind % 2 :: 2]
 )
-"""Half of each kind, by hash."""
+_READ_BY_MISTAKE, _INSTEAD = {"rank0_only", "uneven_end"}, {"diary", "hot_table"}
+ASIDE = _DRAWN - _READ_BY_MISTAKE | _INSTEAD
+"""Half of each kind, by hash. Two were read too early and changed places with two that nobody had read."""
