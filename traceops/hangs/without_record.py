@@ -60,6 +60,8 @@ def died(
         first = next((wait for wait in waits.edges if wait.on == rank), None)
         how = words.ending(death.exit_code, gone=death.gone, detail=death.detail)
         proof = [(HOW_IT_ENDED, how)]
+        why = _why(rank, death, crashes)
+        left = death.exit_code == 0 and why is None and not death.detail
         if death.exit_code is not None:
             proof.append(("exit code", str(death.exit_code)))
         roots.append(
@@ -69,11 +71,14 @@ def died(
                 confidence="high"
                 if death.sure and (death.exit_code is not None or first is not None)
                 else "medium",
-                statement=words.died(rank, _why(rank, death, crashes) or how, waiting, first),
+                statement=words.left(rank, waiting, first)
+                if left
+                else words.died(rank, why or how, waiting, first),
                 tells_waiting=first is not None,
                 waiting=waiting
                 or tuple(other for other in others if other not in dead and other not in failed),
                 cause=death.cause
+                or ("ended_early" if left else None)
                 or (None if death.detail or not death.sure else _BY_CODE.get(death.exit_code)),
                 group=first.group if first else None,
                 op=first.op if first else None,

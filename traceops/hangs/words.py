@@ -192,6 +192,14 @@ def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
     return f"Rank {rank} died{meanwhile}: {how}"
 
 
+def left(rank: int, waiting: Sequence[int], wait: Wait | None) -> str:
+    """A rank whose process came to its end without an error, which the others did not."""
+    needed = "the others still needed it"
+    if wait is not None:
+        needed = f"{_they_wait(waiting)} for it in {waited_operation(wait)}"
+    return f"Rank {rank} came to its end (exit code 0) while {needed}"
+
+
 def died_alike(ranks: Sequence[int], how: str) -> str:
     """Several ranks that ended in one way."""
     return f"{who_first(ranks)} died: each {how.removeprefix('it ')}"

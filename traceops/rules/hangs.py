@@ -68,7 +68,7 @@ GPU_STUCK = Rule(
 _BY_SIGNAL = (("native_crash", SCRIPT_ERROR), ("bus_error", SCRIPT_ERROR), ("terminated", ENDED))
 DIED = Rule(
     id="TO-H004",
-    title="A rank died",
+    title="A rank died, or ended before the others",
     fires=(
         "A process that was gone while others waited, or the first to fail as the launcher or the log says. "
         "Ranks that a watchdog or the launcher ended because of it are not named."
@@ -78,6 +78,11 @@ DIED = Rule(
         "others are echoes. traceops run keeps the rank's output in logs/ where torchrun starts the ranks."
     ),
     by_cause=(
+        (
+            "ended_early",
+            "It failed nowhere: it made fewer steps than the others, or left the loop before them. Uneven data need "
+            "drop_last=True, a sampler that pads, or torch's Join; a break or a continue has to be taken on all ranks.",
+        ),
         (
             "killed",
             "Nothing in the log says who sent SIGKILL; most often it is the kernel, because the host's memory ran out: "
