@@ -182,6 +182,33 @@ def test_two_equal_stragglers_hidden_behind_a_third_are_found():
     assert {found[2] for found in said(across(run))} == {(1,), (4,), (6,)}
 
 
+LATE_ELSEWHERE = (
+    (SlowInput(0, 3000), SlowCompute(1, extra_us=2000, at="backward")),
+    (SlowCompute(0, extra_us=2000, at="forward"), SlowCompute(1, extra_us=2000, at="backward")),
+)
+
+
+@pytest.mark.parametrize("faults", LATE_ELSEWHERE)
+@pytest.mark.parametrize("builder", [fsdp2, tp_dp])
+def test_two_ranks_that_are_late_in_places_of_their_own_are_both_found(builder, faults):
+    """Nobody was left to show a pace: of two that were late alike none was named, of others the later one alone."""
+    made = program(builder, steps=5, sync=True)
+    measured = across(simulate(made, 2, faults))
+    assert {found[2:] for found in said(measured) if found[1] == "error"} == {
+        ((fault.rank,), CAUSES[type(fault)]) for fault in faults
+    }
+    [steps] = [p.step_ns for p in measured.what_if.predictions if p.ranks == (0, 1)]
+    assert steps.mean() == pytest.approx(true_step(simulate(made, 2)), rel=0.1)
+
+
+def test_two_ranks_that_meet_only_at_the_end_hide_each_other():
+    """Of two that are late between the same two collectives only the later one costs time."""
+    faults = [SlowInput(0, 3000), SlowCompute(1, extra_us=2000, at="backward")]
+    assert {found[2] for found in said(across(simulate(program(ddp, steps=5, sync=True), 2, faults)))} == {
+        (0,)
+    }
+
+
 def test_without_a_gpu_no_gpu_is_to_blame_even_of_a_hidden_straggler():
     faults = [SlowCompute(1, extra_us=3000), *(SlowCompute(r, extra_us=2000) for r in (4, 6))]
     run = simulate(program(ddp, steps=5, device="cpu"), 8, faults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +36,11 @@ class Longer:
         return self.ms - self.peers_ms
 
 
-def longer_on_one(run: WholeRun) -> list[Longer]:
-    """Each function in which one rank's host spends longer, most first; none where nobody waits for it."""
+def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
+    """Each function in which one rank's host spends longer, most first; none where nobody waits for it.
+
+    late: ranks that the others are known to wait for. Such a rank may itself wait longer, for another one.
+    """
     if len(run.host) < 2 or any(not own for own in run.host.values()):
         return []
     waiting = {rank: sum(one.ms for one in own if one.waits) for rank, own in run.host.items()}
@@ -51,7 +54,7 @@ def longer_on_one(run: WholeRun) -> list[Longer]:
             theirs = [_same(run.host[other], one) for other in peers]
             peers_ms = float(np.median([0.0 if other is None else other.ms for other in theirs]))
             more = one.ms - peers_ms
-            if more < _LEAST_PCT / 100 * run.typical_ms or waited < _WAITED * more:
+            if more < _LEAST_PCT / 100 * run.typical_ms or (waited < _WAITED * more and rank not in late):
                 continue
             if more < _SIGMAS * _spread_ms(run, rank, one, theirs):
                 continue

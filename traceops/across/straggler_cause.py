@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness
+from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness
 from traceops.across.own_times import Steps, far_beyond, host_ns, loads_longer, own_time
-from traceops.across.replay.graph import WORK
+from traceops.across.replay.graph import WORK, StepGraph
+from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 
@@ -27,6 +28,8 @@ def cause_of(
     """
     graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
+    if not peers and (places := late_places(graph, rank)) is not None:
+        charged = _by_cause(graph, rank, places)  # who is late elsewhere hides what the others wait for it
     total = sum(charged.values())
     if not loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
         # It loads as long as they do; what they wait for it elsewhere only hides theirs.
@@ -43,6 +46,15 @@ def cause_of(
     ):
         return best
     return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
+
+
+def _by_cause(graph: StepGraph, rank: int, places: LatePlaces) -> dict[str, float]:
+    """What a rank takes longer where it is late, by CAUSES."""
+    found = dict.fromkeys(CAUSES, 0.0)
+    for work, more in places.more.items():
+        cause = CAUSE_OF.get(work, "unknown")
+        found["host" if cause == "gpu_compute" and rank in graph.on_cpu else cause] += max(more, 0.0)
+    return found
 
 
 def _cause_by_replay(

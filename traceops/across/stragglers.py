@@ -12,8 +12,9 @@ from traceops.across.chance import chance
 from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, least_share
 from traceops.across.own_times import Steps, far_beyond, own_steps
 from traceops.across.replay.graph import StepGraph
+from traceops.across.replay.late_places import late_places
 from traceops.across.replay.simulate import simulate
-from traceops.across.replay.what_if import HOST, LOADING, Replays, cure
+from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.straggler_cause import cause_of
 
 MOST_CANDIDATES = 16
@@ -80,8 +81,8 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
         for rank in order
         if shares[rank] >= LEAST_SHARE or (shares[rank] >= least and _stands_out(graph, rank))
     ][:MOST_CANDIDATES]
-    while chosen and cure(graph, chosen) is None:
-        chosen.remove(_least_late(replays, chosen))  # somebody has to show how fast a rank can be
+    while chosen and not _show_a_pace(replays, chosen):
+        chosen.remove(_least_late(replays, chosen))
     chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
     with_all = _paced_steps(replays, chosen) if chosen else None
     found = [straggler(replays, lateness, rank, chosen) for rank in chosen]
@@ -147,6 +148,18 @@ def _waited_for(replays: Replays, cured: Sequence[int], waited_for: Mapping[int,
     return blamed
 
 
+def _show_a_pace(replays: Replays, chosen: Sequence[int]) -> bool:
+    """Whether somebody shows how fast these ranks can be: peers, or they each other, late in places of their own."""
+    if all(set(replays.graph.peers(rank)) - set(chosen) for rank in chosen):
+        return True
+    together = _steps(replays, chosen)
+    without_least = [rank for rank in chosen if rank != _least_late(replays, chosen)]
+    before = _steps(replays, without_least)
+    if together is None or before is None:
+        return False
+    return float((before - together).mean()) >= _HIDDEN * float(replays.base.step_ns().mean())
+
+
 def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
     """Of ranks that cannot all be cured: who is late in most steps stays, before who causes most of the waiting."""
     base = replays.base.step_ns()
@@ -183,6 +196,8 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
     own = own_steps(graph, rank, replays.without)
     others = np.array([own_steps(graph, peer, replays.without) for peer in peers])
+    if not peers and (places := late_places(graph, rank)) is not None:
+        own, others = places.own, places.peers
     in_late = _late(saved, base)
     if len(others) and not in_late.sum() > len(base) / 2:
         # The others may feel it a step later than it took place.
@@ -201,7 +216,7 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         saved=paced,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
-        chance=chance(own[replays.typical], others[:, replays.typical] if peers else others),
+        chance=chance(own[replays.typical], others[:, replays.typical] if len(others) else others),
         apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from traceops.across.core_waits import core_waits
@@ -87,15 +87,15 @@ def judge(inputs: Inputs) -> list[Verdict]:
     ]
 
 
-def seen_longer(inputs: Inputs) -> list[Longer]:
+def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
     """Where one host is longer, as far as the devices say so too.
 
     A host that is ahead of its GPU waits in whatever call finds the queue full, so on GPUs time on a line is no work:
     there a rank is named only where its own device is idle for its host, and no more is claimed than that; and never a
-    rank that the recorded steps show waiting for others.
+    rank that the recorded steps show waiting for others. late: ranks that the others are known to wait for.
     """
     assert inputs.whole is not None
-    found = longer_on_one(inputs.whole)
+    found = longer_on_one(inputs.whole, late)
     ranks = {times.summary.rank: times for times in inputs.run.ranks}
     if not any(times.summary.on_gpu for times in ranks.values()):
         return found
@@ -109,7 +109,7 @@ def seen_longer(inputs: Inputs) -> list[Longer]:
         idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
         waits = own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
         claimed = min(one.more_ms, idle)
-        if waits < 0 and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
+        if (waits < 0 or one.rank in late) and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
             kept.append(replace(one, claimed_ms=claimed))
     return kept
 

@@ -99,7 +99,8 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding
         return found
     if found.cause == "input" and len(found.ranks) == 1:
         found = _of_workers(found, found.ranks[0], inputs)
-    one = next((one for one in host_difference.seen_longer(inputs) if one.rank in found.ranks), None)
+    longer = host_difference.seen_longer(inputs, found.ranks)
+    one = next((one for one in longer if one.rank in found.ranks), None)
     if one is None:
         return found
     why = Evidence(REASON, f"in {one.place.said}", rank=one.rank)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.late_places import LatePlaces
 from traceops.across.replay.leads import lead as lead_of
 from traceops.across.replay.leads import least_loss
 from traceops.across.replay.loaders import batch_ns, paced
@@ -19,6 +20,8 @@ from traceops.measure.program import NEVER
 @dataclass(frozen=True)
 class Scenario:
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
+
+    `spared`: ranks that are quicker in the places where each of them is late.
 
     `compute` has a rank's time in compute before each of its nodes (ns), in place of its own. `unslowed` is the part
     of what kernels took longer beside communication that waited which they do not take here. `part`: by rank how much
@@ -32,6 +35,7 @@ class Scenario:
     compute: Mapping[int, Int] = field(default_factory=dict)
     unslowed: float = 0.0
     part: Mapping[int, float] = field(default_factory=dict)
+    spared: Mapping[int, LatePlaces] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ def _replay(
         spared = change.without_on is not None and rank not in change.without_on
         without = () if spared else change.without
         own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
+        own = _spared(own, change.spared[rank]) if rank in change.spared else own
         own = _unslowed(own, change.unslowed) if change.unslowed else own
         part = change.part.get(rank, 0.0) if change.part else 1.0
         # A host that waited in what vanishes was not ahead by that.
@@ -168,6 +173,17 @@ def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
         nodes,
         work=nodes.work + compute - own - gaps,
         join_work=nodes.join_work + joined - nodes.join_spent[:, column] - joined_gaps,
+    )
+
+
+def _spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:
+    """The program without what it takes longer in these places."""
+    return replace(
+        nodes,
+        work=nodes.work - places.spared,
+        standing=nodes.standing - places.spared,
+        join_work=nodes.join_work - places.spared_joins,
+        host=np.where(nodes.host > NEVER, nodes.host - places.spared_host, NEVER),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, StepGraph
+from traceops.across.replay.late_places import late_places
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
@@ -247,14 +248,21 @@ def _predicted(graph: StepGraph, name: str, change: Scenario) -> Prediction:
 
 
 def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
-    """These ranks run as their median peer outside the set does; None where one has no such peer."""
-    program_of = {}
+    """These ranks run as their median peer outside the set does.
+
+    Where all peers of one are in the set, each is as quick as they are where it is late, in a place of its own; None
+    where it is late in none.
+    """
+    program_of, spared = {}, {}
     for rank in ranks:
         peer = median_peer(graph, rank, ranks)
-        if peer is None:
+        if peer is not None:
+            program_of[rank] = peer
+        elif (places := late_places(graph, rank)) is not None:
+            spared[rank] = places
+        else:
             return None
-        program_of[rank] = peer
-    return Scenario(program_of=program_of)
+    return Scenario(program_of=program_of, spared=spared)
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> Scenario:

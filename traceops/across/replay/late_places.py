@@ -1,0 +1,162 @@
+"""Where in a step a rank takes far longer than its peers: its cure where each of them is late, in places of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph
+from traceops.core.arrays import Int
+from traceops.measure.program import NEVER
+
+_MATTERS = 0.02  # of the step: what a place must take longer, in the mean
+_FAR = 1.5  # times its peers' own time there
+_MOST_STEPS = 0.75  # of the steps: it takes longer there in so many
+
+_Points = dict[Label, int]  # what tells a point in the program: when it is, in own time, ns
+_Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LatePlaces:
+    """Between which points of the program a rank is late. Times in ns, `own` and `peers` (peers, steps) there alone.
+
+    `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before
+    each of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK.
+    """
+
+    spared: Int
+    spared_joins: Int
+    spared_host: Int
+    own: _Steps
+    peers: NDArray[np.float64]
+    more: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Segments, one up to each of the points but the first; `gone` is before each point what is gone up to there."""
+
+    labels: list[Label]
+    where: NDArray[np.bool_]
+    gone: Int
+    own: _Steps
+    peers: NDArray[np.float64]
+
+
+def late_places(graph: StepGraph, rank: int) -> LatePlaces | None:
+    """Those that matter; None where there are none, or no peer."""
+    peers = graph.peers(rank)
+    late = _late(graph, [_points(graph.ranks[one]) for one in (rank, *peers)]) if peers else None
+    if late is None:
+        return None
+    nodes = graph.ranks[rank]
+    points = _points(nodes)
+    at = np.array([points[label] for label in late.labels], dtype=np.int64)
+    by_host = _late(graph, [_host(graph.ranks[one]) for one in (rank, *peers)])
+    host = _host(nodes)
+    return LatePlaces(
+        _before(nodes.work, at, late.gone),
+        _before(nodes.join_work, at, late.gone),
+        nodes.host * 0
+        if by_host is None
+        else _before(
+            nodes.host, np.array([host[label] for label in by_host.labels], dtype=np.int64), by_host.gone
+        ),
+        late.own,
+        late.peers,
+        _more(graph, rank, late),
+    )
+
+
+def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
+    """Where the first of them takes far longer than the others."""
+    own, *others = points
+    labels = sorted(set(own).intersection(*others), key=lambda label: (own[label], str(label)))
+    index = {number: place for place, number in enumerate(graph.steps)}
+    step = np.array([_step(label, index, len(graph.steps)) for label in labels[1:]], dtype=np.int64)
+    if not (step >= 0).any():
+        return None
+    took = np.array([np.maximum(np.diff([one[label] for label in labels]), 0) for one in points])
+    usual = np.sort(took[1:], axis=0)[(len(others) - 1) // 2]
+    more = took[0] - usual
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(map(_place, labels[1:])))}
+    place = np.array([numbers[_place(label)] for label in labels[1:]], dtype=np.int64)
+    shape = (len(numbers), len(graph.steps))
+    inside = step >= 0
+
+    def by_place(values: Int) -> NDArray[np.float64]:
+        cells = place[inside] * shape[1] + step[inside]
+        found: NDArray[np.float64] = np.bincount(cells, weights=values[inside], minlength=shape[0] * shape[1])
+        return found.reshape(shape)
+
+    longer, theirs = by_place(more), by_place(usual)
+    length = float(
+        np.median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()])
+    )
+    least = np.maximum(_MATTERS * length, (_FAR - 1) * theirs.mean(axis=1))
+    late = (longer.mean(axis=1) >= least) & ((longer > 0).mean(axis=1) >= _MOST_STEPS)
+    if not late.any():
+        return None
+    where = inside & late[place]
+    spent = np.array([by_place(one)[late].sum(axis=0) for one in took])
+    gone = np.where(where, np.maximum(more, 0), 0)
+    first = numbers.get(_place(labels[0])) if _step(labels[0], index, len(graph.steps)) == 0 else None
+    before = gone[where & (place == first)] if first is not None and late[first] else ()  # as in later steps
+    gone = np.concatenate(([round(float(np.median(before))) if len(before) else 0], gone))
+    return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:])
+
+
+def _points(nodes: RankNodes) -> _Points:
+    """Its nodes, and the joins for them in order."""
+    found = dict(zip(nodes.labels, nodes.work.tolist(), strict=True))
+    seen: Counter[Label] = Counter()
+    for node, moment in zip(nodes.join_node.tolist(), nodes.join_work.tolist(), strict=True):
+        label = nodes.labels[node]
+        found[_join(label, seen[label])] = moment
+        seen[label] += 1
+    return found
+
+
+def _join(label: Label, count: int) -> Label:
+    return (*label, "join", count)
+
+
+def _host(nodes: RankNodes) -> _Points:
+    return {label: own for label, own in zip(nodes.labels, nodes.host.tolist(), strict=True) if own > NEVER}
+
+
+def _more(graph: StepGraph, rank: int, late: _Late) -> dict[str, float]:
+    """By WORK, what the rank takes longer than its median peer in these places."""
+
+    def spent(one: int) -> NDArray[np.float64]:
+        nodes = graph.ranks[one]
+        points = _points(nodes)
+        order = np.argsort(nodes.work, kind="stable")
+        at = np.array([points[label] for label in late.labels], dtype=np.int64)
+        moments = [np.interp(at, nodes.work[order], nodes.spent[order, n]) for n in range(len(WORK))]
+        return np.array([np.diff(own)[late.where].sum() for own in moments])
+
+    usual = np.median([spent(peer) for peer in graph.peers(rank)], axis=0)
+    return dict(zip(WORK, (spent(rank) - usual).tolist(), strict=True))
+
+
+def _before(moments: Int, at: Int, gone: Int) -> Int:
+    """What is gone before each of these moments."""
+    return np.rint(np.interp(moments, at, gone)).astype(np.int64)
+
+
+def _place(label: Label) -> Label:
+    """The same in each step."""
+    return (label[0], *label[2:]) if label[0] == "step" else label[1:]
+
+
+def _step(label: Label, index: Mapping[int, int], count: int) -> int:
+    """Index of the step that a segment up to this label is of; -1 outside."""
+    if label[0] != "step":
+        return index.get(label[0], -1)
+    return count - 1 if label[1] == "end" else index[label[1]] - 1
