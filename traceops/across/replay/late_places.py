@@ -91,7 +91,8 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
 
     def by_place(values: Int) -> NDArray[np.float64]:
         cells = place[inside] * shape[1] + step[inside]
-        found: NDArray[np.float64] = np.bincount(cells, weights=values[inside], minlength=shape[0] * shape[1])
+        found = np.zeros(shape[0] * shape[1])
+        np.add.at(found, cells, values[inside])
         return found.reshape(shape)
 
     longer, theirs = by_place(more), by_place(usual)
