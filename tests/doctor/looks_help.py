@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from traceops.machine.look import Look
-from traceops.rules.machine import RULES
+from traceops.rules.machine.judge import RULES
 
 _RULES = {rule.id for rule in RULES}
 DATA = Path(__file__).parent.parent / "data" / "doctor"

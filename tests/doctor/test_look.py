@@ -13,7 +13,7 @@ from looks_help import HEALTHY, one, put, wrong
 from traceops.machine.probe import HostFacts, _within, probe
 from traceops.machine.programs import Output
 from traceops.machine.software import Software
-from traceops.rules.machine_host import inspect_host, judge
+from traceops.rules.machine.host import inspect_host, judge
 
 # From a virtual machine with 4 H200, as it was.
 MATRIX = """\

@@ -9,10 +9,10 @@ from traceops.fabric.model import Path as Way
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.xids import DriverLog, parse_driver_log, parse_xids
-from traceops.rules.machine_gpus import judge_gpus
-from traceops.rules.machine_nvlink import judge_nvlink
-from traceops.rules.machine_pcie import judge_lanes, judge_p2p
-from traceops.rules.machine_xids import judge_xids
+from traceops.rules.machine.gpus import judge_gpus
+from traceops.rules.machine.nvlink import judge_nvlink
+from traceops.rules.machine.pcie import judge_lanes, judge_p2p
+from traceops.rules.machine.xids import judge_xids
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.
 T4 = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>515.105.01</driver_version>

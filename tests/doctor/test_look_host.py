@@ -16,18 +16,18 @@ from traceops.machine.limits import Limits, read_limits
 from traceops.machine.platform import PlatformFacts, acs_redirects, read_platform
 from traceops.machine.rdma import Port, Rdma, read_rdma
 from traceops.machine.software import Software, library_version, parse_torch_version
-from traceops.rules.machine_cpus import judge_cpus
-from traceops.rules.machine_efa import judge_efa
-from traceops.rules.machine_interfaces import judge_interfaces
-from traceops.rules.machine_limits import judge_limits
-from traceops.rules.machine_platform import (
+from traceops.rules.machine.cpus import judge_cpus
+from traceops.rules.machine.efa import judge_efa
+from traceops.rules.machine.interfaces import judge_interfaces
+from traceops.rules.machine.limits import judge_limits
+from traceops.rules.machine.platform import (
     judge_container,
     judge_fabric_manager,
     judge_gdr,
     judge_pcie_ways,
 )
-from traceops.rules.machine_rdma import judge_rdma
-from traceops.rules.machine_software import judge_software
+from traceops.rules.machine.rdma import judge_rdma
+from traceops.rules.machine.software import judge_software
 
 MB, GB = 1 << 20, 1 << 30
 ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)

@@ -23,7 +23,7 @@ from traceops.machine.smi_list import lists_of_gpus
 from traceops.machine.smi_table import tables
 from traceops.machine.torch_environment import parse_environment
 from traceops.machine.xids import parse_xids
-from traceops.rules.machine_saved import judge_outputs
+from traceops.rules.machine.saved import judge_outputs
 
 
 def test_the_text_is_read_as_the_xml_is() -> None:

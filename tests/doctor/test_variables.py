@@ -13,7 +13,7 @@ from traceops.machine.nccl_files import nccl_files, parse_nccl_file
 from traceops.machine.rdma import Port, Rdma
 from traceops.machine.variable import as_number
 from traceops.machine.variable_names import OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
-from traceops.rules.machine_variables import check_variables
+from traceops.rules.machine.variables import check_variables
 
 GIDS = ((0, "IB/RoCE v1", "fe80::1"), (3, "RoCE v2", "0000:0000:0000:0000:0000:ffff:0a00:0005"))
 INTERFACES = (

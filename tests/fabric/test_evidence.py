@@ -9,7 +9,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.talks import nearest_nics
-from traceops.rules.fabric import judge_fabric
+from traceops.rules.fabric.judge import judge_fabric
 
 DATA = Path(__file__).parent.parent / "data"
 TOPOLOGY, LOGS = DATA / "topology", DATA / "nccl_logs"

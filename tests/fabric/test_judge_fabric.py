@@ -17,8 +17,8 @@ from traceops.fabric.nccl import (
     NetworkEvent,
     RankPlace,
 )
-from traceops.rules.fabric import RULES, judge_fabric
-from traceops.rules.fabric_paths import _listed
+from traceops.rules.fabric.judge import RULES, judge_fabric
+from traceops.rules.fabric.paths import _listed
 
 
 def quote(text, line=1, path="nccl.log"):

@@ -17,7 +17,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
-from traceops.rules.fabric_benchmarks import judge_benchmarks
+from traceops.rules.fabric.benchmarks import judge_benchmarks
 
 DATA = Path(__file__).parents[1] / "data" / "nccl_tests"
 HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"

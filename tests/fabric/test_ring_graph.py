@@ -15,7 +15,7 @@ from traceops.fabric.model import Gpu, Machine, Pcie, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting, RankPlace
 from traceops.fabric.ring_limit import ring_limit
-from traceops.rules.fabric_graph import judge_graph
+from traceops.rules.fabric.graph import judge_graph
 
 DATA = Path(__file__).parents[1] / "data"
 H200 = DATA / "topology" / "h200x4_nccl_2.28.xml"

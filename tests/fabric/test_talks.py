@@ -5,7 +5,7 @@ import pytest
 from traceops.fabric.alike import alike_connections
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.rules.fabric import RULES, judge_fabric
+from traceops.rules.fabric.judge import RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"
 MATRIX = """\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID

@@ -12,9 +12,9 @@ from traceops.doctor.model import Trial
 from traceops.machine.limits import Limits
 from traceops.machine.look import Level, Look
 from traceops.rules import registry
-from traceops.rules.machine import RULES, judge_looks
-from traceops.rules.machine_limits import judge_limits
-from traceops.rules.machine_variables import check_variables
+from traceops.rules.machine.judge import RULES, judge_looks
+from traceops.rules.machine.limits import judge_limits
+from traceops.rules.machine.variables import check_variables
 from traceops.rules.results import checks
 
 SMALL = Look(

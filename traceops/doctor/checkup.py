@@ -33,10 +33,10 @@ from traceops.fabric.model import Machine, Reference
 from traceops.fabric.reference import kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.nccl_files import nccl_files
-from traceops.rules.fabric import judge_fabric
-from traceops.rules.machine import judge_looks
-from traceops.rules.machine_host import inspect_host
-from traceops.rules.machine_tests import NODES
+from traceops.rules.fabric.judge import judge_fabric
+from traceops.rules.machine.communication_tests import NODES
+from traceops.rules.machine.host import inspect_host
+from traceops.rules.machine.judge import judge_looks
 from traceops.rules.results import judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes

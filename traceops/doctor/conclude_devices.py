@@ -12,7 +12,7 @@ from traceops.doctor.failure_cause import FailureCause
 from traceops.doctor.isolate import names_of
 from traceops.doctor.model import BAD, Trial
 from traceops.machine.look import Level, Look
-from traceops.rules.machine_tests import (
+from traceops.rules.machine.communication_tests import (
     AREA,
     DEVICE,
 )

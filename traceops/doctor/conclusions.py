@@ -20,7 +20,7 @@ from traceops.doctor.model import BAD, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.machine.look import Level, Look
-from traceops.rules.machine_tests import (
+from traceops.rules.machine.communication_tests import (
     COMES_AND_GOES,
     NODES,
     PAIRS,

@@ -17,9 +17,9 @@ from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
 from traceops.machine.saved import Apart, SavedOutputs, read_outputs
 from traceops.machine.saved_text import CUT_OFF
-from traceops.rules.fabric import judge_fabric
-from traceops.rules.machine import judge_looks
-from traceops.rules.machine_saved import judge_outputs
+from traceops.rules.fabric.judge import judge_fabric
+from traceops.rules.machine.judge import judge_looks
+from traceops.rules.machine.saved import judge_outputs
 from traceops.rules.results import judged_checks
 
 

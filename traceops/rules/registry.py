@@ -12,11 +12,9 @@ from traceops.rules import (
     bandwidth,
     copies,
     crashes,
-    fabric,
     hangs,
     host_difference,
     idle,
-    machine,
     machine_use,
     memory,
     overlap,
@@ -28,7 +26,9 @@ from traceops.rules import (
     validity,
     whole_run,
 )
+from traceops.rules.fabric import judge as fabric
 from traceops.rules.inputs import Inputs
+from traceops.rules.machine import judge as machine
 from traceops.rules.named_functions import with_stacks
 from traceops.rules.named_lines import with_lines
 from traceops.rules.whole_steps import NO_STEP_REASON

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
 from traceops.core.rule import JudgedBy, Rule, Verdict
-from traceops.rules import fabric
+from traceops.rules.fabric import judge as fabric
 from traceops.rules.registry import RULES
 
 _FABRIC = {rule.id for rule in fabric.RULES}

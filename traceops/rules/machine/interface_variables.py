@@ -8,7 +8,7 @@ from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.host_context import HostContext
 from traceops.machine.interfaces import Choice, Interface, parse_choice
 from traceops.machine.look import Look
-from traceops.rules.machine_variable_costs import setting
+from traceops.rules.machine.variable_costs import setting
 
 INTERFACE_VARIABLE = Rule(
     id="TO-D405",

@@ -14,24 +14,24 @@ from traceops.machine.look import Look
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, probe
 from traceops.machine.programs import output
-from traceops.rules.machine_cpus import judge_cpus
-from traceops.rules.machine_efa import judge_efa
-from traceops.rules.machine_gpus import judge_gpus
-from traceops.rules.machine_interfaces import judge_interfaces
-from traceops.rules.machine_limits import judge_limits
-from traceops.rules.machine_nvlink import judge_nvlink
-from traceops.rules.machine_pcie import DIRECT_ACCESS, judge_lanes, judge_p2p
-from traceops.rules.machine_platform import (
+from traceops.rules.machine.cpus import judge_cpus
+from traceops.rules.machine.efa import judge_efa
+from traceops.rules.machine.gpus import judge_gpus
+from traceops.rules.machine.interfaces import judge_interfaces
+from traceops.rules.machine.limits import judge_limits
+from traceops.rules.machine.nvlink import judge_nvlink
+from traceops.rules.machine.pcie import DIRECT_ACCESS, judge_lanes, judge_p2p
+from traceops.rules.machine.platform import (
     DRIVER,
     judge_container,
     judge_fabric_manager,
     judge_gdr,
     judge_pcie_ways,
 )
-from traceops.rules.machine_rdma import judge_rdma
-from traceops.rules.machine_software import judge_software
-from traceops.rules.machine_variables import check_variables
-from traceops.rules.machine_xids import XID, judge_xids
+from traceops.rules.machine.rdma import judge_rdma
+from traceops.rules.machine.software import judge_software
+from traceops.rules.machine.variables import check_variables
+from traceops.rules.machine.xids import XID, judge_xids
 
 
 def inspect_host(

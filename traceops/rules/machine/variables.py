@@ -12,8 +12,8 @@ from traceops.machine.host_context import HostContext
 from traceops.machine.look import Level, Look
 from traceops.machine.variable import SWITCH, Variable, as_number, version_of
 from traceops.machine.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
-from traceops.rules.machine_variable_clashes import clashes
-from traceops.rules.machine_variable_costs import costs, setting
+from traceops.rules.machine.variable_clashes import clashes
+from traceops.rules.machine.variable_costs import costs, setting
 
 UNKNOWN_NAME = Rule(
     id="TO-D401",

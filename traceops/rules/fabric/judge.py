@@ -7,25 +7,18 @@ from traceops.core.rule import Verdict
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
-from traceops.rules import (
-    fabric_benchmarks,
-    fabric_graph,
-    fabric_network,
-    fabric_paths,
-    fabric_unused_links,
-    fabric_widths,
-)
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
+from traceops.rules.fabric import benchmarks, graph, network, paths, unused_links, widths
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
 RULES = (
-    *fabric_paths.RULES,
-    *fabric_unused_links.RULES,
-    *fabric_network.RULES,
-    *fabric_widths.RULES,
-    *fabric_graph.RULES,
-    *fabric_benchmarks.RULES,
+    *paths.RULES,
+    *unused_links.RULES,
+    *network.RULES,
+    *widths.RULES,
+    *graph.RULES,
+    *benchmarks.RULES,
 )
 
 _NONE = (
@@ -50,13 +43,13 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
     known = circumstances or Circumstances()
     talked = talks(fabric)
     return [
-        fabric_paths.judge_across_nodes(fabric, talked, known),
-        fabric_unused_links.judge_unused_links(fabric, talked, known),
-        fabric_network.judge_sockets(fabric, talked, known),
-        fabric_network.judge_far_nic(fabric, talked),
-        fabric_widths.judge_widths(fabric),
-        fabric_graph.judge_graph(fabric, known),
-        *fabric_benchmarks.judge_benchmarks(fabric),
+        paths.judge_across_nodes(fabric, talked, known),
+        unused_links.judge_unused_links(fabric, talked, known),
+        network.judge_sockets(fabric, talked, known),
+        network.judge_far_nic(fabric, talked),
+        widths.judge_widths(fabric),
+        graph.judge_graph(fabric, known),
+        *benchmarks.judge_benchmarks(fabric),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.smi import SmiGpu
-from traceops.rules.machine_pcie import PCIE_LINK
+from traceops.rules.machine.pcie import PCIE_LINK
 
 MEMORY = Rule(
     id="TO-D001",

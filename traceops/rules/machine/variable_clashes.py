@@ -11,13 +11,13 @@ from traceops.machine.interfaces import Choice, parse_choice
 from traceops.machine.look import Look
 from traceops.machine.rdma import Rdma, v2_index
 from traceops.machine.variable import as_number, version_of
-from traceops.rules.machine_interface_variables import (
+from traceops.rules.machine.interface_variables import (
     gloo_interfaces,
     missing,
     nccl_interfaces,
     two_interfaces,
 )
-from traceops.rules.machine_variable_costs import is_on, setting
+from traceops.rules.machine.variable_costs import is_on, setting
 
 RDMA_VARIABLE = Rule(
     id="TO-D406",

@@ -12,7 +12,7 @@ from traceops.fabric.model import Path
 from traceops.machine.look import Look
 from traceops.machine.nvlink import Links
 from traceops.machine.smi import SmiGpu
-from traceops.rules.machine_pcie import siblings_of
+from traceops.rules.machine.pcie import siblings_of
 
 NVLINK = Rule(
     id="TO-D101",

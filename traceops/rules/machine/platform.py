@@ -8,7 +8,7 @@ from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts
 from traceops.machine.smi_table import LostGpu
-from traceops.rules.machine_nvlink import NVSWITCH
+from traceops.rules.machine.nvlink import NVSWITCH
 
 IOMMU_ACS = Rule(
     id="TO-D105",

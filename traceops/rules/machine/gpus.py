@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Look
 from traceops.machine.smi import Smi, SmiGpu
-from traceops.rules.machine_gpu_health import memory_looks, some_gpus, speed_looks
-from traceops.rules.machine_platform import DRIVER
+from traceops.rules.machine.gpu_health import memory_looks, some_gpus, speed_looks
+from traceops.rules.machine.platform import DRIVER
 
 COMPUTE_MODE = Rule(
     id="TO-D005",

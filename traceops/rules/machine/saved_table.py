@@ -9,8 +9,8 @@ from traceops.machine.look import Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_list import ListedGpu
 from traceops.machine.smi_table import CUT, Table
-from traceops.rules.machine_gpu_health import CLOCKS, MEMORY
-from traceops.rules.machine_gpus import (
+from traceops.rules.machine.gpu_health import CLOCKS, MEMORY
+from traceops.rules.machine.gpus import (
     COMPUTE_MODE,
     ECC_OFF,
     MIG,
@@ -19,7 +19,7 @@ from traceops.rules.machine_gpus import (
     UNLIKE_GPUS,
     judge_gpus,
 )
-from traceops.rules.machine_platform import DRIVER
+from traceops.rules.machine.platform import DRIVER
 
 _WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of
 _OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)

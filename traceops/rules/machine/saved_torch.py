@@ -9,8 +9,8 @@ from traceops.machine.look import Look
 from traceops.machine.software import Software
 from traceops.machine.torch_environment import TorchEnvironment
 from traceops.machine.variable import version_of
-from traceops.rules.machine_software import NCCL, TORCH, judge_software
-from traceops.rules.machine_variables import check_variables
+from traceops.rules.machine.software import NCCL, TORCH, judge_software
+from traceops.rules.machine.variables import check_variables
 
 # The oldest driver for Linux that runs programs of a CUDA: from 11 on by major version (CUDA Compatibility, "Minor
 # Version Compatibility", table 1), before by version (CUDA Toolkit Release Notes, toolkit driver versions).

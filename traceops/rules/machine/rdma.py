@@ -9,7 +9,7 @@ from traceops.core.rule import JudgedBy, Rule
 from traceops.fabric.model import Pcie
 from traceops.machine.look import Look
 from traceops.machine.rdma import Port, Rdma, v2_index
-from traceops.rules.machine_pcie import PCIE_LINK
+from traceops.rules.machine.pcie import PCIE_LINK
 
 RDMA_PORTS = Rule(
     id="TO-D203",

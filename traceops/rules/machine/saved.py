@@ -14,14 +14,14 @@ from traceops.machine.saved import Apart, SavedOutputs
 from traceops.machine.saved_programs import Outputs
 from traceops.machine.smi import SmiGpu
 from traceops.machine.xids import DriverLog
-from traceops.rules.machine_gpu_health import RULES as HEALTH
-from traceops.rules.machine_gpus import OTHERS, RULES, judge_gpus
-from traceops.rules.machine_nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
-from traceops.rules.machine_pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
-from traceops.rules.machine_platform import IOMMU_ACS, judge_failed, judge_lost
-from traceops.rules.machine_saved_table import judge_list, judge_parts, judge_table
-from traceops.rules.machine_saved_torch import judge_environment
-from traceops.rules.machine_xids import XID, judge_xids
+from traceops.rules.machine.gpu_health import RULES as HEALTH
+from traceops.rules.machine.gpus import OTHERS, RULES, judge_gpus
+from traceops.rules.machine.nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
+from traceops.rules.machine.pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
+from traceops.rules.machine.platform import IOMMU_ACS, judge_failed, judge_lost
+from traceops.rules.machine.saved_table import judge_list, judge_parts, judge_table
+from traceops.rules.machine.saved_torch import judge_environment
+from traceops.rules.machine.xids import XID, judge_xids
 
 # What tells of a rule: the field of Outputs, and how to print it. Of a rule with "" nothing saved tells.
 _TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (

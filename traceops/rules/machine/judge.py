@@ -7,55 +7,55 @@ from collections.abc import Sequence
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Rule, Verdict
 from traceops.machine.look import Level, Look
-from traceops.rules import (
-    machine_cpus,
-    machine_efa,
-    machine_gpu_health,
-    machine_gpus,
-    machine_interface_variables,
-    machine_interfaces,
-    machine_limits,
-    machine_nvlink,
-    machine_pcie,
-    machine_platform,
-    machine_rdma,
-    machine_software,
-    machine_tests,
-    machine_variable_clashes,
-    machine_variable_costs,
-    machine_variables,
-    machine_xids,
+from traceops.rules.machine import (
+    communication_tests,
+    cpus,
+    efa,
+    gpu_health,
+    gpus,
+    interface_variables,
+    interfaces,
+    limits,
+    nvlink,
+    pcie,
+    platform,
+    rdma,
+    software,
+    variable_clashes,
+    variable_costs,
+    variables,
+    xids,
 )
 
 _VARIABLES = (
-    *machine_variables.RULES,
-    *machine_variable_costs.RULES,
-    *machine_interface_variables.RULES,
-    *machine_variable_clashes.RULES,
+    *variables.RULES,
+    *variable_costs.RULES,
+    *interface_variables.RULES,
+    *variable_clashes.RULES,
 )
 
 # Area of the looks that tell of it -> its rules.
 AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("GPU", (*machine_gpus.RULES, *machine_gpu_health.RULES, *machine_xids.RULES)),
-    ("NVLink", machine_nvlink.RULES),
-    ("PCIe", (*machine_pcie.RULES, machine_platform.IOMMU_ACS)),
+    ("GPU", (*gpus.RULES, *gpu_health.RULES, *xids.RULES)),
+    ("NVLink", nvlink.RULES),
+    ("PCIe", (*pcie.RULES, platform.IOMMU_ACS)),
     (
         "network",
         (
-            *machine_interfaces.RULES,
-            *machine_rdma.RULES,
-            *machine_efa.RULES,
-            machine_platform.GPUDIRECT,
+            *interfaces.RULES,
+            *rdma.RULES,
+            *efa.RULES,
+            platform.GPUDIRECT,
         ),
     ),
-    ("memory", (machine_limits.SHARED_MEMORY,)),
-    ("limits", machine_limits.RULES),
-    ("NUMA", machine_cpus.RULES),
-    ("container", (machine_platform.CONTAINER_GPUS,)),
+    ("memory", (limits.SHARED_MEMORY,)),
+    ("limits", limits.RULES),
+    ("NUMA", cpus.RULES),
+    ("container", (platform.CONTAINER_GPUS,)),
     ("environment", _VARIABLES),
-    ("driver", (machine_platform.DRIVER,)),
-    ("software", machine_software.RULES),
-    ("tests", machine_tests.RULES),
+    ("driver", (platform.DRIVER,)),
+    ("software", software.RULES),
+    ("tests", communication_tests.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(
     sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id)
@@ -91,7 +91,7 @@ def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> li
         else _without_findings(rule, area, looks, tested)
         for area, rules in AREAS
         for rule in rules
-        if rule is not machine_tests.TEST_FAILED
+        if rule is not communication_tests.TEST_FAILED
     ]
 
 
@@ -133,7 +133,7 @@ def _listed(hosts: Sequence[str]) -> str:
 def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool) -> Verdict:
     """Clear where the rule, or at least its area, was judged on some host."""
     own = [look for look in looks if look.rule == rule.id]
-    ran = tested and area == machine_tests.AREA
+    ran = tested and area == communication_tests.AREA
     told = own or [look for look in looks if look.area == area and not ran]
     fine = [look for look in told if look.level != "not_evaluated"]
     if fine:
