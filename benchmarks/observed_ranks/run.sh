@@ -1,0 +1,42 @@
+#!/bin/bash
+# Ten programs of several ranks on one GPU, by themselves and under `traceops run`: see truth.py. W: where they
+# work, OUT: where results go, BUDGET: seconds. Without a GPU they are tiny, over gloo. NAMES: which, and in what order.
+set -u
+SECONDS=0
+BUDGET=${BUDGET:-525}
+HERE=$(cd "$(dirname "$0")" && pwd)
+OUT=${OUT:-/tmp/out}
+W=${W:-/tmp/gpu-ranks-programs}
+PY=${PY:-python3}
+mkdir -p "$OUT" "$W"
+exec > >(tee "$OUT/ranks.log") 2>&1
+export PYTHONDONTWRITEBYTECODE=1
+unset TEARDOWN_CUPTI
+
+pack() { # into three files, in order of worth: runs, traces unpacked (xz packs them better)
+  trap - EXIT
+  cd "$W" || return
+  local one file=1 total=0 size most=15300000
+  find . -path '*/profile/*' -name '*.json.gz' -print0 | timeout 20 xargs -0 -r -P 16 -n 1 gunzip
+  mkdir -p packed
+  ls -d ./*.*/ | timeout -k 2 45 xargs -P 16 -I{} bash -c 'one=$(basename {}); XZ_OPT=-4 tar cJf packed/$one.tar.xz.part "$one" && mv packed/$one.tar.xz.part packed/$one.tar.xz'
+  while read -r one; do
+    [ -f "packed/$one.tar.xz" ] || { echo "not packed: $one"; continue; }
+    size=$(stat -c %s "packed/$one.tar.xz")
+    if [ $((total + size)) -gt $most ]; then file=$((file + 1)) total=0; fi
+    [ "$file" -le 4 ] || { echo "left out: $one, $size bytes"; continue; }
+    total=$((total + size))
+    tar rf "$OUT/runs.$file.tar" -C packed "$one.tar.xz"
+  done < <(ls -dtr ./*.*/ | sed 's|^\./||; s|/$||')
+  echo "$SECONDS s: packed"; ls -l "$OUT"
+}
+trap pack EXIT
+trap 'exit 143' TERM INT
+
+nproc; $PY -c 'import torch; print(torch.__version__, torch.cuda.device_count())'
+nvidia-smi --query-gpu=name,clocks.sm,temperature.gpu,memory.used,compute_mode --format=csv,noheader 2>/dev/null
+$PY -c 'import traceops.capture.light._cupti, traceops.traces._native; print("compiled parts are there")'
+cd "$HERE/../.." || exit 1
+LEFT=$((BUDGET - SECONDS - 55))
+timeout -k 15 $((LEFT + 20)) $PY -m benchmarks.observed_ranks.runs --work "$W" --until "$LEFT" ${NAMES:-}
+echo "$SECONDS s: programs ended with $?"
