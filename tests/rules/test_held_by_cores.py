@@ -189,3 +189,34 @@ def test_no_line_is_blamed_for_cores_that_a_rank_did_not_get(tmp_path, waited_ms
     looks = looks_of((0.5, 0.55))
     report = late_for_cores(tmp_path, waited_ms, 0.0, looks, longer_ms=60.0)
     assert bool(told(report, "TO-W003")) is blamed
+
+
+def looks_at(*ranks):
+    """What the launcher saw: of each rank the part of the time in which it waits for a core, and in which it runs."""
+    lines = []
+    for t in range(7):
+        ms = BEGAN_NS // 10**6 + 1000 * t
+        for rank, (waits, runs) in enumerate(ranks):
+            lines.append(["r", ms, rank, 100 + rank, 900.0 * t, 1000 * waits * t, 0, rank, 1000 * runs * t])
+    return lines
+
+
+@pytest.mark.parametrize(("peer", "late"), [((0.06, 0.04), True), ((0.005, 0.095), False)])
+def test_who_works_more_waits_more_on_cores_that_are_as_full(tmp_path, peer, late):
+    """A slow collator on one rank of a busy machine: "with cores as its peers have them 142 ms shorter" led. Its peer,
+    asleep in the collective, was refused a core as often."""
+    report = late_for_cores(tmp_path, 66.0, 6.0 if late else 0.0, looks_at(peer, (0.6, 0.4)))
+    assert bool(told(report, "TO-S001")) == late
+    assert any("as its peers have them" in found.message for found in told(report)) != late
+
+
+def test_ranks_of_another_launcher_on_this_machine_are_no_strangers(tmp_path):
+    """Two launchers, one machine, one file: each took the other's rank for a process that is in the way."""
+    others = [
+        ["p", BEGAN_NS // 10**6 + 3000 * t, pid, "python", 42.0, 1]
+        for t in range(3)
+        for pid in (100, 101, 777)
+    ]
+    report = late_for_cores(tmp_path, 0.0, 0.0, [*looks_of((0.3, 0.3)), *others])
+    [found] = told(report)
+    assert "pid 777" in found.message and "pid 10" not in found.message

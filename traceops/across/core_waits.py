@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.machine_use import MachineUse
 from traceops.core.step_log import CORE_WAIT_NS, RECORDED
 from traceops.traces.observed import Observed
 
 CoreWaits = Mapping[int, Mapping[int, int]]  # rank -> step -> ns
 _LEAST_STEPS = 3
+_AS_IN_THE_RUN = 1.5  # times as far apart as in the whole run: the recorded steps are no other time
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,41 @@ def core_waits(observed: Sequence[Observed]) -> CoreWaits:
         if len(recorded):
             found[one.rank] = {one.first + int(at): int(waited[at]) for at in recorded}
     return found
+
+
+def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> CoreWaits:
+    """`core_waits`, less what a rank waits because it works more than its peers: on cores that are as full as theirs.
+
+    A rank that computes while the others sleep in a collective wants a core more often, and so waits more often for
+    one. Only a rank that is refused one more often than its peers is held up by the machine more than they are. Where
+    ranks are farther apart in the recorded steps than in the run, or nobody saw the peers, all of the waiting stays.
+    """
+    refused = {one.rank: one.crowded_pct for one in uses if one.crowded_pct is not None}
+    of_run = {one.rank: one.waited_pct for one in uses if one.waited_pct is not None}
+    of_window = recorded_waits(observed)
+    found = {}
+    for rank, waited in core_waits(observed).items():
+        peers = [other for other in refused if other != rank and other in of_run]
+        if peers and rank in refused and rank in of_run and rank in of_window:
+            window = of_window[rank].pct - _middle(
+                [of_window[peer].pct if peer in of_window else 0.0 for peer in peers]
+            )
+            run = of_run[rank] - _middle([of_run[peer] for peer in peers])
+            if window <= _AS_IN_THE_RUN * run:
+                fuller = _beyond(refused[rank], _middle([refused[peer] for peer in peers]))
+                waited = {step: round(fuller * ns) for step, ns in waited.items()}
+        found[rank] = waited
+    return found
+
+
+def _middle(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def _beyond(refused_pct: float, peers_pct: float) -> float:
+    """The part of a rank's waiting that it would not have where it is refused a core as often as its peers."""
+    own, other = (pct / max(100 - pct, 1.0) for pct in (refused_pct, peers_pct))
+    return max(1 - other / own, 0.0) if own else 0.0
 
 
 def recorded_waits(observed: Sequence[Observed]) -> dict[int, RecordedWait]:

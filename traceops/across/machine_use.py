@@ -116,7 +116,7 @@ def _of_rank(
         celsius=_median(row[5] for row in busy),
         reasons=_reasons(busy),
         on_gpu=_strangers_on_gpu(device, ours),
-        on_cores=_strangers_on_cores(others, len(rows)),
+        on_cores=_strangers_on_cores(others, ours),
     )
 
 
@@ -207,11 +207,13 @@ def _strangers_on_gpu(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[
     return tuple(sorted(found, key=lambda one: (-(one.busy_pct or 0.0), one.pid)))
 
 
-def _strangers_on_cores(rows: Sequence[tuple[Any, ...]], looks: int) -> tuple[Stranger, ...]:
-    """Processes that take cores, for so long as was looked for them."""
+def _strangers_on_cores(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[Stranger, ...]:
+    """Processes that take cores, for so long as was looked for them. ours: ranks, those of other launchers too."""
     times = len({row[0] for row in rows})
     seen: dict[tuple[int, str], list[float]] = defaultdict(list)
     for row in rows:
+        if int(row[1]) in ours:
+            continue
         seen[int(row[1]), str(row[2])].append(float(row[3]))
     found = [
         Stranger(pid, name, busy_pct=float(np.sum(pct)) / max(times, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ _WAITS = 0.05  # of the time
 _MUCH_PCT = 10.0  # of a core: a process that is worth a line
 _MOST_OTHERS = 8
 _JOIN_S = 1.0
+_TAIL = 1 << 16  # bytes of the file: the last looks of all launchers
+_OF_RANK = re.compile(rb'\["r",\d+,\d+,(\d+),')
 
 
 class MachineWatch:
@@ -112,7 +115,7 @@ class MachineWatch:
         if before is None:
             return []
         then_ms, then = before
-        ours = descendants(now, os.getpid())
+        ours = set[int]().union(*(descendants(now, pid) for pid in (os.getpid(), *self._ranks_of_all())))
         took = [
             (100 * (stat.cpu_ms - then[pid].cpu_ms) / max(now_ms - then_ms, 1), pid, stat)
             for pid, stat in now.items()
@@ -122,6 +125,16 @@ class MachineWatch:
         return [
             ["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy
         ]
+
+    def _ranks_of_all(self) -> set[int]:
+        """Ranks of this run that another launcher on this machine started: it writes to the same file."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(max(self._file.stat().st_size - _TAIL, 0))
+                lines = file.read().splitlines()
+        except OSError:
+            return set()
+        return {int(found[1]) for line in lines if (found := _OF_RANK.match(line))}
 
     def _devices(self, now_ms: int) -> list[list[Any]]:
         lines: list[list[Any]] = []

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from traceops.across.core_waits import core_waits
+from traceops.across.core_waits import unfair_waits
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loader_pace import slowest_other
@@ -59,7 +59,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     found: list[Longer] = []
     by_cores: list[Longer] = []
     as_peers: list[Longer] = []
-    held = held_by_cores(inputs.run, core_waits(inputs.observed))
+    held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
         waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
         left = _with_loaders(one, inputs)

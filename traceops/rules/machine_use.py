@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from traceops.across.core_waits import core_waits, recorded_waits
+from traceops.across.core_waits import recorded_waits, unfair_waits
 from traceops.across.machine_use import MachineUse, Stranger
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who_first
@@ -85,7 +85,7 @@ _OF_CORES = ("shared_cores", *_TAKEN)
 def judge(inputs: Inputs) -> list[Verdict]:
     """What the machine does to ranks."""
     uses = inputs.machine
-    held = held_by_cores(inputs.run, core_waits(inputs.observed))
+    held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     found: list[Finding] = []
     for use in uses:
         found += [one for one in (_gpu(use, uses, inputs), _cores(use, uses), _taken(use)) if one is not None]

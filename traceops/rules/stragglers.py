@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceops.across.core_waits import CoreWaits, core_waits
+from traceops.across.core_waits import CoreWaits, unfair_waits
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
 from traceops.across.slow_group import SlowGroups, far_ranks
@@ -130,7 +130,9 @@ _BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core ex
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Ranks that make the others wait, and groups of them."""
-    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed, core_waits(inputs.observed))
+    return judge_late(
+        inputs.run, inputs.slowdown, inputs.undisturbed, unfair_waits(inputs.observed, inputs.machine)
+    )
 
 
 def judge_stragglers(
