@@ -5,7 +5,8 @@ with our clock and CUPTI alone, under traceops with defaults, and by itself once
 prints the table. ``--read`` makes the table anew from what DIR holds.
 
 sources: the folders of `registry.PROGRAMS`. until: seconds after which nothing is begun. ``--one-gpu`` takes
-the programs of `one_gpu` instead: by themselves without a launcher, also without their troubles.
+the programs of `one_gpu` instead: by themselves without a launcher, also without their troubles. NAME:RUN+RUN
+leaves out a program's other runs.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from typing import Any
 from benchmarks import ROOT
 from benchmarks.observed.one_gpu import PROGRAMS as FIRST_ONE_GPU
 from benchmarks.observed.one_gpu_second import PROGRAMS as SECOND_ONE_GPU
+from benchmarks.observed.one_gpu_third import PROGRAMS as THIRD_ONE_GPU
 from benchmarks.observed.registry import ON_CPU, PROGRAMS, Program, make_data
 from benchmarks.observed.table import one_gpu_table, table
 from benchmarks.observed.truth import own_words, read_truth
 from traceops.launch.supervise import descendants
 
-ONE_GPU = (*FIRST_ONE_GPU, *SECOND_ONE_GPU)
+ONE_GPU = (*FIRST_ONE_GPU, *SECOND_ONE_GPU, *THIRD_ONE_GPU)
 _HERE = Path(__file__).resolve().parent
 _SECOND = 31  # the step from which CUPTI records in the second run by itself
 _CORES = 4  # for each of those that run at the same time
@@ -54,14 +56,17 @@ def main() -> None:
     parser.add_argument("--one-gpu", action="store_true", help="the programs of one rank")
     parser.add_argument("--later", action="store_true", help="no analyses: traces are brought home first")
     parser.add_argument("--read", action="store_true", help="run nothing")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME[:RUN+RUN]")
     args = parser.parse_args()
+    only = {name: tuple(runs.split("+")) for name, _, runs in (one.partition(":") for one in args.names)}
+    args.names = list(only)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = ONE_GPU if args.one_gpu else ON_CPU if args.cpu else PROGRAMS
     chosen = [one for one in known if one.needs <= args.ranks and (not args.names or one.name in args.names)]
     chosen.sort(key=lambda one: args.names.index(one.name) if args.names else 0)
     until = args.until + (_ANALYSIS_S - 5 if args.later else 0)
     runs = Runs(args.work.resolve(), args.site, until, args.ranks)
+    runs.only = {name: chosen for name, chosen in only.items() if chosen != ("",)}
     if not args.read:
         if args.sources:
             shutil.copytree(args.sources, runs.work / "sources", dirs_exist_ok=True)
@@ -80,26 +85,26 @@ class Runs:
         self.work, self.site, self.ranks = work, site, ranks
         self._began, self._until = time.monotonic(), until
         self._took, self._guessed = 0.0, 0.0
+        self.only: dict[str, tuple[str, ...]] = {}  # the runs of a program, where not all are wanted
 
     def folder(self, program: Program) -> Path:
         return self.work / "runs" / re.sub(r"\W+", "_", program.name)
 
     def all(self, programs: list[Program]) -> None:
         """Each program's three runs one after the other; the third is left out where others would not fit."""
-        again = [one for one in programs if one.twice]
-        others = [one for one in programs if not one.twice]
-        for at, program in enumerate(again):
-            self._one(program, again[at + 1 :] + others)
-        self.results_again(again)
-        for at, program in enumerate(others):
-            self._one(program, others[at + 1 :])
+        again = [one for one in programs if one.twice and "again" in self.only.get(one.name, ("again",))]
+        for at, program in enumerate(programs):
+            self._one(program, programs[at + 1 :])
+            if again and program is again[-1]:
+                self.results_again(again)
 
     def _one(self, program: Program, following: list[Program]) -> None:
         later = sum(_needed(one) for one in following)
         if program.data:
             make_data(program.data, self.work / "sources" / program.folder)
-        if program.planted:
-            self.run(program, "traced")
+        if program.planted or program.name in self.only:
+            for name in self.only.get(program.name, ("traced",)):
+                self.run(program, name, cupti=program.cupti if name == "alone" else 0)
             return
         if not self.run(program, "alone", cupti=program.cupti):
             return  # a program that does not run by itself tells nothing

@@ -36,6 +36,13 @@ GROUPS = {
     "second_frames": ("second_frames", "CASES"),
     "second_compiled": ("second_host", "COMPILED"),
     "second_lightning": ("second_frames", "LIGHTNING"),
+    # The third set, of others still.
+    "third_busy": ("third_busy", "CASES"),
+    "third_host": ("third_host", "CASES"),
+    "third_input": ("third_input", "CASES"),
+    "third_memory": ("third_input", "MEMORY"),
+    "third_frames": ("third_frames", "CASES"),
+    "third_compiled": ("third_host", "COMPILED"),
 }
 
 
