@@ -32,8 +32,8 @@ def ranks_of(folder):
     [
         (as_is, "optimizer", "5 steps found by Optimizer.step"),
         (called("execute_model[DECODE {}]"), "annotation", "5 steps found by the annotation 'execute_model'"),
-        (no_marks, "repetition", "steps found by what repeats"),
-        (device_only, "repetition", "steps found by what repeats"),
+        (no_marks, "repetition", "steps found by what repeats (one may be a single pass)"),
+        (device_only, "repetition", "steps found by what repeats (one may be a single pass)"),
     ],
     ids=["optimizer", "decode", "no marks", "device only"],
 )

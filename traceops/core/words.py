@@ -62,7 +62,7 @@ STEPS_FOUND: Mapping[StepsBy, str] = {
     "zero_grad": "found by {mark}",
     "loader": "found by {mark}",
     "backward": "found by their backward passes",
-    "repetition": "found by what repeats",
+    "repetition": "found by what repeats (one may be a single pass)",
 }
 
 
