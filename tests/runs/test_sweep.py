@@ -15,8 +15,9 @@ from run_folders import failed_run, run_of
 from traceops.cli import main
 from traceops.cli.sweep import seconds_of
 from traceops.core.errors import UsageError
+from traceops.render.runs.sweep import verdict, why_text
 from traceops.runs.search import halve, in_turn, try_all
-from traceops.runs.sweep_model import SweepTrial
+from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepTrial
 from traceops.runs.vary import axes_of, points_of, script_words
 from traceops.schemas import schema_path
 
@@ -136,6 +137,24 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 COMMAND = ["sweep", "--vary", "workers=0,2,4", "--nproc", "2", "--quick", "--repeat", "2", "--name", "s"]
+
+
+def test_steps_without_samples_are_not_told_as_more_of_them() -> None:
+    """'17.3 ms a step, 16.8 % more' was said of the shorter step, and 'for as many samples' where nobody knew them."""
+    points = (
+        PointRow(label="b=16", settings={}, trained=1, step_ms=17.3, behind_pct=0.0),
+        PointRow(label="b=8", settings={}, trained=1, step_ms=20.21, behind_pct=14.4),
+    )
+    why = (LedgerDifference(bucket="idle_host", best_ms=1.0, other_ms=4.5),)
+    found = SweepDocument(
+        name="s", command=(), varied=("b",), complete=True, by_samples=False, best="b=16", against="b=8",
+        told_apart=None, why=why, points=points, trials=(), runs=(),
+    )  # fmt: skip
+    assert verdict(found).sentence == (
+        "b=16 is best: 17.3 ms a step, 14.4 % less than b=8, one training each. No samples are told: steps are "
+        "compared as if all held as many."
+    )
+    assert why_text(found) == "Against b=8 its recorded steps have 3.50 ms less idle: launched late."
 
 
 @pytest.mark.torch

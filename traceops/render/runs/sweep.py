@@ -89,10 +89,16 @@ def verdict(found: SweepDocument) -> Headline:
     if found.told_apart is False:
         ahead = f"; {other.label} is not told apart from it by these trainings"
     else:
-        ahead = f", {100 / (1 - (other.behind_pct or 0) / 100) - 100:.1f} % more than {other.label}"
+        behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
+        more_pct = 100 / (1 - behind / 100) - 100
+        ahead = (
+            f", {f'{more_pct:.1f} % more' if found.by_samples else f'{behind:.1f} % less'} than {other.label}"
+        )
         ahead += (
             "" if found.told_apart else ", one training each" if best.trained == other.trained == 1 else ""
         )
+    if not found.by_samples:
+        more = f" No samples are told: steps are compared as if all held as many.{more}"
     return Headline("warning" if failed else "info", f"{best.label} is best: {done}{ahead}.{more}")
 
 
@@ -104,7 +110,7 @@ def why_text(found: SweepDocument) -> str:
     less = ", ".join(f"{ms_text(ms)} ms less {name}" for ms, name in differences if ms > 0)
     more = ", ".join(f"{ms_text(-ms)} ms more {name}" for ms, name in differences if ms <= 0)
     said = f"{less}; but {more}" if less and more else less or more
-    return f"Against {found.against} its recorded steps have, for as many samples, {said}."
+    return f"Against {found.against} its recorded steps have{', for as many samples,' * found.by_samples} {said}."
 
 
 def ranked(found: SweepDocument) -> list[PointRow]:
