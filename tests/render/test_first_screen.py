@@ -103,6 +103,21 @@ def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loade
     assert {entry.text for entry in plot.legend} >= {"Compute", "Waiting for ranks", "Idle: input"}
 
 
+def test_a_text_of_the_picture_is_no_longer_than_a_narrow_page(slow_loader: Report) -> None:
+    """'Idle: launched late: 25.8 ms in this step (rank 0: none)' began with 'nched late' on a page of 400 px."""
+    rows = [
+        replace(row, kind="idle_host" if row.kind == "idle_input" else row.kind)
+        for row in slow_loader.tables.timeline
+    ]
+    steps = aligned_steps(with_tables(slow_loader, timeline=rows), lead_finding(slow_loader))
+    assert steps is not None
+    assert (
+        steps.lanes[0].marks[0].text.startswith("Idle: launched late: ")
+        and "(rank" in steps.lanes[0].marks[0].text
+    )
+    assert all(len(mark.text) <= 50 for lane in steps.lanes for mark in lane.marks)
+
+
 def test_another_rule_about_the_same_rank_and_gain_is_no_other_problem(slow_loader: Report) -> None:
     first = slow_loader.findings[0]
     again = replace_finding(first, rule="TO-B001", title="A stage", message="Rank 1 computes longer.")

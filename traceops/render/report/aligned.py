@@ -25,6 +25,7 @@ _WORTH = 0.02  # of the step: time that is worth a mark
 _JOINED = 0.03  # of the step: stretches less apart are one
 _SHARE = 0.1  # of a kind's time: a stretch that is worth a mark
 _MOST_MARKS = 6
+_MOST_TEXT = 50  # characters below a mark: a page of 400 px holds no more
 _DENSE = 0.5  # of a joined stretch, that the kind must take
 
 Rows = Sequence[TimelineRow]
@@ -135,7 +136,9 @@ def _blamed_lane(
         return StepLane(label, _pieces(own), (), True)
     peers = _time(peer, chosen)
     beside = "" if victim is None else f" (rank {victim}: {f'{ms_text(peers)} ms' if peers else 'none'})"
-    said = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms {when}{beside}"
+    said = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms"
+    whole = f"{said} {when}{beside}"
+    said = whole if len(whole) <= _MOST_TEXT else f"{said}{beside}"  # the caption tells the step
     return StepLane(label, _pieces(own), _marks(own, chosen, said, end), True)
 
 
