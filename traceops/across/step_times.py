@@ -13,6 +13,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _MOST = 0.8  # of the steps: known by the device's own timeline
+_LEAST_KNOWN = 4  # steps: fewer do not tell what the others take
+_AHEAD = 0.8  # host ÷ device, of the median step: from there on down the host runs ahead
+_AS_LONG = 0.05  # of the whole time: what both clocks may differ by
 _UNEVEN = 0.1  # of a span: from so much more than its usual steps on, those that the host held up took it
 _STEADIER = 0.5  # of what steps take beyond the median one by the device's clock
 _LEAD = 50  # steps before a span, in which the host may have run ahead
@@ -52,9 +55,27 @@ def device_ms(steps: NDArray[np.void], hosts: Floats | None = None) -> Floats:
 
 
 def took_ms(steps: NDArray[np.void], device: Floats | None) -> Floats:
-    """Each step, ms: by the device's clock where that is given and known, else by the host's."""
+    """Each step, ms: by the device's clock where that is given, else by the host's.
+
+    Behind the last event the device's time is not known. A host that runs ahead waits there in one step for the work of
+    many, as anywhere else: such a step takes a usual one, and what its host held the device up for.
+    """
     host: Floats = steps["host_us"] / 1e3
-    return host if device is None else np.where(np.isnan(device), host, device)
+    if device is None:
+        return host
+    found, recorded = np.where(np.isnan(device), host, device), steps["flags"] & RECORDED > 0
+    known, open_ = device[~np.isnan(device) & ~recorded], np.isnan(device) & ~recorded
+    open_[:1] = False  # the program's start
+    if not len(known) or not open_.any():
+        return found
+    usual = float(np.median(known))
+    at = np.flatnonzero(open_)
+    for own in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
+        first, last = int(own[0]), int(own[-1])
+        before = np.flatnonzero(recorded[:first])
+        begin = max(first - _LEAD, int(before[-1]) + 1 if len(before) else 0)
+        found[own] = usual + _idle(host[begin : last + 1], usual)[first - begin :]
+    return found
 
 
 def single(steps: NDArray[np.void]) -> Mask:
@@ -76,9 +97,23 @@ def _beyond_median(took: Floats) -> float:
 
 
 def is_known(steps: NDArray[np.void], device: Floats) -> bool:
-    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside."""
-    free = (steps["flags"] & RECORDED == 0)[1:]
-    return bool(free.any()) and float((~np.isnan(device[1:][free])).mean()) >= _MOST
+    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside.
+
+    Or a few of them, where events cost a short training much, if by these its host runs ahead, and all steps together
+    are then as long as by the host's clock, which cannot be wrong about that.
+    """
+    free = steps["flags"] & RECORDED == 0
+    free[:1] = False
+    if not free.any():
+        return False
+    known = free & ~np.isnan(device)
+    if float(known[free].mean()) >= _MOST:
+        return True
+    host = steps["host_us"] / 1e3
+    if known.sum() < _LEAST_KNOWN or np.median(host[free]) > _AHEAD * np.median(device[known]):
+        return False
+    told = took_ms(steps, device)
+    return abs(float(told[free].sum() / host[free].sum()) - 1) <= _AS_LONG
 
 
 def _divide(
