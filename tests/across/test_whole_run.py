@@ -10,7 +10,7 @@ from observed_run import Step, usual, write_machine, write_rank
 from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
-from traceops.across.plain_step import Longer, PlainStep, StepsBefore
+from traceops.across.plain_step import PlainStep, SlowerBehind, StepsBefore
 from traceops.across.plain_step import plain_step as plain_step_of
 from traceops.across.whole_run import whole_run
 from traceops.traces.observed import read_machines, read_observed
@@ -435,8 +435,8 @@ def test_where_no_profiler_stays_all_steps_count(tmp_path):
     ended = {"world_size": 1, "ranks": [{"rank": 0, "detached": {"done": True}}]}
     for plain in (plain_step(run, ended), plain_step(run, on_gpu=False)):
         assert plain.ms == plain.near_ms == plain.whole_ms == pytest.approx(mean) and plain.before is None
-        assert plain.behind_ms is None and plain.longer == Longer(50.0, 60.0) and plain.longer.much
-    assert plain_step(run).ms == 50.0 and plain_step(run).longer == Longer(50.0, 60.0)
+        assert plain.behind_ms is None and plain.longer == SlowerBehind(50.0, 60.0) and plain.longer.much
+    assert plain_step(run).ms == 50.0 and plain_step(run).longer == SlowerBehind(50.0, 60.0)
 
 
 def test_without_a_whole_run_the_steps_that_the_capture_timed_are_taken():

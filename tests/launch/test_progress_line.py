@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.capture.progress import Progress
-from traceops.launch.pace import Pace
+from traceops.launch.pace import StepRate
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from traceops.launch.pace import Pace
 )
 def test_ranks_that_ended_are_not_told_as_dead(phases: tuple[str, ...], alive: int, told: str) -> None:
     records = [Progress(rank, 1, phase, 30, None, 0) for rank, phase in enumerate(phases)]
-    assert Pace(2).line(records, alive).endswith(f" · {told}")
+    assert StepRate(2).line(records, alive).endswith(f" · {told}")

@@ -14,7 +14,7 @@ from traceops.capture.schedule import Schedule
 from traceops.core.step_log import MAGIC, RECORD, RECORDED
 from traceops.launch import on_demand
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.second_window import Rhythm, TimedStep, Unlike, Why, read_steps, unlike_since
+from traceops.launch.second_window import Rhythm, TimedStep, Why, WindowDue, read_steps, unlike_since
 from traceops.pipeline.analyze import analyze
 
 WINDOW = range(10, 14)
@@ -64,7 +64,7 @@ def test_another_window_is_due_only_where_the_first_is_surely_unlike(steps, why)
 
 def test_it_is_kept_clear_of_what_comes_again_and_again():
     found = unlike_since(run_of(80, odd=range(11, 80, 10)), WINDOW)
-    assert found == Unlike(Why.INTERRUPTED, Rhythm(21, 10, 1))
+    assert found == WindowDue(Why.INTERRUPTED, Rhythm(21, 10, 1))
     for start in range(90, 101):
         begin = found.rhythm.free_from(start, 6)
         assert not any(number % 10 in (1, 2) for number in range(begin, begin + 6)), "nor the step behind it"

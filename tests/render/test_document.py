@@ -32,7 +32,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.writers.html import write_html
-from traceops.render.writers.markdown import Part, folded, size
+from traceops.render.writers.markdown import FoldedPart, folded, size
 from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
@@ -131,7 +131,7 @@ def test_a_log_gets_lines_broken_at_words_and_what_is_copied_whole():
 
 def test_markdown_keeps_to_its_bytes():
     rows = tuple(f"- row {number} with <b>words</b>" for number in range(40))
-    part = Part("A part", (), rows, len(rows), more="report.json")
+    part = FoldedPart("A part", (), rows, len(rows), more="report.json")
     short = folded(part, 300)
     assert size(short) <= 300 and short[-1] == "</details>" and "more in report.json." in "\n".join(short)
     assert folded(part, 10) == []

@@ -35,7 +35,7 @@ class StepsBefore:
 
 
 @dataclass(frozen=True)
-class Longer:
+class SlowerBehind:
     """Steps behind the windows take longer than those before them."""
 
     before_ms: float
@@ -61,7 +61,7 @@ class PlainStep:
     near_ms: float
     behind_ms: float | None = None
     before: StepsBefore | None = None
-    longer: Longer | None = None
+    longer: SlowerBehind | None = None
 
     @property
     def far_apart(self) -> bool:
@@ -118,7 +118,9 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
     more = late if late > _MORE * early else None
     own = step[before][usual_steps(step[before])]
     before_them = StepsBefore(len(own), float(own.min()), float(own.max()))
-    return PlainStep(early, whole, late, more, before_them, None if more is None else Longer(early, more))
+    return PlainStep(
+        early, whole, late, more, before_them, None if more is None else SlowerBehind(early, more)
+    )
 
 
 def _usual_ms(run: WholeRun, steps: Mask) -> float:

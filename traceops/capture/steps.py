@@ -16,7 +16,7 @@ from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
 from traceops.capture.step_detector import StepDetector
 from traceops.capture.step_ends import StepEnds
-from traceops.capture.training_thread import Nesting, Trainer
+from traceops.capture.training_thread import ThreadState, Trainer
 from traceops.core.capture_failure import CaptureOperation
 
 _OPTIMIZERS = "torch.optim.optimizer"
@@ -41,7 +41,7 @@ class _Boundary:
         self._detector = StepDetector()
         self._undo: list[Callable[[], Any]] = []
         self.off = False
-        self._in = Nesting()
+        self._in = ThreadState()
         self._trainer = Trainer(self._learn_anew)
         self._any = False  # optimizer has stepped since the gradient scaler's last update
         self._ends: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from traceops.capture.after_backward import in_backward
 _SILENT = 100  # steps of other threads without one of the captured training: that has ended
 
 
-class Nesting(threading.local):
+class ThreadState(threading.local):
     """What a thread is in: optimizers and modules, methods of engines, a step that ends where the outermost returns."""
 
     depth = 0

@@ -10,7 +10,7 @@ from traceops.capture.progress import Progress
 _SPAN_S = 10.0
 
 
-class Pace:
+class StepRate:
     """Turns the ranks' records into steps, step time and samples per second of the last seconds."""
 
     def __init__(self, ranks: int | None) -> None:

@@ -19,7 +19,7 @@ from traceops.launch.display import Screen
 from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.pace import Pace
+from traceops.launch.pace import StepRate
 from traceops.launch.process_activity import state
 from traceops.launch.process_tree import ProcessTree
 from traceops.launch.watch import is_alive
@@ -91,7 +91,7 @@ def run(
     process, control = _start(command, env, folder, guard)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
+    pace, tree, looked, told_at, hung = StepRate(ranks), ProcessTree(process, env), 0.0, None, False
     gone: list[int] = []
     failed = saving = False
     records: list[Progress] = []

@@ -70,14 +70,14 @@ class Rhythm:
 
 
 @dataclass(frozen=True)
-class Unlike:
+class WindowDue:
     """Why another window is due, and what it has to be kept clear of."""
 
     why: Why
     rhythm: Rhythm | None = None
 
 
-def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> Unlike | None:
+def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> WindowDue | None:
     """Of a rank's steps until now, where those of the `window` were recorded. None where all is well, or is not known.
 
     Known it is only when the steps have settled: for a while they have taken as long, and none was compiled.
@@ -97,13 +97,13 @@ def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> Unlike 
     settled = every[-max(len(every) // 2, _BEHIND) :]  # slow steps at the start are not of what comes again
     rhythm = _rhythm(settled, (later + max(step.us for step in settled)) / 2, later)
     if any(map(_compiles, own)):
-        return Unlike(Why.COMPILED, rhythm)
+        return WindowDue(Why.COMPILED, rhythm)
     slow = [step.us for step in before]
     if len(slow) == _NEAR and median(slow) >= _SLOWER * later and min(slow) >= _EACH_SLOWER * later:
-        return Unlike(Why.SLOWER, rhythm)
+        return WindowDue(Why.SLOWER, rhythm)
     again = _rhythm(every, later + (odd - usual) / 2, later)
     if again is not None and any(again.has(step.number) and step.us >= _ODD * usual for step in own):
-        return Unlike(Why.INTERRUPTED, again)
+        return WindowDue(Why.INTERRUPTED, again)
     return None
 
 
@@ -148,7 +148,7 @@ class SecondWindow:
         """None is due any more: somebody has asked for one."""
         self._looks = _MOST_LOOKS
 
-    def due(self, step: int) -> Unlike | None:
+    def due(self, step: int) -> WindowDue | None:
         """Whether the window that the schedule had is unlike what came since, until this step. Raises OSError."""
         if self._looks >= _MOST_LOOKS or step < self._from:
             return None

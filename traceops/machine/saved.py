@@ -56,7 +56,7 @@ class _Part:
 
 
 @dataclass
-class _Found:
+class _SavedFound:
     parts: list[_Part] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 
@@ -69,14 +69,14 @@ def read_outputs(
     Files of different programs are of one host, unless they name several hosts, or their GPUs differ; where a
     program's output is there twice, each folder is a host, and where it is twice in a folder, each file.
     """
-    found = _Found()
+    found = _SavedFound()
     for path in paths:
         _read(path, found)
     told = frozenset(part.path for part in found.parts)
     return tuple(_hosts(found)), told, tuple(found.problems)
 
 
-def _read(path: Path, found: _Found) -> None:
+def _read(path: Path, found: _SavedFound) -> None:
     try:
         text, problem = saved_text(path)
     except InputError:  # who reads the fabric says what is wrong with it
@@ -91,7 +91,7 @@ def _read(path: Path, found: _Found) -> None:
             found.parts.append(_Part(path, host, outputs))
 
 
-def _hosts(found: _Found) -> Iterable[SavedOutputs]:
+def _hosts(found: _SavedFound) -> Iterable[SavedOutputs]:
     """The parts in groups of one host each."""
     names = dict.fromkeys(part.name for part in found.parts if part.name is not None)
     if len(names) < 2:  # those that name no host are of the only one

@@ -10,7 +10,7 @@ from traceops.machine.bug_report import driver_log, is_bug_report
 from traceops.machine.nvlink import Links, named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.smi import Smi, SmiGpu, parse_parts, parse_smi
 from traceops.machine.smi_list import ListedGpu, lists_of_gpus, the_same_gpus
-from traceops.machine.smi_table import LostGpu, Table, failure, lost_gpus, of_one_machine, tables
+from traceops.machine.smi_table import LostGpu, SmiTable, failure, lost_gpus, of_one_machine, tables
 from traceops.machine.smi_text import fabric_states, listed_gpus, waiting
 from traceops.machine.torch_environment import TorchEnvironment, parse_environment
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
@@ -42,7 +42,7 @@ class SmiOutput:
 class TableOutput:
     """nvidia-smi alone. table: None where it only names GPUs that it could not reach, or failed, and why."""
 
-    table: Table | None
+    table: SmiTable | None
     lost: tuple[LostGpu, ...] = ()
     failed: str | None = None
 

@@ -57,7 +57,7 @@ class LostGpu:
 
 
 @dataclass(frozen=True)
-class Table:
+class SmiTable:
     """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
 
     unread: GPUs of which nvidia-smi read errors in place of numbers; they are not among the others.
@@ -71,20 +71,20 @@ class Table:
     unread: tuple[LostGpu, ...] = ()
 
 
-def tables(text: str) -> list[Table]:
+def tables(text: str) -> list[SmiTable]:
     """The tables of a text in their order. One without its head counts, as people paste it."""
-    found: list[Table] = []
-    reading = _Reading()
+    found: list[SmiTable] = []
+    reading = _TableReading()
     for line in text.splitlines():
         if head := _HEADER.search(line):
             found += reading.end()
-            reading = _Reading(head[1], head[2])
+            reading = _TableReading(head[1], head[2])
         elif "|" in line:
             reading.read(line)
     return [*found, *reading.end()]
 
 
-def of_one_machine(found: Sequence[Table]) -> Table | None:
+def of_one_machine(found: Sequence[SmiTable]) -> SmiTable | None:
     """The last of the tables; None where there is none, or they differ in more than what changes by the moment.
 
     Nodes of one cluster have the same models at the same addresses: what is set or broken on one of them tells.
@@ -96,7 +96,7 @@ def of_one_machine(found: Sequence[Table]) -> Table | None:
     return None if fewer else found[-1]
 
 
-def _lasting(table: Table) -> Table:
+def _lasting(table: SmiTable) -> SmiTable:
     """A table without what changes by the moment, and without counts of errors, which grow."""
     gpus = tuple(
         replace(
@@ -124,7 +124,7 @@ def failure(text: str) -> str | None:
     return found[-1] if found else None
 
 
-class _Reading:
+class _TableReading:
     """A table while it is read."""
 
     def __init__(self, driver: str | None = None, cuda: str | None = None) -> None:
@@ -144,11 +144,11 @@ class _Reading:
         elif len(cells) == 3:
             self._row(*(cell[:_MOST_CELL] for cell in cells))
 
-    def end(self) -> Iterator[Table]:
+    def end(self) -> Iterator[SmiTable]:
         self._half += self._open is not None
         if self._gpus or self._unread:
             smi = Smi(self._driver, self._cuda, tuple(self._gpus.values()))
-            yield Table(smi, self._cut, self._half, tuple(self._unread))
+            yield SmiTable(smi, self._cut, self._half, tuple(self._unread))
 
     def _row(self, left: str, middle: str, right: str) -> None:
         """The rows of a GPU: its name, what it uses, and from driver 450 on its MIG."""

@@ -30,7 +30,7 @@ class CannotUnpackError(Damaged):
     """The packing is known, but not read here."""
 
 
-class _Stream(Protocol):
+class _Unpacking(Protocol):
     """What bz2's and lzma's decompressors have in common."""
 
     @property
@@ -125,7 +125,7 @@ def _module(name: str, packing: str) -> Any:
         ) from error
 
 
-def _of(new: Callable[[], _Stream], packing: str, *errors: type[Exception]) -> _Unpack:
+def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -> _Unpack:
     corrupt: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *errors)
 
     def unpack(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:

@@ -19,7 +19,7 @@ from traceops.compare.model import (
 from traceops.core.findings import Finding
 from traceops.render.comparison import method_text, text
 from traceops.render.markdown_text import code, prose, table
-from traceops.render.writers.markdown import Part, fitting, folded, size
+from traceops.render.writers.markdown import FoldedPart, fitting, folded, size
 from traceops.version import __version__
 
 LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it may add a line
@@ -99,7 +99,7 @@ def _overview_row(metric: MetricChange) -> list[str]:
     ]
 
 
-def _sections(comparison: Comparison) -> list[Part]:
+def _sections(comparison: Comparison) -> list[FoldedPart]:
     """What is folded, most important first; parts with nothing in them are left out."""
     metrics = [metric for metric in text.known(comparison.metrics) if metric.family != "ledger"]
     return [
@@ -119,7 +119,7 @@ def _sections(comparison: Comparison) -> list[Part]:
     ]  # fmt: skip
 
 
-def _explanations(comparison: Comparison) -> Part:
+def _explanations(comparison: Comparison) -> FoldedPart:
     return _list("More reasons", comparison.explanations[_MOST_EXPLANATIONS:], _reason, 20)
 
 
@@ -132,7 +132,7 @@ def _outlier(step: OutlierStep) -> str:
     return f"- {prose(method_text.outlier_text(step), 300)}"
 
 
-def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> Part:
+def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> FoldedPart:
     def row(metric: MetricChange) -> list[str]:
         return [
             prose(metric.label, 80),
@@ -148,7 +148,7 @@ def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> Part:
     return _table(title, header, metrics, row, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
 
 
-def _changes(comparison: Comparison, kind: str) -> Part:
+def _changes(comparison: Comparison, kind: str) -> FoldedPart:
     changes = text.important_first([change for change in comparison.changes if change.kind == kind])
     if kind == "environment":
         header = ("variable", "base", "head", "")
@@ -184,7 +184,7 @@ def _value(value: str | None) -> str:
     return code(value, 120) if value else text.value_text(value)
 
 
-def _findings(title: str, findings: Sequence[Finding]) -> Part:
+def _findings(title: str, findings: Sequence[Finding]) -> FoldedPart:
     return _list(title, findings, _finding, 20)
 
 
@@ -206,9 +206,9 @@ def _method(comparison: Comparison) -> list[str]:
     return lines + [f"- {prose(note, 400)}" for note in comparison.notes]
 
 
-def _list(title: str, things: Sequence[_T], line: Callable[[_T], str], most: int) -> Part:
+def _list(title: str, things: Sequence[_T], line: Callable[[_T], str], most: int) -> FoldedPart:
     rows = tuple(line(thing) for thing in things[:most])
-    return Part(f"{title} ({len(things)})", (), rows, len(things), "compare.json")
+    return FoldedPart(f"{title} ({len(things)})", (), rows, len(things), "compare.json")
 
 
 def _table(
@@ -219,6 +219,6 @@ def _table(
     most: int,
     file: str,
     right: tuple[int, ...] = (),
-) -> Part:
+) -> FoldedPart:
     lines = table(header, [row(thing) for thing in things[:most]], right)
-    return Part(f"{title} ({len(things)})", tuple(lines[:2]), tuple(lines[2:]), len(things), file)
+    return FoldedPart(f"{title} ({len(things)})", tuple(lines[:2]), tuple(lines[2:]), len(things), file)

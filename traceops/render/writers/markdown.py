@@ -9,7 +9,7 @@ _CLOSE = "</details>"
 
 
 @dataclass(frozen=True)
-class Part:
+class FoldedPart:
     """A folded part: lines that always stand, then rows of which as many are kept as there is room for."""
 
     title: str
@@ -19,7 +19,7 @@ class Part:
     more: str = ""  # the file that has all rows
 
 
-def folded(part: Part, limit: int) -> list[str]:
+def folded(part: FoldedPart, limit: int) -> list[str]:
     """The part as lines of at most `limit` bytes, and how many of its rows were left out; nothing if too small."""
     start = ["", f"<details><summary>{part.title}</summary>", "", *part.opening]
     left_out = f"{part.total} more in {part.more}."

@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceops.machine.look import Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_list import ListedGpu
-from traceops.machine.smi_table import CUT, Table
+from traceops.machine.smi_table import CUT, SmiTable
 from traceops.rules.machine.gpu_health import CLOCKS, MEMORY
 from traceops.rules.machine.gpus import (
     COMPUTE_MODE,
@@ -26,7 +26,7 @@ _OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)
 _NAMES_CUT = "nvidia-smi cut their names off: save nvidia-smi -L too"
 
 
-def judge_table(table: Table, listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
+def judge_table(table: SmiTable, listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
     """What a table says of the GPUs, and the rules that it decides. listed: by nvidia-smi -L, with whole names."""
     smi = replace(table.smi, gpus=_with_names(table.smi.gpus, listed))
     told = {rule.id for rule in _WHOLE}
