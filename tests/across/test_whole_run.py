@@ -84,6 +84,27 @@ def test_what_is_a_tenth_of_such_steps_is_told_where_it_is_a_part_of_the_run(tmp
         assert by_cause["checkpoint"].more_ms / 9 == pytest.approx(save_ms, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("collects", "gc_ms", "compiles", "compile_ms"), [(5, 30, 4, 300), (2, 30, 3, 200), (7, 60, 5, 500)]
+)
+def test_a_collector_counts_in_the_steps_that_compile_again_too(
+    tmp_path, collects, gc_ms, compiles, compile_ms
+):
+    """It is less than a fifth of those, so a quarter to a third of its time and of its number was left out."""
+    steps, true_gc, true_compile = [], [], []
+    for number in range(201):
+        gc, compiled = gc_ms * (number % collects == 0), compile_ms * (number % compiles == 0)
+        own = {"forward": 30.0, "backward": 20.0}
+        steps.append(Step(50.0 + gc + compiled, gc_ms=gc, compile_ms=compiled, stacks=own))
+        true_gc.append(gc)
+        true_compile.append(compiled)
+    write_rank(tmp_path, 0, steps)
+    run = whole_run([read_observed(str(tmp_path), 0)[0]])
+    told = {one.cause: (one.more_ms, len(one.steps)) for one in run.occasions}
+    for cause, true in (("garbage_collection", true_gc[1:]), ("recompilation", true_compile[1:])):
+        assert told[cause] == (pytest.approx(sum(true), rel=0.02), sum(ms > 0 for ms in true))
+
+
 def test_causes_that_looks_saw_for_longer_than_a_step_share_it(tmp_path):
     """The largest had all of it, and what came beside it nothing."""
     steps = [usual() for _ in range(200)]

@@ -17,6 +17,7 @@ from traceops.measure.typical import spells
 from traceops.traces.observed import Observed
 
 _PART = 0.2  # of what a step takes longer: less is no reason
+_LEAST = 0.02  # of the same, where it is measured
 _OFTEN, _OF_RUN_PCT = 2, 1.0  # less is one where it comes in several steps, and takes as much of the run
 _MEASURED = ("garbage_collection", "recompilation")  # by their own events; what looks saw is an estimate
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
@@ -105,7 +106,7 @@ class OwnTimes:
         found: dict[str, _OwnTime] = {}
         if self._compiled[row, at] > 0:
             found["recompilation"] = _OwnTime(float(self._compiled[row, at]))
-        if self._garbage[row, at] >= _PART * more_ms:
+        if self._garbage[row, at] >= _LEAST * more_ms:
             found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
         seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
         places: dict[tuple[str, tuple[str, str]], dict[CodePlace, float]] = defaultdict(
@@ -200,11 +201,23 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
             by_cause["unknown"].append(_CauseTime(at, left))
     _by_rhythm(by_cause)
     for cause, found in little.items():
-        if len(found) >= _OFTEN and sum(one.ms for one in found) >= _OF_RUN_PCT / 100 * run.total_ms:
-            by_cause[cause] += found
+        by_cause[cause] += _worth_telling(found, by_cause.get(cause, ()), run.total_ms)
     made = [_occasion(run, cause, found) for cause, found in by_cause.items() if found]
     ordered = tuple(sorted(made, key=lambda one: (-one.more_ms, one.cause)))
     return replace(run, occasions=ordered)
+
+
+def _worth_telling(
+    little: Sequence[_CauseTime], others: Sequence[_CauseTime], total_ms: float
+) -> Sequence[_CauseTime]:
+    """What is little of its step: as much as where it is most of one, or in several steps a part of the run."""
+    if others:
+        usual = float(np.median([one.ms for one in others]))
+        alike = [one for one in little if one.ms >= _ALSO * usual]
+        if alike:
+            return alike
+    several = len(little) >= _OFTEN and sum(one.ms for one in little) >= _OF_RUN_PCT / 100 * total_ms
+    return little if several else ()
 
 
 def _shares(parts: Mapping[str, float], left: float) -> dict[str, float]:
