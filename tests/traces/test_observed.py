@@ -36,6 +36,17 @@ def test_a_record_that_was_cut_off_is_left_out(tmp_path):
     assert len(read_observed(str(tmp_path), 0)[0].steps) == 8
 
 
+def test_zeros_at_the_end_are_no_steps(tmp_path):
+    """A machine lost its power: steps of no time were the most, and analyze ended with a division by zero."""
+    write_rank(tmp_path, 0, [usual()] * 9)
+    path = tmp_path / "rank_0" / STEPS_FILE
+    whole = path.read_bytes()
+    for tail in (whole + bytes(4096), whole[:-5] + bytes(4101)):
+        path.write_bytes(tail)
+        seen, problem = read_observed(str(tmp_path), 0)
+        assert problem is None and len(seen.steps) == 9 and (seen.steps["host_us"] > 0).all()
+
+
 def test_damage_costs_what_it_touches(tmp_path):
     write_rank(tmp_path, 0, [usual()] * 40)
     path = tmp_path / "rank_0" / OBSERVED_FILE

@@ -49,12 +49,17 @@ SPAN = 8  # `device_us` is of all steps behind the latest EVENT before this one,
 
 
 def split_log(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none."""
+    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none.
+
+    Records of zeros at its end are none: a machine that loses its power leaves them, and no step takes no time.
+    """
     header, _, body = raw[len(MAGIC) :].partition(b"\n")
     told = json.loads(header) if raw.startswith(MAGIC) else None
     if not isinstance(told, dict):
         raise ValueError("no record of steps")
-    return told, body[: len(body) - len(body) % RECORD.size]
+    whole = len(body) // RECORD.size
+    written = -(-len(body.rstrip(b"\0")) // RECORD.size)
+    return told, body[: min(whole, written) * RECORD.size]
 
 
 def loader_file(worker: int, pid: int) -> str:

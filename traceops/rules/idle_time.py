@@ -68,7 +68,7 @@ def idle_of(
         if bucket == "idle_host":
             most = min(own.idle_ms * host_share, max(own.idle_ms - for_input, 0.0))
         return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
-    if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
+    if not unprofiled_ms or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
     room = room_ms(times, unprofiled_ms)
     if bucket == "idle_host":
