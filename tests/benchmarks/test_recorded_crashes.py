@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from benchmarks import ROOT
 from benchmarks.crashes.cases import RECORDED
 from benchmarks.crashes.runs import recorded_outcomes, rows
 
-PAGE = Path(__file__).parents[1] / "docs" / "crashes.md"
+PAGE = ROOT / "docs" / "crashes.md"
 
 
 def test_each_is_told_as_planted_and_as_the_page_says() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
+from benchmarks import ROOT
 from benchmarks.verdicts.examples import said_of
 from benchmarks.verdicts.kinds import HEADLINES, Kind, kinds
 from benchmarks.verdicts.page import NO_EXAMPLE, entry_name, examples_in, page, quoted
@@ -15,7 +15,6 @@ from benchmarks.verdicts.reasons import REASONS
 from traceops.core.rule import JudgedBy
 from traceops.rules.registry import BY_ID, RULES
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "verdicts.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
 QUOTES = re.findall(r"^  - (?:opens|finding): (.*)$", PAGE, re.MULTILINE)
