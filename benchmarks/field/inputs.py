@@ -19,6 +19,8 @@ from benchmarks.field.odd_traces import ODD_TRACES
 from benchmarks.field.seventh import SEVENTH
 from benchmarks.field.sixth import SIXTH
 from benchmarks.field.sixth_fine import SIXTH_FINE
+from benchmarks.field.tenth import TENTH
+from benchmarks.field.tenth_fine import TENTH_FINE
 from benchmarks.field.third_devices import THIRD_DEVICES
 from benchmarks.field.third_files import THIRD_FILES
 from benchmarks.field.third_logs import THIRD_LOGS
@@ -27,5 +29,6 @@ from benchmarks.field.traces import TRACES
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK, *NINTH, *NINTH_FINE)
+EIGHTHS = (*EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK)
+SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTHS, *NINTH, *NINTH_FINE, *TENTH, *TENTH_FINE)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)
