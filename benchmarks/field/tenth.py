@@ -219,13 +219,16 @@ TENTH: tuple[Input, ...] = (
         right="UnboundLocalError|same device|pysolr", abstains=UNTOLD + "|" + NO_EVIDENCE,
         never="✔",
         root="UnboundLocalError|same device|earlier|attempt", day=10),
-    Input("tccdef", CRASH, "diagnose",
-        "RafaelGreg18/tcc-def@7fd8dd9ac09c8a8a60b89113e2a768aa6a575704", "slurm.out",
-        "f2f36ed768b94a4c654976779218a9b3acb1fa06506c9e3b9d23d2b621c813eb",
-        "two of two simulations of Flower under Slurm returned exit status 1; why is not in this file",
-        right="exit status 1|flower-simulation", abstains=UNTOLD,
-        never="✔|holds no evidence",
-        root="exit status 1", held=True, day=10),
+    Input("dcgannpu", OTHER_LOG, "diagnose",
+        "XBisATrouble/DCGAN-NPU@cb97a0913b44f924d13fd271b6e0103d05f8266d", "nohup.out",
+        "f81a58d239185e261bf9f8fdfde51daa177a6ddd25f8069cbd908c374e91b8a4",
+        (
+            "a GAN of TensorFlow: a first attempt was aborted (no supported device found for the platform CUDA); "
+            "a second one, without CUDA's libraries, trains on to epoch 1 of 25 without an error"
+        ),
+        right="no supported devices|StreamExecutor|Aborted", abstains=UNTOLD + "|" + NO_EVIDENCE,
+        never="✔",
+        root="no supported devices|StreamExecutor|Aborted|attempt", held=True, day=10),
     Input("deception", JAX, "diagnose",
         "albe89/deceptionDetection@0c28acc435fa9c22114f1e6f316e0b54db3c2a98", "job.err",
         "60022cf45b2ef1e7ca1ed3d229b99c62c4cedacd99340a00b37c046e8008b8a5",
@@ -267,15 +270,15 @@ TENTH: tuple[Input, ...] = (
         right="FileNotFoundError|b1ca8418", abstains=UNTOLD + "|" + NO_EVIDENCE,
         never="✔",
         root="FileNotFoundError|b1ca8418|attempt", held=True, day=10),
-    Input("openvlaoft", CRASH, "diagnose",
-        "HEISENYAN/openvla-oft@614b503d45d934a8f93b2f916374d8dd3213d246", "slurm.out",
-        "21f4fed1a57f18a259eb4b7185aae471a9f5b8f8bca9666a6030d20a0bd3ee63",
+    Input("frnet", CRASH, "diagnose",
+        "Xavier-wa/FRNet@3a48bd319cd9659fc28c4e66568a9322ebf52349", "nohup.out",
+        "85a42ff22a973dbbc4718d00a4b615ec937522b2496d219a3a6fdb5aeb195747",
         (
-            "many jobs in one file; the last, 267039 on dgx-06, was cancelled at 2025-08-21T02:53:05 before its "
-            "first step; earlier ones failed (data set not found) or were cancelled"
+            "the import of torch was interrupted from the keyboard; it says so as a RuntimeError: "
+            "KeyboardInterrupt"
         ),
-        right="267039|[Cc]ancel", abstains=UNTOLD,
-        never="✔|holds no evidence|JOB 26699[79]|DatasetNotFound|aloha_game not found",
-        root="267039|[Cc]ancel", held=True, day=10),
+        right="KeyboardInterrupt|interrupt", abstains=UNTOLD + "|" + NO_EVIDENCE,
+        never="✔|undefined symbol",
+        root="KeyboardInterrupt|interrupt", held=True, day=10),
 )
 # fmt: on

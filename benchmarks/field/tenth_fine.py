@@ -41,15 +41,21 @@ TENTH_FINE: tuple[Input, ...] = (
         "8e51ff9342f11860f26e586b6fb97b1336b648dbddf268e50382ba7630a5c4c4",
         "YOLOv7 trains 300 epochs to the end; the last 200 kB of the file",
         right=NO_EVIDENCE, never="✖|▲", day=10),
-    Input("cyclegan", FINE, "diagnose",
-        "CHETAN1KUKREJA/pytorch-CycleGAN-and-pix2pix@ee3e0fbfcfacaa0e44c23ee5f1ef3304c52d4988", "train.log",
-        "9f2bf971d4e5805d7eaaf8c02b1248eaa70fe11a74fa9f30f90ea28e9d57b903",
-        "a training with nohup and a FutureWarning, in epoch 12 of 200",
+    Input("transatt", FINE, "diagnose",
+        "IamAnh47/TransAttUnet-LIDC@50ca3077bc555a6f2cf47eb261b50f337229fbb3", "logs/train.log",
+        "5376c155eff7b049c38903f94481d4ea03753b1e953b78bbc427b72dbfcd9df0",
+        (
+            "a training with messages in Vietnamese, to its early stop after 49 epochs; the last 200 kB of the "
+            "file"
+        ),
         right=NO_EVIDENCE, never="✖|▲", held=True, day=10),
-    Input("gpt2lora", FINE, "diagnose",
-        "AnshDhalla1/PyTorch_finetune_GPT2@7dc2950eb8030b2060ee60fd83242fd62772544d", "train.log",
-        "fc4af72bac585edabb5bcc72e138a3186020e7c64bde49a32316e5b77f747a5e",
-        "a LoRA training of GPT-2, completed successfully",
+    Input("en2zh", FINE, "diagnose",
+        "B777B2056-2/machine_translation_en2zh@1f6367ef929f33dfb88944830fa24a5645b512b3", "train.log",
+        "f8055c6c1c4779d7ae5399b9022da8ebb325c6550776cae3fafb397f1bee4a7e",
+        (
+            "a translation model trains with data parallelism under the profiler, in epoch 51 of 100; nothing "
+            "failed"
+        ),
         right=NO_EVIDENCE, never="✖|▲", held=True, day=10),
     Input("imagegen", FINE, "diagnose",
         "Ebiquity/image_generator@07776211b12b6f44be1973a7c21fe467ac4d4d77", "slurm.out",
@@ -74,10 +80,10 @@ TENTH_FINE: tuple[Input, ...] = (
             "failed"
         ),
         right=NO_EVIDENCE, never="✖|▲", held=True, day=10),
-    Input("paddlesign", FINE, "diagnose",
-        "BamLubi/Paddle-SIGN@06f37a3fc61e4d8355ae79b5200d6d6ff45b0901", "train.log",
-        "a3b34cdfb439087a7da3b5fcf8eab384fafae3b9475cf0ae7cb070c80f65ddaa",
-        "PaddleRec trains 19 epochs on a GPU, to the end of the last; nothing failed",
+    Input("bertner", FINE, "diagnose",
+        "BiaoLiu2017/BERT-NER@a5f93caa9642b6bb6601ef7fde19b16ec2ad521b", "train.log",
+        "5ea970cfeab744b0cfd329e238d58619fc36a08abf943567440c25938d2640d2",
+        "BERT is trained and tested with TensorFlow on a GPU, with FutureWarnings, to its result",
         right=NO_EVIDENCE, never="✖|▲", day=10),
 )
 # fmt: on
