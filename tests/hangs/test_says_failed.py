@@ -82,6 +82,15 @@ SAID = (
     f"{HEAD}{LAUNCHER}\n====\n/x/test_script.py FAILED\n-----\n",
     "ExceptionTraceback (most recent call last)\n<ipython-input-3> in <module>\n----> 5 trainer.fit(model, train_lo",
     STORE,
+    # MPI, Horovod, TensorFlow, pytest's workers, a GPU's driver, a library's own words.
+    "An MPI communication peer process has unexpectedly disconnected.  This\nusually indicates a failure in the peer",
+    "op_kernel.cc:1651] OP_REQUIRES failed at mpi_ops.cc:402 : Unknown: Horovod has b\neen shut down. This was caused",
+    "[gw4] node down: Not properly terminated",
+    "[gw4] [ 93%] FAILED test_decomp.py::TestDecompXPU::test_clamp_min",
+    "worker 'gw0' crashed while running 'test/xpu/test_decomp.py::TestDecompXPU::test_sampler'",
+    "Segmentation fault from GPU at 0xff00ffffff400000, ctx_id: 1 (CCS) type: 0 (NotPresent), aborting.",
+    "!!!! kernel execution error. (m: 256, n: 256, k: 64, error: 13) ",
+    "2021-06-11 00:34:32 10.164.0.13 [3] E0611 00:34:32.758413   10401 coredump_hook.cc:250] RAW: Remote crash",
 )
 HEALTHY = (
     "succeeded=1, failed=0, Replicas=1\nFailed requests:   0\nSuccessful requests:   100\n0 tasks failed\n",
@@ -105,6 +114,9 @@ HEALTHY = (
     "1234.0           python                  acct         64  COMPLETED      0:0 \n",
     "trainer-0   1/1     Running     0             5m\ntrainer-1   0/1     Completed   0             5m\n",
     "**step 1 loss 2.0**\n***********************\n",
+    "Root mean squared error.\nNo error.\nword error.\n",
+    "User: Explain exit code 137 in Kubernetes.\nAssistant: The container exited with code 137, the job was killed.\n",
+    "op_kernel.cc:1651] OP_REQUIRES failed at iterator_ops.cc:1034 : Out of range: End of sequence\n",
 )
 
 
@@ -162,6 +174,8 @@ def test_the_shells_word_is_read_stressed_and_in_chinese(told, line, name):
     [
         "(TorchTrainer pid=439, ip=10.2.1.2) *** SIGSEGV received at time=1741149596 on cpu 63 ***",
         "*** SIGSEGV (@0x0) received by PID 7 (TID 0x7f) from PID 0; stack trace: ***",
+        "*** SIGSEGV (@(nil)), see gl__________41#s15 received by PID 11743 (TID 12350) on cpu 17; stack trace: ***",
+        "[m2301007135:374576] *** Process received signal ***\n[m2301007135:374576] Signal: Segmentation fault (11)",
     ],
 )
 def test_what_a_signal_handler_prints_is_a_crash(told, line):

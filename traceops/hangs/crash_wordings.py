@@ -224,7 +224,9 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("rendezvous", ("client socket has timed out after", "while trying to connect to")),
     Wording("rendezvous", ("client socket has failed to connect to any network address",)),
     Wording("rendezvous", ("process group in store based barrier on rank",)),
-    *_each("rendezvous", "RendezvousTimeoutError", "RendezvousConnectionError"),
+    *_each("rendezvous", "RendezvousTimeoutError"),
+    # Once the workers run, the store is lost: 'has failed to send a keep-alive heartbeat to the rendezvous'.
+    Wording("rendezvous", ("RendezvousConnectionError",), ("has failed to ",)),
     *_each("nccl_usage", "ncclInvalidUsage", "NCCL error: invalid usage"),
     *_each("nccl_internal", "ncclInternalError"),
     *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),

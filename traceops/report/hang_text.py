@@ -195,8 +195,16 @@ def _nobody(diagnosis: Diagnosis) -> str:
         return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
     if seen and all(event.kind == "outlived" for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        went_on = "of trouble, after which the log goes on with steps or to the program's own end"
-        return f"{lines} {went_on}: they ended an earlier start at most. See them below. Read: {read_text(diagnosis)}."
+        went_on = (
+            "of trouble, after which the log goes on with steps, in a later start or to the program's own end"
+        )
+        last = quoted_line(diagnosis, max(seen, key=lambda event: event.line), ())
+        ended = (
+            "they ended an earlier start at most; the last:"
+            if len(seen) > 1
+            else "it ended an earlier start at most;"
+        )
+        return f"{lines} {went_on}: {ended} {last}. See below. Read: {read_text(diagnosis)}."
     if seen and all(event.kind in ("outlived", "passed") for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."

@@ -105,6 +105,7 @@ class _LogReader:
         self._attempts.look_for_restart(number, body)
         self._events.since = self._attempts.begun
         if FATAL in body:
+            self._attempts.failed()
             text = body[body.index(FATAL) :]
             self._frames.of_fatal(rank, self._events.add("error", rank, number, text))
             return
@@ -234,10 +235,11 @@ class _LogReader:
         return (was_open and not tracebacks.dropped) or tracebacks.is_open
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
+        if not raised.survived:
+            self._attempts.failed()
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._unexplained.failures.raised(raised.line, rank, raised.text)
             return
-        self._attempts.failed()
         before = self._raised.get(rank)
         if before is not None and before.event.line <= self._attempts.begun:
             before = None

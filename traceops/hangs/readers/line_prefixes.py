@@ -33,6 +33,7 @@ _PREFIXES = tuple(
         r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,3}(?:\.\d{1,3}){3} \[\d{1,6}\] ",  # xla_dist, of TPU hosts
         r"std(?:err|out): ?",  # tests of accelerate and transformers
     )
 )

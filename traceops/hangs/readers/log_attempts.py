@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.log_beginnings import Beginnings
 from traceops.hangs.readers.log_events import EventList, OpenEvent
 from traceops.hangs.readers.log_exits import Exit, Exits
+from traceops.hangs.readers.log_outlived import as_outlived
 from traceops.hangs.readers.log_rules import RESTARTS
 
 FATAL = "Fatal Python error: "
@@ -36,6 +38,7 @@ class Attempts:
         self._head: str | None = None  # the first line
         self._failed = False  # an exception ended something
         self._again: list[int] = []  # lines that are the first one again, behind a failure
+        self._beginnings = Beginnings()
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +67,8 @@ class Attempts:
 
     def look_for_restart(self, number: int, body: str) -> None:
         """Note where the ranks start again."""
+        if body.strip():
+            self._beginnings.take(number, body, self._failed)
         if any(words in body for words in RESTARTS):
             self._boundaries.append(number)
             if not any(words in body for words in _SLURM):
@@ -101,7 +106,11 @@ class Attempts:
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
-        for first in sorted({*self._boundaries, *(self._again if alone else ())}, reverse=True):
+        begun = [*self._again, *self._beginnings.found] if alone else []
+        last = max((event.line for event in events), default=0)
+        if begun and self._beginnings.is_furthest and 0 < last < self._beginnings.found[-1]:
+            return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
+        for first in sorted({*self._boundaries, *begun}, reverse=True):
             latest = tuple(event for event in events if event.line > first)
             if any(not event.text.startswith(_SLURM) for event in latest):
                 return latest

@@ -67,10 +67,16 @@ _WAYS = (
     _Way(
         "*** SIG",
         re.compile(
-            r"(?:.{0,80}\s)?\*\*\* (?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE)) (?:\(@0x[0-9a-f]{1,16}\) )?"
-            r"received (?:at time|by PID)"
+            r"(?:.{0,80}\s)?\*\*\* (?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE))(?: \(@(?:0x[0-9a-f]{1,16}|\(nil\))\))?"
+            r"(?:, see \S{1,80})? received (?:at time|by PID)"
         ),
         "its signal handler",
+    ),
+    # '[node1:374576] Signal: Segmentation fault (11)' below '*** Process received signal ***'
+    _Way(
+        "] Signal: ",
+        re.compile(r"\s{0,8}\[[\w.-]{1,200}:\d{1,10}\] Signal: [A-Z][A-Za-z ]{2,40} \((?P<signal>\d{1,2})\)"),
+        "Open MPI's signal handler",
     ),
     # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'
     _Way(

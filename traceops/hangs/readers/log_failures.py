@@ -19,7 +19,8 @@ _FAILS = (
     r"|terminated unexpectedly)\b"
 )
 _CLAUSE = re.compile(
-    rf"{_WHO}[^.;,:!?|=\"']{{0,40}}?[ ]{_FAILS}(?! ?[:=] ?(?:0\b|[Ff]alse|[Nn]one)|[- ]over\b)"
+    rf"{_WHO}(?: ['\"][\w.-]{{1,60}}['\"])?[^.;,:!?|=\"']{{0,40}}?[ ]{_FAILS}"
+    r"(?! ?[:=] ?(?:0\b|[Ff]alse|[Nn]one)|[- ]over\b)"
 )
 # A message begins with it, or nearly so ('the job', 'All requests'); prose that a model wrote seldom does.
 _CLAUSE_BEGINS = re.compile(r"[.;:!?|>)\]\"-] ?")
@@ -47,7 +48,8 @@ _COUNTED = re.compile(
     r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
 )
 _NAMED = re.compile(
-    r"^FAILED \S{1,300}::\S|^\S{1,300}\.\w{1,60} FAILED\s{0,8}$"  # pytest; the head of torchrun's report
+    r"^(?:\[gw\d{1,4}\] )?(?:\[ {0,2}\d{1,3}%\] )?FAILED \S{1,300}::\S|\bnode down: "  # pytest, of workers too
+    r"|^\S{1,300}\.\w{1,60} FAILED\s{0,8}$"  # the head of torchrun's report
     # torchrun ends the others; Hydra of MPICH, Intel and MVAPICH; Python's launcher on Windows.
     r"|\bSending process \d{1,10} closing signal SIG(?:TERM|KILL)\b"
     r"|\bBAD TERMINATION OF ONE OF YOUR\b|\bfailed to create process\b"
@@ -63,12 +65,23 @@ _NAMED = re.compile(
 # Programs that did not start or ended, in words of their own: MPI, C++, CUDA, Docker, ssh, the linker, Java.
 _ENDED = re.compile(
     r"\bMPI_ABORT was invoked on rank |\bPrimary job  terminated normally, but "
-    r"|\*\*\* (?:Process received signal \*\*\*|Aborted at \d)"
+    r"|\*\*\* (?:Process received signal \*\*\*|Aborted at \d)|\bpeer process has unexpectedly disconnected\b"
+    r"|\bHorovod has b(?:een shut down\b|$)|\bUser function raise error: "
+    r"|\bOP_REQUIRES failed at \S{1,80} : (?:Unknown|Aborted|Internal|Unavailable|Resource exhausted): "
     r"|\bC\+\+ exception with desc"
     r"|\bINTERNAL ASSERT FAILED\b|\bCheck failed: |\bnot enough slots available\b|\bunable to reliably start\b"
     r"|\bFailed to initialize NVML\b|\bTest (?:NCCL )?failure \S{1,60}:\d|\bOCI runtime \w{1,12} failed\b"
     r"|\bexecutable file not found\b|\b[Ee]xec format error\b|\berror while loading shared libraries: "
     r"|^Host key verification failed\b|\bPermission denied \(publickey|\bError occurred during initialization of VM\b"
+)
+# A few words that end in 'error': '!!!! kernel execution error. (m: 256, error: 13)'.
+_ERROR = re.compile(
+    r"\W{0,8}(?!.{0,60}\b(?i:mean|squared?|absolute|relative|test|valid\w*|train\w*|rounding|word|rate|no|any|each)\b)"
+    r"(?:[A-Za-z][\w-]{0,30} ){1,4}(?i:error|failure)[.!]\s{0,2}(?:\(|$)"
+)
+# What somebody wrote or a model said, in a chat.
+_CHAT = re.compile(
+    r"\W{0,4}(?i:user|human|assistant|system|prompt|question|answer|instruction|response)\W{0,4}: "
 )
 # At a log's end only, where the program did not go on: 'bash: torchrun: command not found', 'python: can't open file'.
 _LATE = re.compile(
@@ -102,7 +115,7 @@ _WORDS = (
     "NODE_F", "OUT_OF", "Succ", "closing signal", "rror", "xception", "ackoff", "ack-off", "ackOff", "ErrImage",
     "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
-    "onnection", "Job ex", "not permit",
+    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ",
 )  # fmt: skip
 _DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
 
@@ -158,10 +171,14 @@ def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int 
 
 
 def _says_failed(head: str) -> bool:
+    if _CHAT.match(head) is not None:
+        return False
     if (ended := _EXIT.search(head)) is not None:
         before = head[: ended.start()]
         return ended["code"] not in _ENDS_WELL and _ONLY_SAID.search(before[-60:]) is None
     if any(words.search(head) is not None for words in (_NAMED, _COUNTED, _ENDED)):
+        return True
+    if _ERROR.match(head) is not None:
         return True
     clause = _CLAUSE.search(head)
     if clause is None or _MILD.search(head) is not None:

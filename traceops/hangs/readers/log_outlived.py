@@ -31,12 +31,13 @@ _COMPLETED = re.compile(
     rb"|\bJob '[\w-]{1,100}' succeeded\b"
     rb"|== " + _COLOUR + rb"(?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)" + _COLOUR
     + rb"(?:, )?" + _COLOUR + rb"){1,6} in \d"
+    rb"|\bApplication startup complete\."  # a server was started once more
     rb"|\bRan \d{1,6} tests? in [\d.]{1,12}s\r?\n\r?\nOK\b",
     re.MULTILINE,
 )  # fmt: skip
 _COMPLETED_WORDS = (
     b"'train_runtime'", b"`Trainer.fit`", b"raining", b"exit code 0", b"successfully", b"(success)", b"' succeeded",
-    b" passed", b"\nOK",
+    b" passed", b"\nOK", b" startup complete",
 )  # fmt: skip
 _OF_SERVICE = re.compile(rb"([\w.-]{1,100}?) {1,40}\| ")  # docker compose says whose line it is
 _SEVERE = re.compile(rb"\b(?:ERROR|WARNING|CRITICAL)\b|(?:^|\[)[EW]\d{4} \d\d:")

@@ -7,7 +7,9 @@ import re
 from traceops.hangs.readers.log_rules import RANK_IN_GROUP, RANK_OF_MESSAGE
 
 _DEFAULT_GROUP = "default_pg"
-_RANK = re.compile(r"\[rank[ :]{0,2}(\d{1,7})\]:? ?")  # torch's [rank3]: and our own [rank 3]
+_RANK = re.compile(
+    r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?"
+)  # torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
 _GLOG = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF])")  # follows a progress bar on the same line
 _LABELS = (
     ("mpi", re.compile(r"\[\d{1,9},(\d{1,7})\]<std(?:out|err)>: ?")),
@@ -98,7 +100,7 @@ def _told(line: str, start: int) -> tuple[int | None, str]:
 
 def _is_prefix(before: str) -> bool:
     """Whether this may be a time or a host, rather than a message that mentions a rank."""
-    return before.count(" ") <= 4 and "Error" not in before and "Exception" not in before
+    return len(before.split()) <= 5 and "Error" not in before and "Exception" not in before
 
 
 def rank_in_message(body: str, group: re.Match[str] | None) -> int | None:

@@ -37,6 +37,7 @@ _ANYWHERE = re.compile(
     # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
     r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
     r"|\*ERROR\* ring \S{1,40} timeout\b"
+    r"|\bSegmentation fault from GPU at 0x"  # Intel's driver
     r"|\b(?:amdgpu|habanalabs|i915|xe)(?: [\w:.]{1,20})?: (?:[\w ]{1,40}: )?error\b"
     # The stack of what torch's watchdog of collectives raised, without the words before it.
     r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
@@ -75,6 +76,7 @@ _WORDS = (
     "lockup",
     "blocked for",
     "ProcessGroup",
+    "fault from GPU",
 )
 _ASIDE = re.compile(
     r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"

@@ -23,10 +23,13 @@ NOT_THE_CAUSE = (
     "torch.distributed.elastic.",
     "SystemExit",
     "KeyboardInterrupt",
+    "RuntimeError: KeyboardInterrupt",  # while torch's C++ parts are imported
     "torch.multiprocessing.spawn.",
 )
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
-_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
+_EXCEPTION = re.compile(
+    r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired)(?: \(see above for traceback\))?: ?(?=\S|$)"
+)
 # 'MeanSquaredError: 0.0123' is a metric.
 _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
 # How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message.
