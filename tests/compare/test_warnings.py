@@ -8,7 +8,7 @@ from comparison_reports import collective, edited, kernel, made
 
 from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.model import Comparison, MetricChange
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, UsageError
 
 
 def step_time(result: Comparison) -> MetricChange:
@@ -51,6 +51,24 @@ def test_damaged_traces_are_left_out_and_nothing_is_made_of_what_they_lack() -> 
     assert not result.changes and not result.explanations
     assert any("the trace of rank 1 is damaged; it is left out" in warning for warning in result.warnings)
     assert next(row for row in result.metrics if row.metric == "kernels").reason == "the same"
+
+
+def test_a_rank_whose_gpu_was_not_recorded_is_left_out() -> None:
+    """Where rank 1 was recorded again, 'bytes communicated a step 201 MB → 403 MB' was a regression."""
+    lost = {"rule": "TO-V008", "title": "", "severity": "warning", "confidence": "high", "message": "", "ranks": [1],
+            "evidence": [{"metric": "ranks without GPU activity", "value": 1}], "advice": ""}  # fmt: skip
+    inventory = {"collectives": [collective(5, 500)]}
+    base = made([100.0] * 8, inventory=inventory, findings=[lost])
+    head = made([100.0] * 8, at=1, inventory={"collectives": [collective(10, 1000)]})
+    result = compare([base], [head])
+    assert result.verdict != "regression" and not result.explanations
+    assert any(
+        "the trace of rank 1 holds no GPU activity; it is left out" in said for said in result.warnings
+    )
+
+    both = made([100.0] * 8, findings=[{**lost, "ranks": [0, 1]}], device_type="cpu")
+    with pytest.raises(UsageError, match="activity of the GPUs: base not recorded, head recorded"):
+        compare([both], [head])
 
 
 def test_one_capture_a_side_proves_nothing_on_a_cpu_unless_the_user_says_how_launches_differ() -> None:

@@ -23,6 +23,7 @@ from traceops.report.model import ReportDocument
 from traceops.report.read import load_object, report_file, report_of
 from traceops.report.rows import UnprofiledStep
 from traceops.report.run import Run
+from traceops.rules.activity import KERNELS_MISSING
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote
 
@@ -133,26 +134,38 @@ def _undisturbed(report: ReportDocument) -> list[UnprofiledStep]:
 def on_ranks(capture: ComparedCapture, ranks: frozenset[int]) -> ComparedCapture:
     """The capture with the rows of these ranks only.
 
-    Its inventory is the mean over all ranks that it has: where one of them is damaged there is none.
+    Its inventory is the mean over all ranks that it has: where one of them is half known there is none.
     """
     report = replace(
         capture.report,
         steps=tuple(row for row in capture.report.steps if row.rank in ranks),
         unprofiled_steps=tuple(row for row in capture.report.unprofiled_steps if row.rank in ranks),
         ranks=tuple(row for row in capture.report.ranks if row.rank in ranks),
-        inventory=None if damaged_ranks(capture) else capture.report.inventory,
+        inventory=None if half_known_ranks(capture) else capture.report.inventory,
     )
     return replace(capture, report=report)
 
 
 def ranks_of(capture: ComparedCapture) -> frozenset[int]:
     """The ranks that have profiled steps and whole traces."""
-    return frozenset(row.rank for row in capture.report.steps) - damaged_ranks(capture)
+    return frozenset(row.rank for row in capture.report.steps) - half_known_ranks(capture)
 
 
 def damaged_ranks(capture: ComparedCapture) -> frozenset[int]:
     """The ranks whose traces were cut off or damaged."""
     return frozenset(row.rank for row in capture.report.ranks if row.damage)
+
+
+def unseen_ranks(capture: ComparedCapture) -> frozenset[int]:
+    """The ranks of which only the host was recorded though they used a GPU."""
+    missing = KERNELS_MISSING.id
+    return frozenset(rank for one in capture.report.findings if one.rule == missing for rank in one.ranks)
+
+
+def half_known_ranks(capture: ComparedCapture) -> frozenset[int]:
+    """Those of damaged traces, and those of which the GPU was not recorded where it was of others."""
+    unseen = unseen_ranks(capture)
+    return damaged_ranks(capture) | (unseen if len(unseen) < len(capture.report.ranks) else frozenset())
 
 
 def inventories(side: Sequence[ComparedCapture]) -> list[Inventory]:

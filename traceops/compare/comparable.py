@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from traceops.compare.capture import ComparedCapture, damaged_ranks
+from traceops.compare.capture import ComparedCapture, damaged_ranks, half_known_ranks, unseen_ranks
 from traceops.compare.unlike_steps import EVERY, unlike_steps, windows_unlike
 from traceops.core.rank_text import runs_text, who
 from traceops.core.shorter_schedule import FIRST_STEPS
@@ -36,6 +36,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
         *_refuse(base, head, "device", lambda c: c.run.device),
+        *_refuse(base, head, "activity of the GPUs", _gpu_activity),
         *_refuse(
             base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None
         ),
@@ -71,6 +72,13 @@ def _refuse(
         mixed = sides[0] if len(sides[0]) > 1 else sides[1]
         return [f"the captures of {which} differ among themselves: {what} {' and '.join(sorted(mixed))}"]
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
+
+
+def _gpu_activity(capture: ComparedCapture) -> str | None:
+    """Whether any rank's GPU was recorded; None where no GPU was used, as far as is known."""
+    if capture.run.device_type == "cuda":
+        return "recorded"
+    return "not recorded" if unseen_ranks(capture) else None
 
 
 def _which_steps(capture: ComparedCapture) -> str | None:
@@ -150,13 +158,17 @@ def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
 
 
 def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
-    """Traces that could not be read whole: their ranks are left out, and what runs in a step is not compared."""
+    """Traces that are half known: their ranks are left out, and what runs in a step is not compared."""
     return [
-        f"{side} {capture.info.name}: the trace of {who(sorted(ranks))} is damaged; it is left out, and kernels, "
+        f"{side} {capture.info.name}: the trace of {who(sorted(ranks))} {how}; it is left out, and kernels, "
         "operators and collectives are not compared with this capture"
         for side, captures in (("base", base), ("head", head))
         for capture in captures
-        if (ranks := damaged_ranks(capture))
+        for how, ranks in (
+            ("is damaged", damaged_ranks(capture)),
+            ("holds no GPU activity", half_known_ranks(capture) - damaged_ranks(capture)),
+        )
+        if ranks
     ]
 
 
