@@ -23,6 +23,7 @@ from traceops.hangs.kernel_lines import with_kernel_joined
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
 from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_pods import with_pod_states
@@ -32,7 +33,7 @@ from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
-from traceops.traces.packed import GIT_LFS, packing_of
+from traceops.traces.packed import GIT_LFS, OF_TAR, is_tar, packing_of
 from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
@@ -248,10 +249,14 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind is None and alone and head.strip():
-        found.problems.append((str(path), "it is no text and no flight recorder's dump"))
+        found.problems.append(
+            (str(path), OF_TAR if is_tar(head) else "it is no text and no flight recorder's dump")
+        )
     elif kind == "log":
         if _OURS.match(head) is not None:  # it quotes what it was told of
             return
+        if is_newest_first(head):
+            raise FileError(path, NEWEST_FIRST)
         events = without_outlived(str(path), read_log(str(path), rank))
         events = with_pod_states(str(path), without_passed(str(path), events))
         if events:

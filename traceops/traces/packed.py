@@ -20,6 +20,7 @@ _GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
 _ZSTD_WINDOW = 1 << 27
 _OF_FINDER = ("__MACOSX/", ".DS_Store")
+OF_TAR = "it is a tar archive: unpack it (tar -xf) and give the folder"
 
 
 class Damaged(Exception):
@@ -40,6 +41,11 @@ class _Unpacking(Protocol):
     @property
     def unused_data(self) -> bytes: ...
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether bytes, unpacked, begin a tar archive."""
+    return head[257:262] == b"ustar"
 
 
 def packing_of(head: bytes, name: str = "") -> Packing | None:
