@@ -12,6 +12,7 @@ from traceops.core.arrays import Int
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
+from traceops.measure.anomaly import AnomalyChecks, measure_anomaly
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.beside import measure_beside
 from traceops.measure.breakdown import Breakdown, measure_breakdown
@@ -101,6 +102,7 @@ class RankSummary:
     # Of the process that was recorded; None where the trace tells of none, or of several.
     pid: int | None = None
     stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
+    anomaly: AnomalyChecks | None = None  # None where autograd does not look for NaN
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -176,6 +178,7 @@ def summarize(
         stacks=stack_times(trace.frames, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
         if len(trace.frames)
         else (),
+        anomaly=measure_anomaly(activity.host, steps),
     )
 
 

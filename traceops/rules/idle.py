@@ -9,6 +9,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.rules.idle_anomaly import ANOMALY, ANOMALY_ADVICE, of_anomaly
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_behind_copies import ADVICE as COPIES_ADVICE
 from traceops.rules.idle_behind_copies import CAUSE as COPIES
@@ -78,7 +79,7 @@ BLOCKED_ON_DEVICE = Rule(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
         "use non_blocking=True and torch.where."
     ),
-    by_cause=((COPIES, COPIES_ADVICE),),
+    by_cause=((COPIES, COPIES_ADVICE), (ANOMALY, ANOMALY_ADVICE)),
     loses=(
         "runs dry while the host blocks on the device for",
         "run dry while the host blocks on the device for up to",
@@ -169,7 +170,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if kind.rule is INPUT_BOUND:
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
     if kind.rule is BLOCKED_ON_DEVICE:
-        found = of_copies(found, inputs)
+        found = of_anomaly(of_copies(found, inputs), inputs)
     return kind.rule.verdict(found)
 
 

@@ -93,6 +93,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     )
     yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
+    if (anomaly := summary.anomaly) is not None:
+        yield "anomaly", anomaly.count.shape == anomaly.host_ns.shape == (steps,)
     if (copies := summary.copies) is not None:
         columns = (getattr(kind, name) for kind in copies.kinds for name in BY_STEP)
         yield "copies", all(own.shape == (steps,) for own in (copies.sync_ns, *columns))
