@@ -15,8 +15,9 @@ from traceops.cli import main
 from traceops.render.writers.csv import csv_text
 
 DATA = Path(__file__).parent / "data"
-_ESC = "\x1b]0;mine\x07\x1b[31m\x9b2J\x7f"
+_ESC = "\x1b]0;mine\x07\x1b[31m\x9b2J\x7f\u202e\u2067"
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.mark.slow
@@ -61,6 +62,7 @@ def test_no_product_and_no_terminal_gets_a_control_character(
     for path in products:
         text = path.read_text().replace(plotly(path), "")
         assert not _CONTROL.search(text), (path, _CONTROL.search(text))
+        assert not _TURNS.search(text) or path.suffix not in (".html", ".csv"), path
     cells = [
         cell for path in products if path.suffix == ".csv" for row in csv.reader(path.open()) for cell in row
     ]

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from traceops.core.bundled import bundled
 from traceops.core.errors import InputError
+from traceops.core.plain_text import TURNS
 from traceops.render.cells import Cell
 from traceops.report.write import json_bytes
 from traceops.version import __version__
@@ -25,7 +26,7 @@ PLOTLYJS = ("none", "inline", "cdn")
 _HERE = "plotly.js comes here"
 _LINK = re.compile(r'<a href="#(?P<to>[^"]*)"[^>]*>(?P<words>.*?)</a>', re.DOTALL)
 _ID = re.compile(r' (?:id|aria-labelledby|aria-describedby|aria-controls)="|href="#|url\(#')
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{''.join(map(chr, TURNS))}]")
 
 
 @functools.cache

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from traceops.core.plain_text import FORMULA
+from traceops.core.plain_text import FORMULA, TURNS
 
-_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) not in "\t\n\r"}
 
 
 def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
