@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from light_run import write_light
 from msgspec import UNSET, structs
-from observed_run import usual, write_rank
+from observed_run import Step, usual, write_rank
 
 from traceops import analyze
 from traceops.render import write_report
@@ -298,3 +298,14 @@ def test_a_step_without_the_profiler_is_one_number_and_others_are_labelled(tmp_p
         "and 19.00 ms without (median of the steps timed beside the window; a step of the run takes 21.2)"
         in found.message
     )
+
+
+def test_a_second_function_that_takes_half_as_long_is_named_beside_the_first(tmp_path):
+    """LBFGS drew its points in Python for 14 of 84 ms a step; only the line of its closure was named, with 25."""
+    run = made(tmp_path, idle_ms=9.0)
+    for rank in range(4):
+        own = {"rare": 8.0, "tokenize": 6.0, "backward": 6.0}
+        steps = [Step(20.0, stacks=own if n % 4 else {**own, "forward": 1.0}) for n in range(200)]
+        write_rank(run, rank, steps)
+    [found] = [one for one in analyze(run).findings if one.rule == "TO-I001"]
+    assert "in rebalance (train.py:51), and " in found.message and "in tokenize (text.py:7)." in found.message

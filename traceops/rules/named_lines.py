@@ -29,6 +29,7 @@ _OF_GPU = {
 }
 REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
+_ALIKE = 0.5  # of the first function: another that late launches may be for
 _LEAST_LOOKS = 5
 _COPIES = re.compile(r"\.to\(|\.cuda\(|\.cpu\(|\.copy_\(|\.numpy\(|device_put|prefetch")
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
@@ -55,17 +56,24 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
         return found
     if found.rule == INPUT_BOUND.id:
         found = _of_workers(found, rank, inputs)
-    place = _longest(found.rule, rank, inputs)
-    if place is None:
+    longest = _longest(found.rule, rank, inputs)
+    if not longest:
         return found
+    first, *beside = longest
+    also = "".join(f", and {ms_text(one.ms)} in {one.place.said}" for one in beside)
+    evidence = [
+        entry
+        for one in longest
+        for entry in (
+            Evidence(f"host in {one.place.said}", stored(one.ms), "ms/step", rank=rank),
+            *_line(one.place, rank),
+        )
+    ]
     return _with(
         found,
-        f"Outside of the recorded steps{_longer_there(inputs)}, rank {rank}'s host spends {ms_text(place.ms)} ms of "
-        f"each step in {place.place.said}.",
-        [
-            Evidence(f"host in {place.place.said}", stored(place.ms), "ms/step", rank=rank),
-            *_line(place.place, rank),
-        ],
+        f"Outside of the recorded steps{_longer_there(inputs)}, rank {rank}'s host spends {ms_text(first.ms)} ms of "
+        f"each step in {first.place.said}{also}.",
+        evidence,
     )
 
 
@@ -117,14 +125,15 @@ def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:
     return _with(found, one.message, [Evidence(REASON, why, rank=found.ranks[0]), *one.evidence])
 
 
-def _longest(rule: str, rank: int, inputs: Inputs) -> FunctionTime | None:
-    """The function in which this rank's host spends most, of those that this rule can be about."""
+def _longest(rule: str, rank: int, inputs: Inputs) -> list[FunctionTime]:
+    """The functions in which this rank's host spends most, of those that this rule can be about: one, or two alike."""
     assert inputs.whole is not None
     about = _CHOOSE[rule]
     own = [one for one in inputs.whole.host.get(rank, ()) if about(one) and one.looks >= _LEAST_LOOKS]
     if not own or own[0].ms < _LEAST_PCT / 100 * inputs.whole.typical_ms:
-        return None
-    return own[0]
+        return []
+    least = max(_LEAST_PCT / 100 * inputs.whole.typical_ms, _ALIKE * own[0].ms)
+    return own[:2] if rule == HOST_BOUND.id and len(own) > 1 and own[1].ms >= least else own[:1]
 
 
 def _with(found: Finding, said: str, evidence: Sequence[Evidence]) -> Finding:
