@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
+from traceops.core.library_names import LIBRARIES
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
 ActivityKind = Literal[
@@ -161,13 +162,7 @@ _TORCH = re.compile(
     r"profiler|utils|xpu)/|(?:_tensor|_tensor_str|functional|hub|serialization|storage)\.py)"
 )
 # py-spy cuts paths to what is below sys.path: the package's name is all that is left.
-_PACKAGES = frozenset(
-    {
-        "torch", "torchvision", "torchdata", "traceops", "numpy", "transformers", "accelerate", "deepspeed", "datasets",
-        "lightning", "lightning_fabric", "pytorch_lightning", "safetensors", "huggingface_hub", "urllib3", "requests",
-        "grpc", "triton", "wandb", "filelock", "webdataset", "nvidia", "debugpy", "peft", "trl", "composer", "ray",
-    }
-)  # fmt: skip
+_PACKAGES = LIBRARIES | {"urllib3", "requests", "grpc", "filelock", "nvidia", "debugpy"}
 
 
 def stack_activity(stack: ThreadStack) -> StackActivity:

@@ -12,6 +12,7 @@ import numpy as np
 
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, intersect, subtract, union
+from traceops.core.library_names import LIBRARIES
 from traceops.measure.host_places import CodePlace, is_own, is_waiting
 from traceops.measure.host_purposes import does
 from traceops.measure.host_rows import HostRows
@@ -36,14 +37,12 @@ _LOADER = "/torch/utils/data/"
 _OURS = "/site-packages/traceops/capture/"
 _TOUCHES_NS = 1_000  # a frame that begins this shortly before another ends follows it
 # Of relative paths, which is how torch writes those below a folder of sys.path: what begins them is a library.
-_LIBRARIES = {
-    "torch", "torchvision", "torchaudio", "torchdata", "torchtitan", "functorch", "transformers", "accelerate",
-    "datasets", "peft", "trl", "lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "deepspeed",
-    "megatron", "fairscale", "apex", "xformers", "flash_attn", "bitsandbytes", "timm", "numpy", "pandas", "scipy",
-    "sklearn", "PIL", "cv2", "tqdm", "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "neptune",
-    "safetensors", "huggingface_hub", "tokenizers", "sentencepiece", "diffusers", "einops", "triton", "ray", "fsspec",
-    "pyarrow", "webdataset", "composer", "traceops",
-} | sys.stdlib_module_names  # fmt: skip
+_LIBRARIES = LIBRARIES | sys.stdlib_module_names | {
+    "torchaudio", "torchtitan", "functorch", "lightning_utilities", "megatron", "fairscale", "apex", "xformers",
+    "flash_attn", "bitsandbytes", "timm", "pandas", "scipy", "sklearn", "PIL", "cv2", "tqdm", "tensorboard",
+    "tensorboardX", "mlflow", "comet_ml", "neptune", "tokenizers", "sentencepiece", "diffusers", "einops", "fsspec",
+    "pyarrow",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
