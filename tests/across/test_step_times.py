@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops.across.step_times import device_ms, is_known, took_ms
+from traceops.across.step_times import device_ms, is_known, only_queued, tells_pace, took_ms
+from traceops.across.whole_run import whole_run
 from traceops.capture.observing import step_clock
 from traceops.capture.short_way.ways import LongWay
 from traceops.core.step_log import EVENT, FIELDS, RECORDED, SPAN
+from traceops.traces.observed import Observed
 
 COST_MS = 0.03  # of an event
 
@@ -189,3 +191,41 @@ def test_a_span_whose_begin_is_lost_tells_nothing():
     log = np.zeros(4, np.dtype(list(FIELDS)))
     log["device_us"], log["flags"] = (0, 0, 30_000, 10_000), (0, 0, EVENT | SPAN, EVENT)
     assert np.isnan(device_ms(log)[:3]).all() and device_ms(log)[3] == 10.0
+
+
+def steps_of(hosts_ms, devices_ms):
+    steps = np.zeros(len(hosts_ms), dtype=list(FIELDS))
+    steps["host_us"], steps["device_us"] = np.multiply(hosts_ms, 1e3), np.multiply(devices_ms, 1e3)
+    steps["flags"] = np.where(steps["device_us"] > 0, EVENT, 0)
+    return steps
+
+
+def test_a_host_that_is_even_and_runs_ahead_does_not_set_the_pace():
+    """FSDP2, 48 steps: two devices by turns (36 and 41 ms), and a host of 24 ms until its queue is full. Its steps were
+    told as 32.8 ms."""
+    host = [24.7, 25.2, 24.6, 25.5, 24.3, 25.3, 23.5, 23.1, 23.4, 26.4, 23.8, *[38.2, 38.6] * 8]
+    device = [36.1, 40.7] * 13 + [36.1]
+    assert tells_pace(np.array([device]), np.array([host]))
+    late = [36.1, 40.7] * 13 + [38.0]
+    assert not tells_pace(np.array([device]), np.array([[38.2, 38.4] * 13 + [38.3]])), "as long in all"
+    assert tells_pace(np.array([device]), np.array([late])), "as uneven as the device"
+
+
+def test_steps_that_were_only_queued_have_no_length():
+    """Experts, 48 steps: the first five were timed by the device too. 'Just before a step took 4.77 ms, later 36.1.'"""
+    hosts = [6376.0, 5.7, 4.8, 4.3, 4.7, 4.9, 4.3, 4.6, 4.3, 9.1, 31.4, 36.4, 36.9]
+    devices = [0.0, 55.9, 49.8, 54.3, 49.5, 49.3, *[0.0] * 7]
+    queued = only_queued(steps_of(hosts, devices))
+    assert [at for at, one in enumerate(queued) if one and not devices[at]] == [6, 7, 8, 9]
+    assert not only_queued(steps_of([10.0 * one for one in hosts], devices)).any(), "the host sets the pace"
+    assert not only_queued(steps_of(hosts, [0.0] * 13)).any(), "nothing tells of the device"
+
+
+def test_a_short_run_is_as_long_as_its_known_steps():
+    """The whole of it: the typical step was 22.9 ms, of 36 to 50."""
+    hosts = [6376.0, 5.7, 4.8, 4.3, 4.7, 4.9, 4.3, 4.6, 4.3, 9.1, *[36.4, 36.9] * 8]
+    devices = [0.0, 55.9, 49.8, 54.3, 49.5, 49.3, *[0.0] * 20]
+    run = whole_run([Observed(0, 0, 0, steps_of(hosts, devices))])
+    assert run is not None and not run.on_device
+    assert 36 < run.typical_ms < 42 and run.typical_steps >= 16
+    assert run.timed[6:10].sum() == 0

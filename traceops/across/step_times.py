@@ -22,6 +22,8 @@ _LEAD = 50  # steps before a span, in which the host may have run ahead
 _CLOSER = (
     0.2  # of what a span takes longer: by so much better the own host explains it, where ranks do not wait
 )
+_QUEUED = 0.5  # of what the device takes: by the host's clock a step takes less where it is only queued
+_MORE_IN_ALL = 1.05  # times as long in all steps: the device cannot have waited for the host
 _OFTEN = 0.25  # of single steps and of spans: more than half of them may hold an odd step
 
 
@@ -87,9 +89,26 @@ def tells_pace(devices: Floats, hosts: Floats) -> bool:
     """Whether steps are as long as the device takes. Both of the same steps, rank by step, ms.
 
     Not where the host is even and the device is not: that is behind now and then, and catches up while it waits for
-    the host. A host that runs ahead is the less even one, for it waits in one step for the work of many.
+    the host. A host that runs ahead is the less even one, for it waits in one step for the work of many, or in the end
+    it has taken less time than the device.
     """
+    both = ~np.isnan(devices) & ~np.isnan(hosts)
+    if float(devices[both].sum()) >= _MORE_IN_ALL * float(hosts[both].sum()):
+        return True
     return _beyond_median(hosts) >= _STEADIER * _beyond_median(devices)
+
+
+def only_queued(steps: NDArray[np.void]) -> Mask:
+    """Steps that the host queued ahead of the device, whose own time nothing tells: their length is not known.
+
+    Of a short run few steps have the device's time. Where these took longer than by the host's clock, so did others.
+    """
+    alone, host = single(steps) & (steps["flags"] & RECORDED == 0), steps["host_us"].astype(np.float64)
+    alone[:1] = False
+    device = steps["device_us"].astype(np.float64)[alone]
+    if len(device) < _LEAST_KNOWN or host[alone].sum() > _AHEAD * device.sum():
+        return np.zeros(len(steps), dtype=bool)
+    return np.asarray(host < _QUEUED * np.quantile(device, _OFTEN))
 
 
 def _beyond_median(took: Floats) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceops.across.occasions import OwnTimes, with_occasions
 from traceops.across.run_steps import Floats, Mask, Share, WholeRun, median_of_ranks
-from traceops.across.step_times import device_ms, is_known, single, tells_pace, took_ms
+from traceops.across.step_times import device_ms, is_known, only_queued, single, tells_pace, took_ms
 from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     host_times,
@@ -26,6 +26,7 @@ _MANY = 0.25  # of the steps: odd by what the collector and the compiler tell th
 # Steps for which input comes late, of all steps, and what they take beyond the others, of the time: a loader whose
 # workers deliver at the same time gives so many batches at once, then none, in all of the training.
 _BY_TURNS, _BY_TURNS_PCT, _BY_TURNS_TIMES = 0.05, 20.0, 4
+_ODD = 2  # steps that may be odd: the next shortest is none
 START = 20  # steps: a run has begun by then
 
 
@@ -55,14 +56,18 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
         skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
-    on_device = True
+    on_device, queued, partly = True, np.zeros(shape, dtype=bool), hosts.copy()
     for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
         device = device_ms(one.steps, hosts[:, at])
         on_device &= is_known(one.steps, device)
         devices[row, at] = took_ms(one.steps, device)
+        partly[row, at] = np.where(np.isnan(device), hosts[row, at], device)
+        queued[row, at] = only_queued(one.steps) & np.isnan(device)
     alone = ~recorded & (numbers > first)
     on_device = on_device and tells_pace(devices[:, alone], hosts[:, alone])
     took = devices if on_device else hosts
+    if queued.any() and not on_device:
+        took = np.where(queued, np.nan, partly)
     step = median_of_ranks(took)
     timed = ~recorded & ~np.isnan(step)
     timed[0] = False  # it holds the program's start
@@ -100,6 +105,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
             on_device=on_device,
             host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
             loaders={rank: one for rank, one in work.items() if one is not None},
+            host_ms=_host_ms(hosts[:, timed]),
         )
         parts = OwnTimes(ranks, found, garbage, compiled, by_calls)
         return with_occasions(found, parts, timed & ~like & ~start)
@@ -107,6 +113,11 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     found = divided(like)
     late = _by_turns(found)
     return found if late is None else replace(divided(like | late), in_time_ms=found.typical_ms)
+
+
+def _host_ms(hosts: Floats) -> float:
+    """hosts: rank by step, ms."""
+    return float(np.nanmax(np.sort(hosts, axis=1)[:, min(_ODD, hosts.shape[1] - 1)]))
 
 
 def _by_turns(run: WholeRun) -> Mask | None:
