@@ -85,6 +85,16 @@ def test_unexplained_waiting_names_the_rank_that_causes_it(pct: float, level: st
     assert "rank 2 causes 70 % of that" in said.sentence
 
 
+def test_ranks_that_wait_for_each_other_by_turns_are_both_told() -> None:
+    """'Rank 1 causes 51 % of that' of two healthy ranks on one GPU: it read as if rank 1 were the late one."""
+    said = verdict(make_report(wait_pct=50.0, late={0: 0.49, 1: 0.51}))
+    assert (
+        "for others that are late, by turns: for rank 1 for 51 % and for rank 0 for 49 % of that"
+        in said.sentence
+    )
+    assert "causes" not in said.sentence
+
+
 def test_waiting_without_blame_says_so() -> None:
     said = verdict(make_report(wait_pct=50.0, late={0: None, 1: None}))
     assert "which one cannot be said" in said.sentence

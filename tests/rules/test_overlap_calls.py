@@ -7,7 +7,9 @@ from generated_run import Collective, Size, ddp, simulate
 from measured_runs import across, program, true_step
 
 from traceops.across.call_times import call_times
+from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.rules.overlap import judge_exposed, judge_small
+from traceops.rules.overlap_gain import gain_of
 
 SOCKETS = Size(elements=1 << 18, latency_us=4400.0, bandwidth_gbs=20.0, kernel_us=200.0)  # 1 MB a layer
 
@@ -67,3 +69,30 @@ def test_a_few_large_calls_behind_a_small_one_are_no_trouble():
     """DDP's first bucket is of 1 MB, the others of 25: nothing to merge."""
     measured = across(simulate(buckets([1, 8, 8, 8, 8]), 2))
     assert judge_small(measured).findings == ()
+
+
+def test_calls_of_layers_are_not_called_gradients():
+    """DTensor on an H200: 18 all-reduces of activations a step, in both passes, were told as gradients."""
+    measured = across(simulate(buckets([1] * 15), 2))
+    for times in measured.ranks:
+        times.summary.comm.phase[:] = [
+            (FORWARD, BACKWARD)[at % 3 > 0] for at in range(len(times.summary.comm.phase))
+        ]
+    assert call_times(measured) is None
+    [exposed] = judge_exposed(measured).findings
+    assert "Gradients" not in exposed.message
+
+
+def test_a_host_that_keeps_up_with_a_step_is_not_known_to_keep_up_with_a_shorter_one():
+    """Tensor parallel over sockets: 79 of 83 ms are transfer, and "without that a step would be 79.0 ms shorter" was
+    said. Its host needs 60 ms for a step, and runs ahead while the device transfers."""
+    slow = replace(SOCKETS, launch_us=300.0)
+    measured = across(simulate(buckets([1] * 15, slow), 2))
+    exposed = sum(times.mean_ms("comm_transfer") for times in measured.ranks) / 2
+    free = gain_of(measured, exposed, in_time=True)
+    bound = gain_of(measured, exposed, in_time=True, left_ms=free.ms / 2)
+    assert free.best_ms is None and free.replayed
+    least = gain_of(measured, exposed).ms
+    assert bound.ms == pytest.approx(max(least, free.ms / 2))
+    assert bound.best_ms == pytest.approx(free.ms) or bound.ms == pytest.approx(free.ms, rel=0.05)
+    assert gain_of(measured, exposed, in_time=True, left_ms=2 * free.ms) == free

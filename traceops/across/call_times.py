@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from traceops.across.cross_rank import CrossRank
 from traceops.across.gradients import of_gradients
 from traceops.across.links import collective_bytes
+from traceops.measure.exchanges import BACKWARD, FORWARD
 
 _SPAN = 4.0  # the largest calls over the smallest: from here on sizes tell what a byte takes
 _LEAST_COUNT = 3  # calls of at most half the largest one's size, and larger ones
+_OF_LAYERS = (
+    0.1  # of the calls in forward, and so many in backward: layers make them, and none is of gradients
+)
 _FITS = 0.2  # of a call's time: what the median call is off
 
 
@@ -56,17 +60,21 @@ class CallTimes:
 def call_times(run: CrossRank) -> CallTimes | None:
     """Of the operation and group that transfer gradients for longest; None without a call whose size is known."""
     found: dict[tuple[tuple[int, ...], str], list[tuple[int, int]]] = defaultdict(list)
+    within: dict[tuple[tuple[int, ...], str], list[int]] = defaultdict(list)
     gradients = {
         times.summary.rank: of_gradients(
             times.summary.comm, run.roles.of_event[times.summary.rank] if run.roles.several else ()
         )
         for times in run.ranks
     }
+    phases = {times.summary.rank: times.summary.comm.phase for times in run.ranks}
     for collective in run.matching.collectives:
         size = collective_bytes(collective)
         rank, position = collective.members[0]
         if size and collective.transfer_ns > 0 and rank in gradients and gradients[rank][position]:
             found[collective.group, collective.op].append((size, collective.transfer_ns))
+            within[collective.group, collective.op].append(int(phases[rank][position]))
+    found = {key: calls for key, calls in found.items() if not _of_layers(within[key])}
     if not found:
         return None
     (group, op), calls = max(found.items(), key=lambda entry: sum(ns for _, ns in entry[1]))
@@ -84,6 +92,10 @@ def call_times(run: CrossRank) -> CallTimes | None:
         fixed,
         slope,
     )
+
+
+def _of_layers(phases: list[int]) -> bool:
+    return min(phases.count(FORWARD), phases.count(BACKWARD)) >= _OF_LAYERS * len(phases)
 
 
 def _fit(size: NDArray[np.float64], ms: NDArray[np.float64]) -> tuple[float, float] | None:

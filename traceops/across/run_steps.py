@@ -50,7 +50,8 @@ class WholeRun:
     the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
     compiled: of each rank's time after them. on_device: by the GPU's timeline. loaders: of ranks whose loaders have
     workers that were looked at. in_time_ms: where input comes late in every few steps, the mean of the others, ms; the
-    typical step is then the mean of all.
+    typical step is then the mean of all. host_ms: by the clock of its host, the third shortest of these steps on the
+    slowest rank: a host that ran ahead needs no more.
     """
 
     ranks: tuple[int, ...]
@@ -70,6 +71,7 @@ class WholeRun:
     host: Mapping[int, Sequence[FunctionTime]] = field(default_factory=dict)
     loaders: Mapping[int, LoaderWork] = field(default_factory=dict)
     in_time_ms: float | None = None
+    host_ms: float | None = None
 
     @property
     def by_turns(self) -> bool:

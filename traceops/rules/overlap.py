@@ -32,7 +32,8 @@ EXPOSED = Rule(
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
         "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. Info where the step would be less "
         "than 3 % shorter without any transfer. Where a light window tells of the step without the profiler, shares "
-        "are of that step, and hosts count as in time if no device is idle for 3 % of it. On CPUs and over gloo, what "
+        "are of that step, and hosts count as in time if no device is idle for 3 % of "
+        "it, in as much of it as they were seen to need. On CPUs and over gloo, what "
         "the median rank waits for a core in the recorded steps is taken off before the bounds: the ranks' cores do "
         "the transfer."
     ),
@@ -95,17 +96,23 @@ _DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Communication that costs the step time."""
-    waited = waited_pct(inputs)
+    waited, host_ms = waited_pct(inputs), None if inputs.whole is None else inputs.whole.host_ms
     return [
-        without_waiting(judge_exposed(inputs.run, inputs.undisturbed), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
-        without_waiting(judge_small(inputs.run, inputs.undisturbed), _SMALL_PCT, _SMALL_BOUNDS, waited),
         without_waiting(
-            judge_late_start(inputs.run, inputs.undisturbed), _GRADIENTS_PCT, _LATE_BOUNDS, waited
+            judge_exposed(inputs.run, inputs.undisturbed, host_ms), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited
+        ),
+        without_waiting(
+            judge_small(inputs.run, inputs.undisturbed, host_ms), _SMALL_PCT, _SMALL_BOUNDS, waited
+        ),
+        without_waiting(
+            judge_late_start(inputs.run, inputs.undisturbed, host_ms), _GRADIENTS_PCT, _LATE_BOUNDS, waited
         ),
     ]
 
 
-def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
+def judge_exposed(
+    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
+) -> Verdict:
     """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
     if not any(len(times.summary.comm.start) for times in run.ranks):
         return EXPOSED.not_evaluated("the traces hold no communication")
@@ -123,7 +130,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Ver
         )
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(_DO_NOT_FIT)
-    basis = basis_of(run, undisturbed)
+    basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
         return EXPOSED.not_evaluated("the traces hold no complete step")
     shares, median, impact = basis.shares, basis.pct, basis.exposed_ms
@@ -132,7 +139,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None) -> Ver
         return EXPOSED.clear(
             f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
-    gain = gain_of(run, impact, in_time=basis.in_time)
+    gain = gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
     if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
         severity = "info"  # the step would hardly be shorter: other things bound it
     worst = max(shares, key=lambda rank: shares[rank])
@@ -184,7 +191,9 @@ def _of_unknown_size(run: CrossRank) -> str:
     )
 
 
-def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
+def judge_small(
+    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
+) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     matched = run.matching.collectives
     if not matched:
@@ -205,16 +214,21 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdi
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
     if not members:
-        return _judge_calls(run, basis_of(run, undisturbed)) or SMALL_COLLECTIVES.clear(
+        return _judge_calls(run, basis_of(run, undisturbed, host_ms)) or SMALL_COLLECTIVES.clear(
             f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
         )
     rank = max(members, key=lambda r: sum(members[r]))
     words = run.step_words
     count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
-    basis = basis_of(run, undisturbed)
+    basis = basis_of(run, undisturbed, host_ms)
     step, exposed = (run.step_ms, 0.0) if basis is None else (basis.step_ms, basis.exposed_ms)
     cost = min(total_ms, exposed)
-    gain = gain_of(run, cost, in_time=basis is not None and basis.in_time)
+    gain = gain_of(
+        run,
+        cost,
+        in_time=basis is not None and basis.in_time,
+        left_ms=None if basis is None else basis.left_ms,
+    )
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
     if severity is not None and gain.ms < _LEAST_GAIN_PCT / 100 * step:
@@ -261,7 +275,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
     severity = severity_of(share, *_SMALL_BOUNDS)
     if severity is None:
         return None
-    gain = gain_of(run, calls.saved_ms, in_time=basis.in_time)
+    gain = gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
     if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
         severity = "info"
     words = run.step_words
@@ -282,7 +296,9 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
     )
 
 
-def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None) -> Verdict:
+def judge_late_start(
+    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
+) -> Verdict:
     """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
     waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
     shares: dict[int, list[float]] = defaultdict(list)
@@ -308,7 +324,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None) -> 
         return LATE_START.not_evaluated(_DO_NOT_FIT)
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
-    basis = basis_of(run, undisturbed)
+    basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
         return LATE_START.not_evaluated("the traces hold no complete step")
     step, exposed = basis.step_ms, basis.exposed_ms
@@ -321,7 +337,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None) -> 
             f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)",
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
-    gain = gain_of(run, min(cost, hides), in_time=basis.in_time)
+    gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
     if gain.ms < _LATE_BOUNDS[0] / 100 * step:
         severity = "info"  # the step would hardly be shorter: other things bound it
     message = (

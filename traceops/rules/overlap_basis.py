@@ -25,7 +25,8 @@ class Basis:
     """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank.
 
     recorded_ms: the exposed transfer of the recorded steps, where the step is the undisturbed one, else None. in_time:
-    whether no device waits for its host in it, though hosts may be late in the recorded steps.
+    whether no device waits for its host in it, though hosts may be late in the recorded steps. left_ms: what is sure
+    to be left of it beyond the time that its hosts need, None where nobody timed them.
     """
 
     step_ms: float
@@ -34,6 +35,7 @@ class Basis:
     recorded_ms: float | None = None
     recorded_step_ms: float = 0.0
     in_time: bool = False
+    left_ms: float | None = None
 
     @property
     def pct(self) -> float:
@@ -62,8 +64,8 @@ class Basis:
         return Evidence("step", stored(self.step_ms), "ms"), recorded
 
 
-def basis_of(run: CrossRank, undisturbed: Undisturbed | None) -> Basis | None:
-    """None without a step."""
+def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None = None) -> Basis | None:
+    """None without a step. host_ms: what hosts were seen to need for a step at most, without the profiler."""
     shares = exposed_shares(run)
     if not shares:
         return None
@@ -80,6 +82,7 @@ def basis_of(run: CrossRank, undisturbed: Undisturbed | None) -> Basis | None:
         recorded,
         run.step_ms,
         100 * idle / step < _IN_TIME_PCT,
+        None if host_ms is None else max(step - host_ms, 0.0),
     )
 
 

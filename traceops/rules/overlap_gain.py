@@ -40,10 +40,13 @@ class Gain:
         return not alike(self.ms, self.of_ms)
 
 
-def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False) -> Gain:
+def gain_of(
+    run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms: float | None = None
+) -> Gain:
     """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any.
 
-    in_time: whether no host is late in the step that this is about.
+    in_time: whether no host is late in the step that this is about. left_ms: what hosts leave of such a step at most,
+    where they were seen to run ahead: one that keeps up with a step is not known to keep up with a shorter one.
     """
     saved = None if run.what_if is None else run.what_if.saved_ns(NO_COMMUNICATION)
     if run.what_if is None or saved is None:
@@ -55,7 +58,9 @@ def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False) -> Gain
     hosts = run.what_if.saved_ns(HOST_IN_TIME)
     if in_time and hosts is not None:
         alone = run.what_if.mean_ns(run.what_if.replayed_ns) - max(hosts, 0.0) - ends[0]
-        return Gain(min(exposed_ms, max(gain, alone / 1e6)), exposed_ms, None, True)
+        alone = min(exposed_ms, max(gain, alone / 1e6))
+        sure = alone if left_ms is None else min(alone, max(gain, left_ms))
+        return Gain(sure, exposed_ms, alone if alone - sure > _ALIKE * exposed_ms else None, True)
     best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
     return Gain(gain, exposed_ms, best if best - gain > _ALIKE * exposed_ms else None, True)
 

@@ -11,6 +11,7 @@ from traceops.report.model import Report
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
+_MOST = 2.0  # times what the next rank causes: from here on one rank is told alone
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Waiting:
     """Waiting for late ranks, ms and percent of the typical step (median over ranks); who causes most of it.
 
     share: of all recorded steps; without a rank where some are unlike the others, as an evaluation would be blamed.
+    beside: the next rank and its share, where it causes about as much.
     """
 
     ms: float
@@ -26,6 +28,7 @@ class Waiting:
     share: float | None
     step_ms: float | None
     words: StepWords
+    beside: tuple[int, float] | None = None
     out_of_step: bool = False  # nothing that compares these ranks is to be trusted
 
     def sentence(self) -> str:
@@ -37,6 +40,10 @@ class Waiting:
             return f"{waits}; which one cannot be said."
         if self.rank is None:
             return f"{waits}."
+        if self.beside is not None:
+            other, share = self.beside
+            both = f"rank {self.rank} for {100 * self.share:.0f} % and for rank {other} for {100 * share:.0f} % of that"
+            return f"{waits}, by turns: for {both}."
         return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
 
 
@@ -50,9 +57,13 @@ def waiting_of(report: Report) -> Waiting | None:
     words = report.summary.step_words
     worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
     if out_of_step(report):
-        return Waiting(ms, pct, None, None, mean_of_ranks(report), words, True)
+        return Waiting(ms, pct, None, None, mean_of_ranks(report), words, out_of_step=True)
     if report.summary.step_time_ms.unlike and worst is not None and worst.late_share:
         return Waiting(ms, pct, None, worst.late_share, mean_of_ranks(report), words)
     if worst is None or not worst.late_share:
         return Waiting(ms, pct, None, None, mean_of_ranks(report), words)
-    return Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report), words)
+    others = [(row.rank, row.late_share or 0.0) for row in blamed if row is not worst]
+    beside = max(others, key=lambda other: other[1], default=None)
+    if beside is not None and _MOST * beside[1] < worst.late_share:
+        beside = None
+    return Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report), words, beside)
