@@ -61,3 +61,14 @@ def test_few_looks_or_looks_elsewhere_tell_nothing():
 def test_loading_behind_the_devices_work_is_no_waiting():
     """Four fifths of the time in the loader the device works: so much of what looks see does not count."""
     assert seen_waiting_ms(times(input_ms=5 * 17.88), whole()) == pytest.approx(SEEN_MS / 5)
+
+
+def test_a_light_window_bounds_what_looks_see():
+    """It is idle for 24.9 of 35.5 ms: input has what looks see of that, not the 17.9 of the recorded steps."""
+    own = SimpleNamespace(idle_ms=24.86, wait_ms=0.0)
+    light = SimpleNamespace(step_ms=35.53, of=lambda rank: own)
+    seen = seen_waiting_ms(times(), whole())
+    [one] = waits_for_input([idle_of(times(), "idle_input", PLAIN_MS, light, 0.4, seen)], whole())
+    assert one.by_looks and one.ms == pytest.approx(24.8, abs=0.1)
+    assert one.step_ms - one.ms == pytest.approx(TIDY_MS, abs=0.6)
+    assert idle_of(times(), "idle_host", PLAIN_MS, light, 0.4, seen).ms == 0.0

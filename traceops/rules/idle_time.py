@@ -67,7 +67,8 @@ def idle_of(
         most = min(recorded, own.idle_ms)
         if bucket == "idle_host":
             most = min(own.idle_ms * host_share, max(own.idle_ms - for_input, 0.0))
-        return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms)
+        seen = min(seen_input_ms, own.idle_ms)  # no longer than the device is idle
+        return Idle(times, most, undisturbed.step_ms, recorded, light=True, wait_ms=own.wait_ms, seen_ms=seen)
     if not unprofiled_ms or not times.summary.on_gpu or unprofiled_ms >= step:
         return Idle(times, recorded, step, recorded)
     room = room_ms(times, unprofiled_ms)
