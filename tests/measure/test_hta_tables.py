@@ -18,7 +18,9 @@ from traceops.traces.model import Events, RankTrace, TraceMeta
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 ON_CPU = {
+    "clip_norms_gloo2",
     "cpu_only",
+    "last_pass_gloo2",
     "pipeline_gpipe4",
     "pipeline_interleaved4",
     "pipeline_middle_gloo3",
@@ -26,6 +28,7 @@ ON_CPU = {
     "pipeline_zero_bubble2",
     "starved_loader2",
     "straggler_gloo2",
+    "synced_passes_gloo2",
     "tensor_parallel_gloo2",
     "two_late_gloo3",
 }

@@ -63,7 +63,7 @@ def call_times(run: CrossRank) -> CallTimes | None:
     within: dict[tuple[tuple[int, ...], str], list[int]] = defaultdict(list)
     gradients = {
         times.summary.rank: of_gradients(
-            times.summary.comm, run.roles.of_event[times.summary.rank] if run.roles.several else ()
+            times.summary, run.roles.of_event[times.summary.rank] if run.roles.several else ()
         )
         for times in run.ranks
     }

@@ -9,23 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.words import Role
+from traceops.measure.exchanges import BACKWARD
 from traceops.measure.message_size import message_bytes
 from traceops.measure.phases import UPDATED
-from traceops.measure.summary import CommEvents
+from traceops.measure.summary import CommEvents, RankSummary
 
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 _SCALAR_BYTES = 64  # what is as small is a number of the program's, no gradient
 _OF_LAYERS: tuple[Role, ...] = ("tensor", "context", "expert", "pipeline")
 
 
-def of_gradients(comm: CommEvents, roles: Sequence[Role] = ()) -> NDArray[np.bool_]:
+def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np.bool_]:
     """Those that reduce more than the losses, norms, counts and flags that programs reduce as well.
 
     Parameters that are averaged behind the optimizer's step (local SGD) are no gradients, and neither is what layers
-    exchange. roles: of each of them, where they differ: of a single one nothing shows that it is told rightly.
+    exchange. DDP reduces gradients inside of backward: with it, what goes round elsewhere is none. roles: of each of
+    them, where they differ: of a single one nothing shows that it is told rightly.
     """
+    comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
     gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)
+    if summary.backward.by_ddp and (inside := gradients & (comm.phase == BACKWARD)).any():
+        gradients = inside
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 
 

@@ -48,7 +48,7 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
         return None
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     start, end = _exchange(events, host, rows)
-    launch = _calls(events, rows)
+    launch = calls_of(events, rows)
     launched = np.where(launch == rows, events.ts[rows], events.ts[launch] + events.dur[launch])
     return HostCollectives(rows, start, end, launch, np.minimum(launched, start))
 
@@ -79,7 +79,7 @@ def _first_from(moments: Int, since: Int) -> Int:
     return first
 
 
-def _calls(events: Events, rows: Int) -> Int:
+def calls_of(events: Events, rows: Int) -> Int:
     """The call of each collective, in the order of `rows`: its own row where they do not fit.
 
     A backend runs its collectives in the order in which they were called.

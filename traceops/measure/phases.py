@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.measure.activity import Activity
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
+from traceops.measure.host_collectives import calls_of
 from traceops.measure.host_rows import (
     ANNOTATION_CATS,
     BACKWARD_NAME,
@@ -31,8 +32,8 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
 
     What was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them
     in its step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time
-    later: there all between the first and the last of autograd's functions is backward. Steps without a backward pass
-    tell nothing.
+    later: there all that was called between the first and the last of autograd's functions is backward. Steps without a
+    backward pass tell nothing.
     """
     phases = np.full(len(comm), NOTHING, dtype=np.int8)
     rows = rows_named(events, BACKWARD_NAME)
@@ -41,7 +42,8 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
         return phases
     begun = np.sort(events.ts[rows])
     step = steps.of_activity[comm]
-    launched = activity.launched[comm]
+    calls = np.maximum(activity.launch[comm], 0) if activity.on_gpu else _called(events, activity.row[comm])
+    launched = activity.launched[comm] if activity.on_gpu else events.ts[calls]
     known = (step >= 0) & (step < len(steps))
     at = np.where(known, step, 0)
     first = np.searchsorted(begun, steps.host_start[at])
@@ -50,7 +52,9 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     inside = (now > first) & (now < stop)
     if activity.comm_on_gpu:
         known &= activity.launch[comm] >= 0
-        inside = begin_inside(events, np.maximum(activity.launch[comm], 0), rows)
+        inside = begin_inside(events, calls, rows)
+    elif not activity.on_gpu:
+        inside |= begin_inside(events, calls, rows)  # the last function of all gives the last bucket
     phases[known] = FORWARD
     phases[known & (now >= stop)] = AFTER
     behind = begun[np.clip(stop - 1, 0, len(begun) - 1)]
@@ -60,6 +64,14 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     phases[known & inside] = BACKWARD
     phases[known & (first >= stop)] = NOTHING
     return phases
+
+
+def _called(events: Events, rows: Int) -> Int:
+    """The call of each collective that a backend's thread runs, or its own row where that is not known."""
+    order = np.argsort(events.ts[rows], kind="stable")
+    called = np.empty(len(rows), dtype=np.int64)
+    called[order] = calls_of(events, rows[order])
+    return called
 
 
 def _before_forward(events: Events, launched: Int, start: Int, backward: Int) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from traceops.rules.inputs import Inputs
 from traceops.rules.overlap_basis import Basis, basis_of
 from traceops.rules.overlap_calls import calls_of, of_one_size
 from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, step_left
+from traceops.rules.overlap_told import MANY, in_each_pass, of_unknown_size
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
 
@@ -87,7 +88,6 @@ _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
 _HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hides it
-_MANY = 20  # small collectives a step
 _SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
 _LATE_BOUNDS = (3.0, 10.0, 25.0)
@@ -157,7 +157,8 @@ def judge_exposed(
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
     message = (
         f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
-        f"hides; waiting for late ranks is not counted.{basis.note}{_of_unknown_size(run) or of_one_size(run)}"
+        f"hides; waiting for late ranks is not counted.{basis.note}{of_unknown_size(run) or of_one_size(run)}"
+        f"{in_each_pass(run)}"
     )
     by_role = transfer_by_role(run)
     if by_role:
@@ -174,20 +175,6 @@ def judge_exposed(
             impact_ms=stored(gain.ms),
             role=main_role(by_role),
         ),
-    )
-
-
-def _of_unknown_size(run: CrossRank) -> str:
-    """That it comes in many collectives, where nothing says whether they are small (TO-O002)."""
-    matched = run.matching.collectives
-    first = run.ranks[0]
-    count = sum(first.summary.rank in c.group for c in matched) / max(len(first.duration), 1)
-    if count < _MANY or any(collective_bytes(c) for c in matched):
-        return ""
-    return (
-        f" It comes in {count:.0f} collectives {run.step_words.per}. The traces do not say how large they are "
-        "(traceops run and record_shapes=True do): latency sets the time of small ones, and fewer, larger ones cost "
-        "less."
     )
 
 
@@ -230,15 +217,15 @@ def judge_small(
         left_ms=None if basis is None else basis.left_ms,
     )
     share = 100.0 * cost / step if step else 0.0
-    severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
+    severity = severity_of(share, *_SMALL_BOUNDS) if count >= MANY else None
     if severity is not None and gain.ms < _LEAST_GAIN_PCT / 100 * step:
         severity = "info"
-    if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
+    if severity is None and count >= MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
             f"{count:.0f} small collectives {words.per} cost {share:.1f} % of it "
-            f"(bounds {_MANY} and {_SMALL_BOUNDS[0]:g} %)",
+            f"(bounds {MANY} and {_SMALL_BOUNDS[0]:g} %)",
         )
     sizes = [collective_bytes(c) or 0 for c in small]
     message = (
@@ -247,7 +234,7 @@ def judge_small(
         f"({percent_text(share)}) is exposed.{'' if basis is None else basis.note}{gain_text(gain, words)}"
     )
     evidence = [
-        Evidence("small collectives", round(count, 1), words.per, _MANY),
+        Evidence("small collectives", round(count, 1), words.per, MANY),
         Evidence("their transfer", stored(total_ms), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence(_SMALL_PCT, round(share, 1), "%", _SMALL_BOUNDS[0]),
@@ -306,7 +293,7 @@ def judge_late_start(
     for times in run.ranks:
         summary = times.summary
         start, turn, end = waits[summary.rank]
-        reduces = of_gradients(summary.comm, run.roles.of_event[summary.rank] if run.roles.several else ())
+        reduces = of_gradients(summary, run.roles.of_event[summary.rank] if run.roles.several else ())
         at = np.searchsorted(summary.comm.start, start)
         for number, over in enumerate(summary.backward.device_end.tolist()):
             if over == NO_BACKWARD:
