@@ -21,6 +21,7 @@ ON_CPU = {
     "clip_norms_gloo2",
     "cpu_only",
     "last_pass_gloo2",
+    "pipeline_gc_gloo3",
     "pipeline_gpipe4",
     "pipeline_interleaved4",
     "pipeline_middle_gloo3",

@@ -7,7 +7,7 @@ import pytest
 
 import traceops
 from traceops.pipeline import conclude
-from traceops.rules import overlap
+from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
 from traceops.traces.run_manifest import ended_steps
 
@@ -66,9 +66,9 @@ def test_what_waits_for_others_is_no_region_that_grew(two_late):
 
 def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, monkeypatch):
     _, run = two_late
-    assert overlap._of_unknown_size(run) == ""
-    monkeypatch.setattr(overlap, "_MANY", 1)
-    assert "The traces do not say how large they are" in overlap._of_unknown_size(run)
+    assert overlap_told.of_unknown_size(run) == ""
+    monkeypatch.setattr(overlap_told, "MANY", 1)
+    assert "The traces do not say how large they are" in overlap_told.of_unknown_size(run)
 
 
 def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):
@@ -103,3 +103,22 @@ def test_how_many_steps_ranks_made_is_known_once_all_have_finished():
     ranks = [{"rank": rank, "status": "finished", "steps": steps} for rank, steps in ((0, 40), (1, 30))]
     assert ended_steps({"ranks": ranks}) == {0: 40, 1: 30}
     assert ended_steps({"ranks": [*ranks, {"rank": 2, "status": "failed", "steps": 3}]}) == {}
+
+
+def test_a_long_step_names_the_rank_that_the_others_wait_for_in_the_next_one():
+    """Rank 0 collects garbage at the end of steps 9 and 14; the stages behind it wait in steps 10 and 15."""
+    report = traceops.analyze(str(DATA / "pipeline_gc_gloo3"))
+    [found] = of(report, "TO-T001")
+    assert (found.steps, found.cause) == ((10, 15), "host")
+    assert "Meanwhile the host takes longer on rank 0." in found.message
+
+
+def test_late_sends_are_a_remark_where_senders_may_have_had_no_core(middle, monkeypatch):
+    """A healthy pipeline of three ranks on two cores: 'look at what the sending stage does'."""
+    _, run = middle
+    monkeypatch.setattr(pipeline, "_LATE_PCT", (10.0, 10.0))
+    waits = {times.summary.rank: {} for times in run.ranks}
+    for known, severity in ((None, "warning"), (waits, "warning"), ({}, "info")):
+        [found] = pipeline.judge_late(run, known).findings
+        assert found.severity == severity
+        assert ("a sender that has no core sends late too" in found.message) == (severity == "info")

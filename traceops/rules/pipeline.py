@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceops.across.bubble import Bubble, StageTimes
+from traceops.across.core_waits import CoreWaits, core_waits
 from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN, TWICE_THE_MICRO_BATCHES
 from traceops.across.replay.what_if import rank_change
@@ -65,13 +66,18 @@ LATE_SENDS = Rule(
     title="Stages of a pipeline wait for sends that come late",
     fires=(
         "Info where the stages wait 10 % of the step beyond what their schedule, micro-batches and uneven work account "
-        "for, mean over the stages; warning from 20 %. What a stage's own late input explains (TO-I002) does not count."
+        "for, mean over the stages; warning from 20 %. What a stage's own late input explains (TO-I002) does not "
+        "count. Info without a GPU where nothing tells how long ranks waited for cores."
     ),
     advice=(
         "Look in the merged timeline (traceops view) at what the sending stage does between the end of a micro-batch "
         "and its send: a host that launches late (TO-I001), synchronisations, other communication on the same link, "
         "micro-batches of uneven size."
     ),
+)
+_UNKNOWN_CORES = (
+    " Without a GPU a sender that has no core sends late too, and nothing tells here how long ranks waited for one "
+    "(traceops run does)."
 )
 RULES = (UNEVEN_STAGES, LARGE_BUBBLE, LATE_SENDS)
 
@@ -81,7 +87,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     run = inputs.run
     if not run.bubbles:
         return [_no_pipeline(run, rule) for rule in RULES]
-    return [judge_uneven(run), judge_bubble(run), judge_late(run)]
+    return [judge_uneven(run), judge_bubble(run), judge_late(run, core_waits(inputs.observed))]
 
 
 def judge_uneven(run: CrossRank) -> Verdict:
@@ -239,8 +245,8 @@ def judge_bubble(run: CrossRank) -> Verdict:
     return LARGE_BUBBLE.verdict(found)
 
 
-def judge_late(run: CrossRank) -> Verdict:
-    """TO-B003."""
+def judge_late(run: CrossRank, waits: CoreWaits | None = None) -> Verdict:
+    """TO-B003. waits: for cores, by rank; None: not looked at."""
     known = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
     if not known:
         return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
@@ -249,12 +255,17 @@ def judge_late(run: CrossRank) -> Verdict:
     severity, words = severity_of(share, *_LATE_PCT), run.step_words
     if severity is None:
         return LATE_SENDS.clear(f"{share:.1f} % of {words.the} (bound {_LATE_PCT[0]:g} %)")
+    starved = waits is not None and any(
+        not times.summary.on_gpu and times.summary.rank not in waits for times in run.ranks
+    )
+    severity = "info" if starved else severity
     waiting = _mean(worst, "late")
     most = max(worst.stages, key=lambda stage: stage.late)
     message = (
         f"The stages of the pipeline wait {waiting / 1e6:.2f} ms {words.per} ({share:.0f} %) for sends that come "
         f"later than their schedule and their work account for; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
     )
+    message += _UNKNOWN_CORES if starved else ""
     evidence = [
         Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank)
         for stage in worst.stages

@@ -19,7 +19,7 @@ from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
 from traceops.rules.second_kind import second_kind
 from traceops.rules.unlike_cores import CAUSE, held_up
-from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, step_ms
+from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, longer_ms, step_ms
 from traceops.rules.unlike_text import comes, steps_text, takes, the_only
 from traceops.rules.unlike_timed import timed_steps
 
@@ -124,16 +124,21 @@ def judge(inputs: Inputs) -> list[Verdict]:
     starts = first_uses(run)
     if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
         run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))
+    every_odd = (
+        run.unlike
+    )  # who is late in one may be waited for in the next, which is then long on most ranks
+    if long := tuple(number for number in run.unlike if longer_ms(run, number) > 0):
+        run = replace(run, unlike=long)
     timed = timed_steps(inputs, run, starts)
-    worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
+    worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every_odd))
     took = [step_ms(run, number) for number in run.unlike]
-    cause, region = _cause(worst, run)
-    longer_ms = sum(took) - run.step_ms * len(took)
-    held = None if region or cause == "other_work" else held_up(inputs, longer_ms)
+    cause, region = _cause(worst, replace(run, unlike=every_odd))
+    longer = sum(took) - run.step_ms * len(took)
+    held = None if region or cause == "other_work" else held_up(inputs, longer)
     cause = CAUSE if held else cause
     once = set(run.unlike) <= set(starts)
     seen_often = timed.spells > 1 and not once
-    alike = _ranks_alike(run, worst, cause)
+    alike = _ranks_alike(replace(run, unlike=every_odd), worst, cause)
     other = second_kind(inputs, len(every)) if cause == "other_work" else None
     share = timed.share_pct * (1.0 if other is None else other.left)
     severity: Severity = (severity_of(share, *_BOUNDS) or "info") if seen_often else "info"
@@ -182,7 +187,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     evidence += [
         Evidence(f"host longer in: {one.name}", stored(one.ms), "ms", rank=worst.summary.rank, step=one.step)
         for one in worst.summary.host.extra
-        if one.step in run.unlike
+        if one.step in every_odd
     ][:_MOST_NAMED]
     return [
         UNLIKE_STEPS.verdict(
@@ -239,7 +244,7 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     """
     unlike = run.unlike
     growth = _growth(times, unlike)
-    least = _LEAST_PART * sum(step_ms(run, number) - run.step_ms for number in unlike)
+    least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     for cause, pattern in _REGIONS:
         known = [one for one in extra if pattern.search(one.name) and one.ms >= least / len(unlike)]

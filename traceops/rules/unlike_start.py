@@ -25,8 +25,13 @@ def first_uses(run: CrossRank) -> tuple[int, ...]:
             if is_first_use(one):
                 most[one.step] = max(most.get(one.step, 0.0), one.ms)
     return tuple(
-        step for step in run.unlike if most.get(step, 0.0) >= _EXPLAINS * (step_ms(run, step) - run.step_ms)
+        step for step, ms in most.items() if step in run.unlike and ms >= _EXPLAINS * longer_ms(run, step)
     )
+
+
+def longer_ms(run: CrossRank, number: int) -> float:
+    """What a step takes longer than the typical one, ms; 0 where most ranks feel it a step later."""
+    return max(step_ms(run, number) - run.step_ms, 0.0)
 
 
 def step_ms(run: CrossRank, number: int) -> float:
