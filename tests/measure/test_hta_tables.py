@@ -20,6 +20,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 ON_CPU = {
     "clip_norms_gloo2",
     "cpu_only",
+    "diary_gloo2",
     "last_pass_gloo2",
     "pipeline_gc_gloo3",
     "pipeline_gpipe4",
@@ -27,6 +28,7 @@ ON_CPU = {
     "pipeline_middle_gloo3",
     "pipeline_uneven_gloo2",
     "pipeline_zero_bubble2",
+    "recommender_even_gloo2",
     "starved_loader2",
     "straggler_gloo2",
     "synced_passes_gloo2",

@@ -122,3 +122,18 @@ def test_late_sends_are_a_remark_where_senders_may_have_had_no_core(middle, monk
         [found] = pipeline.judge_late(run, known).findings
         assert found.severity == severity
         assert ("a sender that has no core sends late too" in found.message) == (severity == "info")
+
+
+def test_a_host_that_takes_far_longer_than_all_its_peers_is_not_the_slowest_by_nature():
+    """It writes for 110 ms a step outside of any operator: 'one of them is the slowest by nature'."""
+    [found] = of(traceops.analyze(str(DATA / "diary_gloo2")), "TO-S001")
+    assert (found.severity, found.ranks, found.cause) == ("error", (0,), "host")
+    assert "by nature" not in found.message
+
+
+def test_who_is_late_for_no_cause_may_have_had_no_core():
+    """A healthy run on cores that others used too: 'Rank 1 is late: no single cause explains it', an error."""
+    report = traceops.analyze(str(DATA / "recommender_even_gloo2"))
+    assert not of(report, "TO-S001")
+    [check] = [check for check in report.checks if check.rule == "TO-S001"]
+    assert check.status == "not_evaluated" and "nothing tells how long it waited for a core" in check.reason

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
+from traceops.across.own_times import own_steps
 from traceops.across.replay.what_if import Steps
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
@@ -116,6 +117,21 @@ def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
         and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
         for one in grown(run, straggler.rank, "host")
     )
+
+
+def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it."""
+    assert run.graph is not None
+    own = float(own_steps(run.graph, straggler.rank).mean())
+    others = [float(own_steps(run.graph, peer).mean()) for peer in run.graph.peers(straggler.rank)]
+    return bool(others) and own >= _TIMES * max(others)
+
+
+def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:
+    """Whether nothing tells how long a rank without a GPU waited for cores, and that may be all that it is late for."""
+    if any(times.summary.on_gpu for times in run.ranks) or straggler.cause != "unknown":
+        return False
+    return straggler.rank not in waits and not far_from_all(run, straggler)
 
 
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:

@@ -22,7 +22,13 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
-from traceops.rules.straggler_conditions import by_one_region, cured_beside, slowed_by_profiler, uncertain
+from traceops.rules.straggler_conditions import (
+    by_one_region,
+    cured_beside,
+    far_from_all,
+    slowed_by_profiler,
+    uncertain,
+)
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
@@ -162,11 +168,11 @@ def _of_host(
 
 
 def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
-    """Of a host that is late in one region; of its cost only what is left if recording stretched that like all else."""
+    """Of a host late in one region, or far beyond its peers: what is left if recording stretched that like all else."""
     assert run.stragglers is not None
     mean = mean_over(run)
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
-    if not by_one_region(run, straggler, saved):
+    if not by_one_region(run, straggler, saved) and not far_from_all(run, straggler):
         return None
     severity = severity_of(100 * saved / (slowdown or 1.0) / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     return "warning" if severity == "info" else severity

@@ -34,6 +34,7 @@ from traceops.rules.straggler_conditions import (
     seen_waiting,
     slowed_by_profiler,
     uncertain,
+    without_a_known_core,
 )
 from traceops.rules.straggler_cores import held_by_cores
 from traceops.rules.straggler_evidence import mean_over, waiting_ms
@@ -50,8 +51,10 @@ PERSISTENTLY_LATE = Rule(
         "peers' pace would save 10 % of a step with batches in time. Info also where the cause is the host or no "
         "single one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway, but not where a region of that host takes twice as long as on its peers, and longer by a "
-        "third of what its cure saves. Without a GPU, a rank that takes longer for no single cause is named only if it "
-        "causes half of all waiting, and time in which a rank waits for a core, beyond its peers, does not count. With "
+        "third of what its cure saves, nor where its own time is twice that of any peer. Without a GPU, a rank that takes "
+        "longer for no single cause is named only if it causes half of all waiting, and if its waits for cores are known "
+        "or its own time is twice that of any peer; time in which a rank waits for a core, beyond its peers, does not "
+        "count. With "
         "a rank cured, a step takes no less than the workers of the slowest data loader need for its batches; where "
         "nobody looked at them, what is said to be saved is the most. Where all traces hold stacks, a function that "
         "explains a fifth of the lateness is named. If it explains half, and the host's part is the largest, the host "
@@ -179,6 +182,11 @@ def judge_stragglers(
             left_out.append(
                 f"rank {straggler.rank} takes longer than its peers, but for no single cause, as ranks that share "
                 "cores do"
+            )
+        elif most and without_a_known_core(run, straggler, waits or {}):
+            too_few = (
+                f"rank {straggler.rank} takes longer than its peers, but for no single cause, and nothing tells how "
+                "long it waited for a core (traceops run does)"
             )
         elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > CHANCE:
             count = len(run.lateness.steps)
