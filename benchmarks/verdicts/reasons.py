@@ -24,10 +24,6 @@ REASONS: dict[Kind, str] = {
         "what TO-S001 calls `slower`, of a group; it takes four ranks or more of eight on GPUs whose clock or power "
         "limit is lower"
     ),
-    Kind("TO-W001", "allocator"): (
-        "the steps in which the program calls torch.cuda.empty_cache() itself, by its frames; it takes a program on a "
-        "GPU whose steps it makes much longer: a UNet that did so every 4 steps took 162 ms then, and 150 otherwise"
-    ),
     Kind("TO-W002", "power_cap"): (
         f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),

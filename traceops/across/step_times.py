@@ -23,6 +23,7 @@ _CLOSER = (
     0.2  # of what a span takes longer: by so much better the own host explains it, where ranks do not wait
 )
 _QUEUED = 0.5  # of what the device takes: by the host's clock a step takes less where it is only queued
+_WAITED = 0.8  # of what a step takes longer: queued before it, so that the host waits for that
 _MORE_IN_ALL = 1.05  # times as long in all steps: the device cannot have waited for the host
 _OFTEN = 0.25  # of single steps and of spans: more than half of them may hold an odd step
 
@@ -102,13 +103,18 @@ def only_queued(steps: NDArray[np.void]) -> Mask:
     """Steps that the host queued ahead of the device, whose own time nothing tells: their length is not known.
 
     Of a short run few steps have the device's time. Where these took longer than by the host's clock, so did others.
+    Nor is that of a step in which the host waits for what it queued before.
     """
     alone, host = single(steps) & (steps["flags"] & RECORDED == 0), steps["host_us"].astype(np.float64)
     alone[:1] = False
     device = steps["device_us"].astype(np.float64)[alone]
     if len(device) < _LEAST_KNOWN or host[alone].sum() > _AHEAD * device.sum():
         return np.zeros(len(steps), dtype=bool)
-    return np.asarray(host < _QUEUED * np.quantile(device, _OFTEN))
+    usual = float(np.quantile(device, _OFTEN))
+    ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
+    queued = (ahead - np.minimum.accumulate(ahead))[:-1]
+    waits = (host > usual / _QUEUED) & (queued >= _WAITED * (host - usual))
+    return np.asarray((host < _QUEUED * usual) | waits)
 
 
 def _beyond_median(took: Floats) -> float:

@@ -34,7 +34,8 @@ EXPOSED_COPIES = Rule(
             "pinned_input",
             "The memory is pinned already. Copy the next batch with non_blocking=True on a stream of its own while "
             "this one trains (torch.cuda.stream, wait_stream, record_stream); send smaller types (uint8, bf16) and "
-            "convert on the device.",
+            "convert on the device. Weights that are kept on the host come the same way: keep them on the device where "
+            "they fit.",
         ),
         (
             "output",
@@ -58,7 +59,7 @@ EXPOSED_COPIES = Rule(
         "runs nothing but copies from or to its host for",
         "run nothing but copies from or to their hosts for up to",
     ),
-    cured="with pinned memory and copies beside kernels",
+    cured="with copies beside kernels",
 )
 RULES = (EXPOSED_COPIES,)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traceops.across.cross_rank import CrossRank, RankTimes
@@ -20,7 +21,7 @@ from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
-from traceops.rules.idle_time import host_share, idle_of, unknown_pct
+from traceops.rules.idle_time import few_steps, host_share, idle_of, unknown_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE
 
@@ -73,7 +74,8 @@ BLOCKED_ON_DEVICE = Rule(
     fires=(
         "Idle time that began while the launching thread waited in a device synchronisation, on the worst "
         "rank: info from 1 % of the step, warning from 3 %, error from 15 %. "
-        "Ranks with less than half of the worst one's share are not named."
+        "Ranks with less than half of the worst one's share are not named. Info where nearly all of it lies in less "
+        "than half of the recorded steps: how often that comes these do not tell."
     ),
     advice=(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
@@ -163,6 +165,9 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         severity = certain_severity(worst, kind.bounds, severity)
         if severity is None:
             return kind.rule.not_evaluated(may_be_recording(run, worst))
+    few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
+    if few is not None:
+        severity = "info"
     if kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0]):
         severity = "info"
     damaged = bool(judged[0].summary.damage)
@@ -171,7 +176,15 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
     if kind.rule is BLOCKED_ON_DEVICE:
         found = of_anomaly(of_copies(found, inputs), inputs)
+        found = replace(found, message=found.message + _of_few(few, worst.times))
     return kind.rule.verdict(found)
+
+
+def _of_few(few: int | None, times: RankTimes) -> str:
+    if few is None:
+        return ""
+    steps = int(times.typical.sum())
+    return f" Nearly all of it lies in {few} of {steps} recorded steps: how often that comes is not known."
 
 
 def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bool:

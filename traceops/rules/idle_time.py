@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.ledger import IDLE_BUCKETS
 
+_LEAST_STEPS = 3
+_NONE = 0.1  # of the mean: what the median step has where few steps hold it all
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 
 
@@ -75,6 +79,17 @@ def idle_of(
     if bucket == "idle_host":
         room -= for_input
     return Idle(times, min(recorded, max(room, 0.0)), unprofiled_ms, recorded, seen_ms=seen_input_ms)
+
+
+def few_steps(times: RankTimes, bucket: str) -> int | None:
+    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not.
+
+    A window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell.
+    """
+    took = times.buckets[bucket][times.typical].astype(np.float64)
+    if len(took) < _LEAST_STEPS or not took.any() or np.median(took) > _NONE * took.mean():
+        return None
+    return int((took > took.mean() / 2).sum())
 
 
 def work_ms(times: RankTimes) -> float:
