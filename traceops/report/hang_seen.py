@@ -99,6 +99,21 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
     return max(len(seen_groups(seen_events(diagnosis))) - _MOST_LINES, 0)
 
 
+# Kubernetes' words on a pod, and where it says more.
+_OF_PODS = (
+    (
+        ("BackOff", "ack-off restarting"),
+        "To decide, bring the container's last lines (kubectl logs --previous POD) and how it ended (kubectl describe "
+        "pod POD): traceops diagnose FILE.",
+    ),
+    (
+        ("FailedScheduling", "Insufficient nvidia.com/gpu"),
+        "The pod has not started: kubectl describe pod POD tells what it asks for, kubectl describe nodes what is "
+        "free.",
+    ),
+)
+
+
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
@@ -129,4 +144,7 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )
+    for words, more in _OF_PODS:
+        if any(word in event.text for event in seen for word in words):
+            return more
     return "To decide, bring the whole log, with the lines before these: traceops diagnose FILE."

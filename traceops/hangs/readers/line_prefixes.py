@@ -34,6 +34,8 @@ _PREFIXES = tuple(
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,3}(?:\.\d{1,3}){3} \[\d{1,6}\] ",  # xla_dist, of TPU hosts
+        # Determined, of a container; the rank, if there is one, follows
+        r"(?:<[^>]{0,40}> {1,20})?\[\d{4}-\d\d-\d\d[T ][\d:.]{8,18}Z?\] [0-9a-f]{8} (?:\|\| ?)?(?=\s|\S)",
         r"std(?:err|out): ?",  # tests of accelerate and transformers
     )
 )
@@ -73,5 +75,7 @@ def without_prefixes(line: str) -> str:
         start = bar.end()
     if "[repeated " in line:
         line = _REPEATED.sub("", line)
+    if line.startswith("**\\*", start):  # '***' as Markdown escapes it
+        line = f"{line[:start]}***{line[start + 4 :]}"
     stressed = _STRESSED.match(line, start) if line[start : start + 1] in ("*", "`") else None
     return line[start:] if stressed is None else stressed[2]

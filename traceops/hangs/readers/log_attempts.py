@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Sequence
 
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.log_beginnings import Beginnings
@@ -20,6 +22,8 @@ _FATAL_SIGNALS = {
     f"{FATAL}Illegal instruction": signal.SIGILL,
 }
 _SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
+_JOB = re.compile(r"\*\*\* JOB (\d{1,12}) ")
+_FAR = 10  # lines: tasks of one array that share a file are cancelled together
 _MOST = 1 << 14  # of exits, and of kills
 
 
@@ -114,6 +118,8 @@ class Attempts:
             latest = tuple(event for event in events if event.line > first)
             if any(not event.text.startswith(_SLURM) for event in latest):
                 return latest
+            if latest and _is_other_job(latest, [event for event in events if event.line <= first], first):
+                return latest
         return events
 
     def _place_fatal(self, events: EventList) -> None:
@@ -123,3 +129,10 @@ class Attempts:
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
             if len(told) == len(ranks) == 1:
                 told[0].amend(rank=ranks[0])
+
+
+def _is_other_job(latest: Sequence[LogEvent], before: Sequence[LogEvent], first: int) -> bool:
+    """Whether Slurm ended a job that wrote its own lines behind the end of another, in the same file."""
+    jobs = {match[1] for event in latest if (match := _JOB.search(event.text)) is not None}
+    known = {match[1] for event in before if (match := _JOB.search(event.text)) is not None}
+    return bool(jobs and known) and not jobs & known and min(event.line for event in latest) - first > _FAR

@@ -27,6 +27,10 @@ _COMPOSER = re.compile(
     r" code (?P<code>-?\d{1,3})\b"
 )
 _HOROVOD = re.compile(r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,3})\.")
+# mpirun's report, which has a line for each: 'Process name: [[32288,1],0]'.
+_PROCESS = re.compile(r"\s{0,8}Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]\s{0,8}$")
+_SIGNALLED = 128  # of a mere exit code all ranks' own lines, which mpirun passes on, tell more
+_ITS_CODE = re.compile(r"\s{0,8}Exit code: {1,8}(\d{1,5})\s{0,8}$")
 _SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
 # Slurm's words for a signal, as strsignal has them.
 _SIGNALS = {
@@ -51,16 +55,17 @@ class Exit:
 
 
 class Exits:
-    """Reads a launcher's lines; torchrun's report takes two lines a rank."""
+    """Reads a launcher's lines; the reports of torchrun and mpirun take two lines a rank."""
 
     def __init__(self) -> None:
         self._in_root = False
         self._rank_line: str | None = None
         self._at: int | None = None
+        self._process: re.Match[str] | None = None  # whose exit code is on the next line
 
     @property
     def is_open(self) -> bool:
-        return self._rank_line is not None
+        return self._rank_line is not None or self._process is not None
 
     @property
     def rank(self) -> int | None:
@@ -78,6 +83,9 @@ class Exits:
         if _REPORTED_RANK.match(body) is not None:
             self._rank_line = body
             return None
+        process, self._process = self._process, _PROCESS.match(body)
+        if process is not None and (its := _ITS_CODE.match(body)) is not None and int(its[1]) > _SIGNALLED:
+            return _of_rank(number, process[1], int(its[1]), f"mpirun: rank {process[1]}, exit code {its[1]}")
         return _failed(number, body)
 
     def _reported(self, number: int, lines: str) -> Exit | None:

@@ -17,6 +17,7 @@ _LEVEL = re.compile(
 # glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's, Ray's, CUDA's own '[10:46:15][1401][CUDA][E]'.
 _GLOG = re.compile(
     r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: ([A-Z]) {1,8}\d{1,10} \S{1,200}\](?! ?$)"  # XLA's client, with a thread
     r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]) \d{1,10} \d{1,10}\] "
     r"|(?:\[[^\]\[]{1,60}\] ?){1,4}\[([A-Z])\] "

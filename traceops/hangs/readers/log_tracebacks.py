@@ -25,6 +25,7 @@ NOT_THE_CAUSE = (
     "KeyboardInterrupt",
     "RuntimeError: KeyboardInterrupt",  # while torch's C++ parts are imported
     "torch.multiprocessing.spawn.",
+    "RuntimeError: Horovod detected that one or more processes exited",  # horovodrun
 )
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(
