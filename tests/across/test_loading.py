@@ -16,12 +16,12 @@ ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def rank(name: str, step_ms: float, idle_ms: float, input_ms: float) -> Any:
+def rank(name: str, step_ms: float, idle_ms: float, input_ms: float, unlike: int = 0) -> Any:
     """A rank of ten steps as the measures hand it on."""
     host = SimpleNamespace(input_names=(name,), input_ms=10 * input_ms)
     return SimpleNamespace(
         step_ms=step_ms, duration=np.zeros(10), mean_ms=lambda bucket: {"idle_input": idle_ms}[bucket],
-        summary=SimpleNamespace(host=host),
+        summary=SimpleNamespace(host=host), typical=np.arange(10) >= unlike,
     )  # fmt: skip
 
 
@@ -34,6 +34,12 @@ def test_without_workers_loading_is_measured() -> None:
         40.0,
         5,
     )  # a tenth to spare on 4
+
+
+def test_what_an_evaluation_loads_needs_no_workers_in_typical_steps() -> None:
+    """HF's Trainer, one recorded step of four with an evaluation: 367 ms of loading in steps of 243, and 6 workers."""
+    need = loading_need(rank(ALONE, 243.0, 122.3, 366.5, unlike=1), None, step_ms=196.7)
+    assert need is not None and (need.load_ms, need.workers) == (122.3, 2)
 
 
 def test_workers_that_are_behind_load_all_the_time() -> None:

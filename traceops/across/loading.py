@@ -64,6 +64,8 @@ def loading_need(
     more = rest_ms / (rest_ms - recording_ms) if 0 < recording_ms < rest_ms else 1.0
     if _ALONE.search(names):
         load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
+        if not times.typical.all():  # an evaluation loads too: of typical steps only the idle time is known
+            load_ms = min(load_ms, times.mean_ms("idle_input"))
         share = _SPARE * load_ms / rest_ms
         need, most = max(math.ceil(share), 1), max(math.ceil(share * more), 1)
         return LoadingNeed(0, load_ms, rest_ms, share, need, cores, share * more, most)
