@@ -166,6 +166,11 @@ def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bo
     return bool(still.mean() > 0.5) and float(own.mean()) >= bound
 
 
+def lost_again(straggler: Straggler) -> bool:
+    """Whether most of what the cure saves in some steps is lost in others: work moves from one to the next."""
+    return float(straggler.saved.sum()) < FELT * float(straggler.saved.clip(min=0.0).sum())
+
+
 def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
     """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
     assert run.stragglers is not None

@@ -29,6 +29,7 @@ from traceops.rules.straggler_conditions import (
     late_by_itself,
     late_by_turns,
     late_in_most,
+    lost_again,
     nothing_to_compare,
     seen_in_its_steps,
     seen_waiting,
@@ -214,6 +215,11 @@ def judge_stragglers(
         elif not most and late_by_turns(run, straggler):
             steps = steps_text(straggler.late_steps)
             too_few = f"rank {straggler.rank} is late in {steps}, but others are as well, by turns"
+        elif not most and lost_again(straggler):
+            left_out.append(
+                f"rank {straggler.rank} is late in {steps_text(straggler.late_steps)}, but what these would gain "
+                "others would lose"
+            )
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
             sometimes.append(
                 finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True)
