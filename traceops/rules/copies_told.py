@@ -17,6 +17,7 @@ from traceops.measure.copies import CopyKind
 
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
+_UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
 EXPOSED = "exposed copies"
 
 
@@ -97,10 +98,13 @@ def _kind(kind: CopyKind, copies: ExposedCopies, words: StepWords) -> str:
     """'1 copy of 64.0 MB a step from pageable memory in aten::to, at 7.8 GB/s.'"""
     number = mean_count_text(int(kind.count.sum()) / copies.steps)
     one = number == "1"
-    size = "" if kind.size < 0 else f" of {'' if one else 'typically '}{size_text(kind.size)}"
+    whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
+    uneven = whole >= _UNEVEN * kind.size * float(kind.count.sum()) / copies.steps
+    size = "" if kind.size < 0 or uneven else f" of {'' if one else 'typically '}{size_text(kind.size)}"
+    of_all = f", {size_text(whole)} in all," if kind.size >= 0 and uneven else ""
     way = "from" if kind.direction == "to_device" else "to"
     memory = "host memory" if kind.memory == "unknown" else f"{kind.memory} memory"
-    said = f"{number} cop{'y' if one else 'ies'}{size} {words.per} {way} {memory}"
+    said = f"{number} cop{'y' if one else 'ies'}{size} {words.per}{of_all} {way} {memory}"
     if kind.operator:
         said += f" in {short_name(kind.operator, _LONGEST)}"
     if kind.region:
