@@ -181,6 +181,17 @@ def test_transfer_that_little_compute_could_hide_is_a_remark():
     assert found.impact_ms < 1
 
 
+def test_late_gradients_are_graded_by_what_the_step_would_save():
+    """Most of a step is transfer behind backward, an error; what can hide it would save 15 %, a warning."""
+    size = Size(kernels=4, kernel_us=70.0, launch_us=1.0, latency_us=20_000.0)
+    [found] = judge_late_start(
+        across(simulate(after_backward(program(ddp, size, layers=4, buckets=1)), 4))
+    ).findings
+    shares = {proof.metric: proof.value for proof in found.evidence}
+    assert shares["of it gradients"] > 25, "an error by what it takes"
+    assert found.severity == "warning"
+
+
 def test_a_late_rank_does_not_make_its_waiting_peers_late_starters():
     """They transfer after their own backward because they waited; the late rank's own overlaps."""
     made = program(ddp, layers=6, buckets=6)

@@ -21,7 +21,7 @@ from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.overlap_basis import Basis, basis_of
 from traceops.rules.overlap_calls import calls_of, of_one_size
-from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, step_left
+from traceops.rules.overlap_gain import gain_evidence, gain_of, gain_text, graded, step_left
 from traceops.rules.overlap_told import MANY, in_each_pass, of_unknown_size
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 from traceops.rules.transfer_cores import waited_pct, without_waiting
@@ -31,8 +31,9 @@ EXPOSED = Rule(
     title="Communication is exposed",
     fires=(
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
-        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. Info where the step would be less "
-        "than 3 % shorter without any transfer. Where a light window tells of the step without the profiler, shares "
+        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. A warning or an error only where the "
+        "step would be shorter by as much without any transfer, with hosts in time, and by 3 % with hosts as they are. "
+        "Where a light window tells of the step without the profiler, shares "
         "are of that step, and hosts count as in time if no device is idle for 3 % of "
         "it, in as much of it as they were seen to need. On CPUs and over gloo, what "
         "the median rank waits for a core in the recorded steps is taken off before the bounds: the ranks' cores do "
@@ -54,8 +55,8 @@ SMALL_COLLECTIVES = Rule(
         "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Fewer of them, or larger "
         "ones, count where the run's own calls show it: by sizes and times, at least half of the time of those that "
         "reduce gradients is what each takes whatever its size, and half as many as large as the largest one would "
-        "carry the same bytes. Then the bounds are held to what these are sure to save. Gains below 3 %, the step "
-        "without the profiler, and waiting for cores, count as in TO-O001."
+        "carry the same bytes. Then the bounds are held to what these are sure to save. What the step would save, the "
+        "step without the profiler, and waiting for cores, count as in TO-O001."
     ),
     advice=(
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
@@ -70,8 +71,8 @@ LATE_START = Rule(
         "90 % or more of the transfer of all-reduces and reduce-scatters of more than 64 bytes lies behind "
         "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
         "10 %, error from 25 %. Those of layers (tensor, context, expert, pipeline parallel) beside others, and those "
-        "launched behind the optimizer's step, do not count. Info where there is less than 3 % of the step of compute "
-        "to hide it behind. The step without the profiler, and "
+        "launched behind the optimizer's step, do not count. A warning or an error only where the step would be "
+        "shorter by as much, with the compute that there is to hide it behind. The step without the profiler, and "
         "waiting for cores, count as in TO-O001."
     ),
     advice=(
@@ -83,7 +84,6 @@ RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
 _EXPOSED_PCT, _SMALL_PCT, _GRADIENTS_PCT = "comm_transfer_pct", "exposed", "of it gradients"  # held to bounds
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
-_LEAST_GAIN_PCT = 3.0  # of the step, without any transfer: of less, exposed transfer is a remark
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
@@ -140,8 +140,7 @@ def judge_exposed(
             f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
     gain = gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
-    if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
-        severity = "info"  # the step would hardly be shorter: other things bound it
+    severity = graded(severity, gain, basis.step_ms, _EXPOSED_BOUNDS)
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [
         t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
@@ -218,8 +217,8 @@ def judge_small(
     )
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= MANY else None
-    if severity is not None and gain.ms < _LEAST_GAIN_PCT / 100 * step:
-        severity = "info"
+    if severity is not None:
+        severity = graded(severity, gain, step, _SMALL_BOUNDS)
     if severity is None and count >= MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
@@ -263,8 +262,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
     if severity is None:
         return None
     gain = gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
-    if gain.ms < _LEAST_GAIN_PCT / 100 * basis.step_ms:
-        severity = "info"
+    severity = graded(severity, gain, basis.step_ms, _SMALL_BOUNDS)
     words = run.step_words
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -325,8 +323,7 @@ def judge_late_start(
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
-    if gain.ms < _LATE_BOUNDS[0] / 100 * step:
-        severity = "info"  # the step would hardly be shorter: other things bound it
+    severity = graded(severity, gain, step, _LATE_BOUNDS)
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
         f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "

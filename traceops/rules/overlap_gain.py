@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
-from traceops.core.findings import Evidence
+from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, stored
 
 SAVED = "saved without it"  # the metric of the evidence that is the impact
 SAVED_AT_BEST = "saved without it and with no host late"
+LEAST_GAIN_PCT = 3.0  # of the step: of less, exposed transfer is a remark
 _ALIKE = 0.05  # of the transfer: less makes no difference that is worth a word
 
 
@@ -63,6 +64,19 @@ def gain_of(
         return Gain(sure, exposed_ms, alone if alone - sure > _ALIKE * exposed_ms else None, True)
     best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
     return Gain(gain, exposed_ms, best if best - gain > _ALIKE * exposed_ms else None, True)
+
+
+def graded(severity: Severity, gain: Gain, step_ms: float, bounds: tuple[float, float, float]) -> Severity:
+    """A severity by the share of the step, lowered to that of what the step would save: percent for each severity.
+
+    Where hosts bound the step it counts how much shorter it is with none late, as a profiler slows them; but where
+    next to nothing is saved with hosts as they are, all of it is a remark. A remark stays one, however little is saved.
+    """
+    if gain.ms < LEAST_GAIN_PCT / 100 * step_ms:
+        return "info"
+    saved_ms = gain.ms if gain.best_ms is None else gain.best_ms
+    by_gain = severity_of(100.0 * saved_ms / step_ms, *bounds) if step_ms else None
+    return "info" if by_gain is None else min(severity, by_gain, key=SEVERITIES.index)
 
 
 def gain_text(gain: Gain, words: StepWords) -> str:
