@@ -33,6 +33,7 @@ ON_CPU = {
     "straggler_gloo2",
     "synced_passes_gloo2",
     "tensor_parallel_gloo2",
+    "tp_late_gloo2",
     "two_late_gloo3",
 }
 GPU_TRACES = [

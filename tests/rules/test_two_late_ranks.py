@@ -4,11 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from generated_run import SlowHost, fsdp2, simulate
+from measured_runs import across, program
 
 import traceops
 from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
+from traceops.rules.straggler_conditions import far_from_all
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -137,3 +140,17 @@ def test_who_is_late_for_no_cause_may_have_had_no_core():
     assert not of(report, "TO-S001")
     [check] = [check for check in report.checks if check.rule == "TO-S001"]
     assert check.status == "not_evaluated" and "nothing tells how long it waited for a core" in check.reason
+
+
+def test_of_two_ranks_both_are_named_where_each_is_late_in_a_place_of_its_own():
+    """Rank 0's loader sleeps 150 ms a step, rank 1 80 ms in forward: only the loader was told."""
+    late = of(traceops.analyze(str(DATA / "tp_late_gloo2")), "TO-S001")
+    assert [(found.ranks, found.cause) for found in late] == [((0,), "input"), ((1,), "host")]
+    assert [found.impact_ms for found in late] == [pytest.approx(150, rel=0.1), pytest.approx(80, rel=0.1)]
+
+
+def test_hosts_behind_gpus_are_not_compared_by_what_their_ranks_wait():
+    """A rank that launches late is waited for by ranks whose hosts may be as slow: 'the slowest by nature' stays."""
+    made = program(fsdp2, steps=4)
+    run = across(simulate(made, 4, [SlowHost(2, 20000)]))
+    assert not far_from_all(run, run.stragglers.found[0])

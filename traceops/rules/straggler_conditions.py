@@ -120,8 +120,13 @@ def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
 
 
 def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
-    """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it."""
+    """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
+
+    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
+    """
     assert run.graph is not None
+    if any(times.summary.on_gpu for times in run.ranks):
+        return False
     own = float(own_steps(run.graph, straggler.rank).mean())
     others = [float(own_steps(run.graph, peer).mean()) for peer in run.graph.peers(straggler.rank)]
     return bool(others) and own >= _TIMES * max(others)

@@ -52,13 +52,13 @@ PERSISTENTLY_LATE = Rule(
         "peers' pace would save 10 % of a step with batches in time. Info also where the cause is the host or no "
         "single one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
         "hosts bound anyway, but not where a region of that host takes twice as long as on its peers, and longer by a "
-        "third of what its cure saves, nor where its own time is twice that of any peer. Without a GPU, a rank that "
-        "takes longer for no single cause is named only if it causes half of all waiting, and if its waits for cores "
-        "are known or its own time is twice that of any peer; time in which a rank waits for a core, beyond its "
-        "peers, does not count. With a rank cured, a step takes no less than the workers of the slowest data loader "
-        "need for its batches; where nobody looked at them, what is said to be saved is the most. Where all traces "
-        "hold stacks, a function that explains a fifth of the lateness is named. If it explains half, and the host's "
-        "part is the largest, the host is the cause."
+        "third of what its cure saves, nor, without a GPU, where its own time is twice that of any peer. Without a "
+        "GPU, a rank that takes longer for no single cause is named only if it causes half of all waiting, and if its"
+        " waits for cores are known or its own time is twice that of any peer; time in which a rank waits for a core,"
+        " beyond its peers, does not count. With a rank cured, a step takes no less than the workers of the slowest "
+        "data loader need for its batches; where nobody looked at them, what is said to be saved is the most. Where "
+        "all traces hold stacks, a function that explains a fifth of the lateness is named. If it explains half, and "
+        "the host's part is the largest, the host is the cause."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(

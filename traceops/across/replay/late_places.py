@@ -51,11 +51,11 @@ class _Late:
 def late_places(graph: StepGraph, rank: int) -> LatePlaces | None:
     """Those that matter; None where there are none, or no peer."""
     peers = graph.peers(rank)
-    late = _late(graph, [_points(graph.ranks[one]) for one in (rank, *peers)]) if peers else None
+    late = _late(graph, [_points(graph, one) for one in (rank, *peers)]) if peers else None
     if late is None:
         return None
     nodes = graph.ranks[rank]
-    points = _points(nodes)
+    points = _points(graph, rank)
     at = np.array([points[label] for label in late.labels], dtype=np.int64)
     by_host = _late(graph, [_host(graph.ranks[one]) for one in (rank, *peers)])
     host = _host(nodes)
@@ -112,9 +112,12 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:])
 
 
-def _points(nodes: RankNodes) -> _Points:
-    """Its nodes, and the joins for them in order."""
+def _points(graph: StepGraph, rank: int) -> _Points:
+    """Its nodes, and on a GPU the joins for them in order: on a CPU what calls a collective also waits for it."""
+    nodes = graph.ranks[rank]
     found = dict(zip(nodes.labels, nodes.work.tolist(), strict=True))
+    if rank in graph.on_cpu:
+        return found
     seen: Counter[Label] = Counter()
     for node, moment in zip(nodes.join_node.tolist(), nodes.join_work.tolist(), strict=True):
         label = nodes.labels[node]
@@ -136,7 +139,7 @@ def _more(graph: StepGraph, rank: int, late: _Late) -> dict[str, float]:
 
     def spent(one: int) -> NDArray[np.float64]:
         nodes = graph.ranks[one]
-        points = _points(nodes)
+        points = _points(graph, one)
         order = np.argsort(nodes.work, kind="stable")
         at = np.array([points[label] for label in late.labels], dtype=np.int64)
         moments = [np.interp(at, nodes.work[order], nodes.spent[order, n]) for n in range(len(WORK))]
