@@ -130,7 +130,8 @@ def judge(
     for group in slow.groups:
         saved = run.what_if.mean_ns(group.saved)
         wanted = _in_want_of_cores(run, group, waits or {})
-        if severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None:
+        little = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None
+        if little and not _has_more_work(group, slow.waited / step):
             spared.append(
                 f"{_who(group.ranks)} are slower than the others; at their pace {saved / 1e6:.2f} of "
                 f"{step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
@@ -151,6 +152,12 @@ def judge(
     return SLOW_GROUP.verdict(
         *found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared)
     )
+
+
+def _has_more_work(group: SlowGroup, waited: float) -> bool:
+    """Whether the others wait for it long enough, a part of the step, though even shares of its work save little."""
+    more = group.compared is not None and group.compared.kind == "more_work"
+    return more and 100 * waited >= IMPACT_BOUNDS[0]
 
 
 def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
@@ -205,8 +212,8 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
 def _finding(
     run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: str | None
 ) -> Finding:
-    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
-    severity = "warning" if severity == "info" else severity
+    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    severity = "warning" if severity == "info" else severity or "info"
     confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
     kind = UNSET if group.compared is None else group.compared.kind
     if group.cause == "host" and group.middle in (run.graph.on_cpu if run.graph else ()):

@@ -16,7 +16,7 @@ from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.cause_words import CAUSES as CAUSE_WORDS
 from traceops.core.cause_words import COMPUTES_LONGER
-from traceops.core.findings import Confidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Confidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
 from traceops.core.units import stored
@@ -68,6 +68,8 @@ def finding_of(
     if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
         longer = "on_cpu"
     shared = saved_by_sharing(run, mean) if longer == "more_work" else None
+    if shared is not None and not sometimes:
+        severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
     confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
     note = ""
     if straggler.cause in ("host", "unknown"):
@@ -120,6 +122,11 @@ def finding_of(
         computes_longer=longer,
         role=late_in(run, straggler.rank),
     )
+
+
+def _no_more(severity: Severity, most: Severity | None) -> Severity:
+    """The milder of the two; None: a remark."""
+    return min(severity, most or "info", key=SEVERITIES.index)
 
 
 def _of_host(

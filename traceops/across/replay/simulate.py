@@ -159,8 +159,8 @@ def _replay(
 def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     """The program with other times of compute before its nodes. Kernels that take longer are launched as before.
 
-    So a gap in which the device had nothing launched closes where its work takes longer, and opens where it takes less:
-    the gaps go, and the launches alone say when it may go on. Where launches are not known they stay.
+    So a gap in which the device had nothing launched closes by as much as it is behind by then; the launches alone say
+    when it opens. Where launches are not known the gaps stay.
     """
     column = WORK.index("compute")
     own = nodes.spent[:, column]
@@ -169,11 +169,27 @@ def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     late = [WORK.index("idle_host"), WORK.index("masked")]
     known = bool((nodes.host > NEVER).any())
     gaps, joined_gaps = (spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent))
-    return replace(
-        nodes,
-        work=nodes.work + compute - own - gaps,
-        join_work=nodes.join_work + joined - nodes.join_spent[:, column] - joined_gaps,
+    moment = np.concatenate((nodes.joined_at, nodes.stands_at))
+    behind = _behind(
+        np.argsort(moment, kind="stable"),
+        np.concatenate((joined - nodes.join_spent[:, column], compute - own)),
+        np.concatenate((joined_gaps, gaps)),
     )
+    joins = len(nodes.join_work)
+    return replace(nodes, work=nodes.work + behind[joins:], join_work=nodes.join_work + behind[:joins])
+
+
+def _behind(order: Int, more: Int, gaps: Int) -> Int:
+    """How much later a device is at each of these moments: it takes `more` before them, and `gaps` close by that."""
+    later, before_more, before_gaps = 0, 0, 0
+    behind = np.zeros(len(order), dtype=np.int64)
+    more_by, gaps_by = more[order].tolist(), gaps[order].tolist()
+    for at, (place, longer, gap) in enumerate(zip(order.tolist(), more_by, gaps_by, strict=True)):
+        later += longer - before_more if at else 0
+        later -= min(max(gap - before_gaps, 0), max(later, 0)) if at else 0
+        before_more, before_gaps = longer, gap
+        behind[place] = later
+    return behind
 
 
 def _spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:

@@ -266,16 +266,25 @@ def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> Scenario:
-    """Each of these ranks and its peers compute `pace` of their mean, between each two of their collectives."""
+    """What these ranks compute more than their peers is shared by all of them, between each two collectives.
+
+    What peers take longer for another reason stays theirs. All of it takes `pace` of the time.
+    """
     compute: dict[int, Int] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
         at = {rank: _nodes_of(graph, rank, shared) for rank in role}
-        mean = pace * np.mean([_compute_alone(graph, rank)[at[rank]] for rank in role], axis=0)
+        own = {rank: _compute_alone(graph, rank) for rank in role}
+        more = [rank for rank in role if rank in uneven]
+        rest = [own[rank][at[rank]] for rank in role if rank not in more]
+        usual = np.median(rest, axis=0) if rest else np.zeros(len(at[role[0]]))
+        each = sum((own[rank][at[rank]] - usual for rank in more), np.zeros(len(usual))) / len(role)
         for rank in role:
-            own, first = _compute_alone(graph, rank), graph.edges[rank][0]
-            ascending = np.argsort(own[at[rank]], kind="stable")
-            new = np.interp(own, own[at[rank]][ascending], mean[ascending])
+            first = graph.edges[rank][0]
+            ascending = np.argsort(own[rank][at[rank]], kind="stable")
+            before = own[rank][at[rank]][ascending]
+            after = ((usual if rank in more else own[rank][at[rank]]) + each)[ascending]
+            new = np.interp(own[rank], before, pace * np.maximum.accumulate(after))
             compute[rank] = int(graph.ranks[rank].spent[first, _COMPUTE]) + np.rint(new).astype(np.int64)
     return Scenario(compute=compute)
 
