@@ -19,8 +19,9 @@ EXPOSED_COPIES = Rule(
         "Time in which a device runs copies from or to its host and no kernel, on the worst rank, by what they are for "
         "(data to the device, results to the host, tensors that are kept on the host; both ways, where no size "
         "tells): info from 5 % of the step, warning from 10 %, error from 20 %. What goes both ways, or is copied "
-        "inside autograd's functions, is offloaded: at most a warning, and info where its memory is pinned. Of a copy "
-        "for which the host does not wait counts what comes after the next kernel's launch. Copies to the host below "
+        "inside autograd's functions, is offloaded: at most a warning, and info where its memory is pinned. Info where "
+        "the step would be less than 3 % shorter by a replay. Of a copy for which the host does not wait counts what "
+        "comes after the next kernel's launch. Copies to the host below "
         "64 KiB are left to TO-I003, those around gloo's collectives to TO-C003. Judged against a step without the "
         "profiler where one was timed. Ranks with less than half of the worst one's share are not named."
     ),
@@ -64,6 +65,7 @@ EXPOSED_COPIES = Rule(
 RULES = (EXPOSED_COPIES,)
 
 _BOUNDS = (5.0, 10.0, 20.0)
+_LEAST_GAIN_PCT = 3.0  # of the step, by the replay: copies that cost less are a remark
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
 _MOST: dict[Purpose, Severity] = {"offload": "warning", "both": "warning"}
 _CAPTURED = (
@@ -123,6 +125,8 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
     replayed = inputs.run.what_if.saved_ns(CHANGES[purpose]) if inputs.run.what_if is not None else None
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
+    if replayed is not None and 100 * saved < _LEAST_GAIN_PCT * worst.step_ms:
+        severity = "info"
     return EXPOSED_COPIES.finding(
         severity,
         "medium" if damaged else "high",
