@@ -234,7 +234,10 @@ def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
 
 
 def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
-    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median."""
-    means = others.mean(axis=1)
-    slowest = float(means.max())
-    return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median.
+
+    Of medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ.
+    """
+    usual = np.median(others, axis=1)
+    slowest = float(usual.max())
+    return float(np.median(own)) >= slowest + 2 * (slowest - float(np.median(usual)))

@@ -175,9 +175,11 @@ def judge_stragglers(
         if not seen or straggler.share < least_share(len(run.ranks)):
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
         elif not straggler.apart:
-            left_out.append(
-                f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
-            )
+            why = f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
+            if most and saved >= step * IMPACT_BOUNDS[0] / 100:
+                too_few = f"{why}; at their pace {saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved"
+            else:
+                left_out.append(why)
         elif most and for_no_cause(run, straggler):
             left_out.append(
                 f"rank {straggler.rank} takes longer than its peers, but for no single cause, as ranks that share "
