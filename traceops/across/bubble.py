@@ -17,6 +17,9 @@ from traceops.measure.summary import RankSummary
 
 Typical = Mapping[int, NDArray[np.bool_]]  # rank -> which of its steps are like the others
 
+_KINDS = 3  # of kernels at least, to say that all of them take longer
+_SLOWER = 1.1  # times as long as on the other stages: less makes no device slow
+_ALIKE = 0.9  # of how much longer the median kind takes: three quarters take so much longer
 _SLOW_RANK = 1.15  # times the work of the same stage in other pipelines
 _MOST_OF = 0.5  # of what a stage takes more than the mean of its pipeline
 
@@ -51,6 +54,9 @@ class Bubble:
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     slower: float | None = None  # how many times as long kernels take on the slowest stage as on the others
+    slower_alike: float | None = (
+        None  # the same where nearly all kinds of kernels do, as on a device that is slower
+    )
     sending: float = 0.0  # exposed transfer of its sends and receives, ns a step, mean over the stages
     twins: tuple[StageTimes, ...] = ()  # the slowest stage in the other pipelines of as many stages
 
@@ -114,8 +120,13 @@ def measure_bubbles(
         at_end = waits_by_rank(replace(sends, collectives=among), own)
         stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end), typical)
         bubble = Bubble(pipeline, stages)
-        slower, sending = _slower(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own, typical)
-        found.append(replace(bubble, slower=slower, sending=sending))
+        times, sending = (
+            _against_others(bubble.slowest.rank, own),
+            _sending(waits_by_rank(sends, own), own, typical),
+        )
+        found.append(
+            replace(bubble, slower=_slower(times), slower_alike=_slower_alike(times), sending=sending)
+        )
     return tuple(replace(bubble, twins=_twins(bubble, found)) for bubble in found)
 
 
@@ -211,14 +222,20 @@ def _stages(
 
 
 def _work(summary: RankSummary) -> Int:
-    """What a stage works in each step, ns; without a GPU its host does the work, between operators too."""
+    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too.
+
+    Copies of a batch come to the stage that gets it, however many layers it has.
+    """
     buckets = summary.ledger.buckets
-    work = buckets["compute"] + buckets["memory"]
-    return work if summary.on_gpu else work + buckets["idle_host"]
+    return (
+        buckets["compute"]
+        if summary.on_gpu
+        else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
+    )
 
 
-def _slower(slowest: int, ranks: Sequence[RankSummary]) -> float | None:
-    """Time of the slowest stage's kernels over what as many of the same ones take on the others; None for none."""
+def _against_others(slowest: int, ranks: Sequence[RankSummary]) -> list[tuple[float, float]]:
+    """Time of each of the slowest stage's kernels, and what as many of the same take on the others."""
     counts: dict[str, int] = defaultdict(int)
     spent: dict[str, float] = defaultdict(float)
     for summary in ranks:
@@ -228,9 +245,25 @@ def _slower(slowest: int, ranks: Sequence[RankSummary]) -> float | None:
                     counts[kernel.name] += kernel.count
                     spent[kernel.name] += kernel.total_us
     own = next(summary for summary in ranks if summary.rank == slowest)
-    shared = [kernel for kernel in own.kernels if counts.get(kernel.name)]
-    usual = sum(kernel.count * spent[kernel.name] / counts[kernel.name] for kernel in shared)
-    return sum(kernel.total_us for kernel in shared) / usual if usual else None
+    shared = [kernel for kernel in own.kernels if counts.get(kernel.name) and spent[kernel.name] > 0]
+    return [(k.total_us, k.count * spent[k.name] / counts[k.name]) for k in shared]
+
+
+def _slower(times: Sequence[tuple[float, float]]) -> float | None:
+    """Time of these kernels over what as many take on the others; None for none."""
+    return sum(own for own, _ in times) / sum(usual for _, usual in times) if times else None
+
+
+def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
+    """How many times as long nearly all kinds of kernels take; None where they differ, or are few.
+
+    A kernel that is longer for what it computes there, as a head's, makes no device slow.
+    """
+    if len(times) < _KINDS:
+        return None
+    ratios = np.array([own / usual for own, usual in times])
+    middle = float(np.median(ratios))
+    return middle if middle >= _SLOWER and float(np.quantile(ratios, 0.25)) >= _ALIKE * middle else None
 
 
 def _mean_within(part: Intervals, summary: RankSummary, typical: Typical) -> float:

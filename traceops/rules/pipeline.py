@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceops.across.bubble import Bubble, StageTimes
 from traceops.across.core_waits import CoreWaits, core_waits
 from traceops.across.cross_rank import CrossRank
-from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN, TWICE_THE_MICRO_BATCHES
+from traceops.across.replay.even_stages import INTERLEAVED, STAGE_PACE, STAGES_EVEN, TWICE_THE_MICRO_BATCHES
 from traceops.across.replay.what_if import rank_change
 from traceops.across.send_receive import NO_END
 from traceops.core.findings import Evidence, Finding, severity_of
@@ -103,22 +103,26 @@ def judge_uneven(run: CrossRank) -> Verdict:
             return told
     if saved is None or not step:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
+    worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
+    slowest = worst.slowest
+    others = [stage for stage in worst.stages if stage is not slowest]
+    usual = max(sum(stage.work for stage in others) / len(others), 1.0)
+    slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
+    alike = slower and worst.slower_alike is not None
+    at_pace = run.what_if.saved_ns(STAGE_PACE) if alike else None
+    saved = saved if at_pace is None else at_pace
     severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
     if severity is None:
         return UNEVEN_STAGES.clear(
             f"even stages would save {100 * saved / step:.1f} % of {words.the} (bound {_EVEN_PCT[0]:g} %)"
         )
-    worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
-    slowest = worst.slowest
-    others = [stage for stage in worst.stages if stage is not slowest]
-    usual = max(sum(stage.work for stage in others) / len(others), 1.0)
     waiting = sum(stage.imbalance for stage in others) / len(others)
-    slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
+    cured = "With the same work shared evenly" if at_pace is None else "At their pace"
     they = "the other stage" if len(others) == 1 else "the other stages"
     message = (
         f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms "
         f"{words.per}, {they} {usual / 1e6:.2f} ms and {'waits' if len(others) == 1 else 'wait'} {waiting / 1e6:.2f} "
-        f"ms for it. With the same work shared evenly {words.the} would take "
+        f"ms for it. {cured} {words.the} would take "
         f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less)"
     )
     moved = 100 * (1 - worst.mean_work / slowest.work)
@@ -129,7 +133,11 @@ def judge_uneven(run: CrossRank) -> Verdict:
         message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
     evidence = [
         Evidence(
-            "saved by even stages", _ms(saved), words.unit("ms"), _ms(_EVEN_PCT[0] / 100 * step), slowest.rank
+            "saved by even stages" if at_pace is None else "saved at the others' pace",
+            _ms(saved),
+            words.unit("ms"),
+            _ms(_EVEN_PCT[0] / 100 * step),
+            slowest.rank,
         ),
         Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
         *(

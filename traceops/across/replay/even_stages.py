@@ -16,6 +16,7 @@ from traceops.across.replay.what_if import Prediction
 from traceops.measure.program import NEVER
 
 STAGES_EVEN = "stages even"
+STAGE_PACE = "slowest stage at the others' pace"
 TWICE_THE_MICRO_BATCHES = "twice the micro-batches"
 INTERLEAVED = "interleaved, two stages a rank"
 _MOVES = [
@@ -28,10 +29,11 @@ _HOST_BOUND = 0.05  # of the step: a host that is late so long would be later wi
 def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Prediction]:
     """The steps with the same work shared evenly over the stages, and with twice as many micro-batches, half as large.
 
-    The latter only where the schedule's bubble is known and no host bounds its stage. It takes kernels of half the
-    size to need half the time, so it is the most that can be saved. Two stages a rank where each has one (interleaved)
-    fill and drain half as long too, with whole kernels, but with the sends of a pipeline of twice as many stages: they
-    are taken as exposed as they are now.
+    Where all kernels take longer on the slowest stage than on the others, the steps without that too. Twice the batches
+    only where the schedule's bubble is known and no host bounds its stage. It takes kernels of half the size to need
+    half the time, so it is the most that can be saved. Two stages a rank where each has one (interleaved) fill and
+    drain half as long too, with whole kernels, but with the sends of a pipeline of twice as many stages: they are taken
+    as exposed as they are now.
     """
     inside = [bubble for bubble in bubbles if all(stage.rank in graph.ranks for stage in bubble.stages)]
     if not inside:
@@ -45,6 +47,13 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     }
     nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
     made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
+    slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
+    if slow:
+        quicker = {
+            rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()
+        }
+        steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
+        made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))
     saved = [_half_the_passage(bubble, graph) for bubble in inside]
     if all(own is not None for own in saved):
         base = simulate(graph).step_ns()
@@ -85,6 +94,15 @@ def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
         if spent > _HOST_BOUND * (nodes.begin[edges[-1]] - nodes.begin[edges[0]]):
             return None
     return min(stage.fill_drain for stage in bubble.stages) / 2
+
+
+def _quicker(nodes: RankNodes, share: float) -> RankNodes:
+    """A rank whose kernels take this share of their time; its host does what it did."""
+    column = WORK.index("compute")
+    less, joined = (
+        np.rint((share - 1) * spent[:, column]).astype(np.int64) for spent in (nodes.spent, nodes.join_spent)
+    )
+    return replace(nodes, work=nodes.work + less, join_work=nodes.join_work + joined)
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
