@@ -233,6 +233,16 @@ def test_a_step_that_waits_for_what_was_queued_has_no_length_either():
     assert [int(at) for at in np.flatnonzero(run.timed & ~run.like)] == [37]
 
 
+def test_a_stall_does_not_make_few_slow_steps_fit():
+    """CUDA graphs compiled anew for seconds: steps of 2.8 ms were told as 5.3, as a stall takes up any queue."""
+    hosts = [26652.7, 55.0, 6.2, 3.6, 3.2, 2.8, *[2.8] * 32, 9574.8, 23.0, 40.0, *[2.8] * 66]
+    devices = [0.0, 54.9, 6.5, 4.2, 3.1, 3.1, *[0.0] * 33, 23.0, *[0.0] * 67]
+    log = steps_of(hosts, devices)
+    assert not is_known(log, device_ms(log))
+    run = whole_run([Observed(0, 0, 0, log)])
+    assert run is not None and run.typical_ms == pytest.approx(2.8, rel=0.01)
+
+
 def test_a_short_run_is_as_long_as_its_known_steps():
     """The whole of it: the typical step was 22.9 ms, of 36 to 50."""
     hosts = [6376.0, 5.7, 4.8, 4.3, 4.7, 4.9, 4.3, 4.6, 4.3, 9.1, *[36.4, 36.9] * 8]

@@ -15,7 +15,8 @@ Mask = NDArray[np.bool_]
 _MOST = 0.8  # of the steps: known by the device's own timeline
 _LEAST_KNOWN = 4  # steps: fewer do not tell what the others take
 _AHEAD = 0.8  # host ÷ device, of the median step: from there on down the host runs ahead
-_AS_LONG = 0.05  # of the whole time: what both clocks may differ by
+_AS_LONG = 0.05  # of as many usual steps: what both clocks may differ by in all
+_STALLED = 2.0  # usual steps: one that takes so long is no even one
 _UNEVEN = 0.1  # of a span: from so much more than its usual steps on, those that the host held up took it
 _STEADIER = 0.5  # of what steps take beyond the median one by the device's clock
 _LEAD = 50  # steps before a span, in which the host may have run ahead
@@ -124,8 +125,8 @@ def _beyond_median(took: Floats) -> float:
 def is_known(steps: NDArray[np.void], device: Floats) -> bool:
     """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside.
 
-    Or a few of them, where events cost a short training much, if by these its host runs ahead, and all steps together
-    are then as long as by the host's clock, which cannot be wrong about that.
+    Or a few of them, where events cost a short training much, if by these its host runs ahead, and all steps without a
+    stall are then together as long as by the host's clock, which cannot be wrong about that.
     """
     free = steps["flags"] & RECORDED == 0
     free[:1] = False
@@ -137,8 +138,9 @@ def is_known(steps: NDArray[np.void], device: Floats) -> bool:
     host = steps["host_us"] / 1e3
     if known.sum() < _LEAST_KNOWN or np.median(host[free]) > _AHEAD * np.median(device[known]):
         return False
-    told = took_ms(steps, device)
-    return abs(float(told[free].sum() / host[free].sum()) - 1) <= _AS_LONG
+    told, usual = took_ms(steps, device), float(np.median(device[known]))
+    even = free & (told < _STALLED * usual)  # a host that is held up for seconds leaves room for any queue
+    return abs(float((told - host)[even].sum())) <= _AS_LONG * usual * int(even.sum())
 
 
 def _divide(
