@@ -51,7 +51,8 @@ from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
 from traceops.rules.clocks import judge_clocks
-from traceops.rules.overlap import judge_late_start, judge_small
+from traceops.rules.overlap import judge_late_start
+from traceops.rules.overlap_small import judge_small
 from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover

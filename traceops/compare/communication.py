@@ -12,7 +12,8 @@ from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
 from traceops.core.units import count_text, ms_change_text, size_text
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.rules.overlap import LATE_START, SMALL_COLLECTIVES
+from traceops.rules.overlap import LATE_START
+from traceops.rules.overlap_small import SMALL_COLLECTIVES
 
 _COUNT_PCT = 10.0  # more or fewer collectives than this are another pattern
 _BYTES_PCT = 5.0

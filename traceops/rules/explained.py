@@ -13,7 +13,8 @@ from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.machine_use import MACHINE
-from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
+from traceops.rules.overlap import EXPOSED, LATE_START
+from traceops.rules.overlap_small import SMALL_COLLECTIVES
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
