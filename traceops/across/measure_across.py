@@ -50,12 +50,13 @@ def measure_across(
     fabric: Fabric | None = None,
     loading_ms: Mapping[int, float] | None = None,
     own_gpus: bool | None = None,
+    usual_ms: Sequence[float] = (),
 ) -> CrossRank:
     """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
 
     `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines. `loading_ms` is
     what workers of each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in
-    `CrossRank`.
+    `CrossRank`. `usual_ms`: as in `unlike_steps`.
     """
     matching = match_collectives(ranks, tuple(range(world)))
     hosts = hosts or {}
@@ -74,7 +75,7 @@ def measure_across(
         summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks
     }
     of_others = "comm_wait" if split else "comm_unmatched"
-    unlike = unlike_steps(ranks, {rank: own[of_others] for rank, own in buckets.items()})
+    unlike = unlike_steps(ranks, {rank: own[of_others] for rank, own in buckets.items()}, usual_ms)
     unshared = unshared_steps(ranks) if split else ()
     charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     times = []

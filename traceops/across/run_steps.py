@@ -84,6 +84,11 @@ class WholeRun:
         return int(self.like.sum())
 
     @property
+    def usual_ms(self) -> Floats:
+        """What each of these took."""
+        return self.step_ms[self.like]
+
+    @property
     def mean_ms(self) -> float:
         """The mean of all timed steps but those at the start, ms, typical or not."""
         return float(self.step_ms[self.timed & ~np.isin(self.numbers, self.start)].mean())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import far_beyond, typical_steps
+from traceops.measure.typical import FAR, far_beyond, typical_steps
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one
@@ -17,7 +17,9 @@ _FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left
 _SHARED = 0.25  # of the median rank's steps, for the same
 
 
-def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tuple[int, ...]:
+def unlike_steps(
+    ranks: Sequence[RankSummary], waits: Mapping[int, Int], usual_ms: Sequence[float] = ()
+) -> tuple[int, ...]:
     """Numbers of the steps that are no measure of the others, in order [docs/metrics.md, the typical step].
 
     `waits` is what each rank waits for others in each of its steps, ns. A step is unlike the others where its median
@@ -37,13 +39,14 @@ def unlike_steps(ranks: Sequence[RankSummary], waits: Mapping[int, Int]) -> tupl
     if not numbers:
         return ()
     took = np.nanmedian(durations, axis=0)
-    unlike = ~typical_steps(took) | _with_more_work(took, _kernels(ranks, at))
+    rare = _rare_in_run(took, usual_ms)
+    unlike = ~typical_steps(took) | _with_more_work(took, _kernels(ranks, at)) | rare
     if len(numbers) > 1:
         # Each rank against itself: a slow rank is as slow in every step.
         more = np.nanmax(np.minimum(_beyond(own), _beyond(durations)), axis=0)
         alone = ~typical_steps(float(np.median(took)) + more)
         more_waiting = np.nanmax(np.minimum(_beyond(waited), _beyond(durations)), axis=0)
-        echo = np.concatenate(([False], alone[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
+        echo = np.concatenate(([False], (alone | rare)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 
@@ -80,6 +83,20 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
     if 2 * int(like.sum()) <= len(like):
         return np.zeros(len(took), dtype=bool)
     return (kernels > MORE_WORK * usual) & far_beyond(took, took[like])
+
+
+def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArray[np.bool_]:
+    """Steps (ns) that take far longer than the longest typical one of the whole run.
+
+    Recording makes steps longer, and so it makes that one: as much as the lower median of the recorded steps is beyond
+    the median of those. So most recorded steps are never left out.
+    """
+    if not len(usual_ms):
+        return np.zeros(len(took), dtype=bool)
+    lower = np.sort(took)[(len(took) - 1) // 2]
+    slower = max(1.0, float(lower) / (1e6 * float(np.median(usual_ms))))
+    rare: NDArray[np.bool_] = took > FAR * slower * 1e6 * float(np.max(usual_ms))
+    return rare
 
 
 def _beyond(ns: NDArray[np.float64]) -> NDArray[np.float64]:

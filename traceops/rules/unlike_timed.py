@@ -33,27 +33,31 @@ def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int]) -> Timed:
     """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out."""
     every = numbered_steps(times.summary for times in run.ranks)
     numbers = sorted(number for number in every if number not in but)
-    unprofiled = _unprofiled(inputs)
+    unprofiled, alike = _unprofiled(inputs)
     recorded = [step_ms(run, number) for number in numbers]
     like = [number not in run.unlike for number in numbers]
     more, total = _beyond_usual(recorded, like), sum(recorded)
     unlike, times = like.count(False), spells([not typical for typical in like])
     if unprofiled:
-        like = typical_steps(unprofiled).tolist()
-        more, total = more + _beyond_usual(unprofiled, like), total + sum(unprofiled)
-        unlike, times = unlike + like.count(False), times + spells([not typical for typical in like])
+        more, total = more + _beyond_usual(unprofiled, alike), total + sum(unprofiled)
+        unlike, times = unlike + alike.count(False), times + spells([not typical for typical in alike])
     share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled)
     return Timed(steps, unlike, times, share, total / steps if steps else 0.0)
 
 
-def _unprofiled(inputs: Inputs) -> list[float]:
-    """Steps timed without the profiler, ms: the median over ranks of each. All of them, where the run was observed."""
+def _unprofiled(inputs: Inputs) -> tuple[list[float], list[bool]]:
+    """Steps timed without the profiler, ms, and which of them are like the others.
+
+    The median over ranks of each. All of them, where the run was observed: that also knows which are typical.
+    """
     if (whole := inputs.whole) is not None:
-        return [float(ms) for ms in whole.step_ms[whole.timed & ~np.isin(whole.numbers, whole.start)]]
+        told = whole.timed & ~np.isin(whole.numbers, whole.start)
+        return whole.step_ms[told].tolist(), whole.like[told].tolist()
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
     count = min((len(own) for own in series), default=0)
     rows = ([own[i] for own in series] for i in range(count))
-    return [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+    took = [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+    return took, typical_steps(took).tolist()
 
 
 def _beyond_usual(steps: list[float], like: list[bool]) -> float:

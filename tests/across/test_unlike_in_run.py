@@ -1,0 +1,43 @@
+"""What most steps of a run take tells which of a few recorded ones are unlike them."""
+
+import numpy as np
+import pytest
+from generated_run import Size, SlowHost, ddp, simulate, write_traces
+
+from traceops.across.measure_across import measure_across
+from traceops.across.unlike import _rare_in_run
+from traceops.measure.summary import summarize
+from traceops.traces.discover import discover
+
+MS = 1_000_000
+
+
+def rare(took_ms, usual_ms):
+    return _rare_in_run(np.array(took_ms) * MS, usual_ms).tolist()
+
+
+def test_two_saves_in_four_recorded_steps_are_not_in_the_typical_one(tmp_path):
+    """Half of them odd, and the spread of all hides it: the save counted as a part of each step."""
+    program = ddp(steps=4, size=Size(kernel_us=60.0))
+    odd = tuple(program.numbers[1:][i] for i in (0, 2))
+    write_traces(simulate(program, 2, [SlowHost(0, 100_000.0, "", steps=odd)], seed=1), tmp_path / "run")
+    ranks = [summarize(file) for file in discover(str(tmp_path / "run")).windows[0].files]
+    shortest = min(float(own.ledger.duration.min()) / 1e6 for own in ranks)
+    assert not measure_across(ranks, 2).unlike
+    assert measure_across(ranks, 2, usual_ms=[shortest] * 8).unlike == odd
+
+
+def test_a_step_that_is_like_a_long_one_of_the_run_stays():
+    """Input that comes late every few steps is a part of the training; a save once in twelve is none."""
+    usual = [45.0, 50, 52, 55] * 3 + [130, 220, 228]
+    assert rare([53.0, 205, 392, 54], usual) == [False, False, True, False]
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_recording_that_makes_all_steps_longer_leaves_out_none(slower):
+    assert not any(rare([slower * ms for ms in (50.0, 51, 70, 52)], [50.0] * 20))
+
+
+def test_never_more_than_half_are_left_out_and_nothing_without_the_run():
+    assert not any(rare([300.0, 310, 290, 50], [50.0] * 20))
+    assert not any(rare([50.0, 300, 50, 300], []))
