@@ -14,11 +14,11 @@ def test_a_rank_that_waits_for_no_core_tells_so(tmp_path, told):
     write_rank(tmp_path, 0, steps, core_waits=told)
     one, problem = read_observed(str(tmp_path), 0)
     assert problem is None
-    assert core_waits([one]) == ({0: {3: 0, 4: 0}} if told else {})
+    assert core_waits([one]).of_rank == ({0: {3: 0, 4: 0}} if told else {})
 
 
 def test_an_earlier_log_tells_waits_alone(tmp_path):
     steps = [usual(100.0, recorded=n in (3, 4), core_wait_ms=2.0 * (n == 4)) for n in range(6)]
     write_rank(tmp_path, 0, steps)
     one, _ = read_observed(str(tmp_path), 0)
-    assert core_waits([one]) == {0: {4: 2_000_000}}
+    assert core_waits([one]).of_rank == {0: {4: 2_000_000}}

@@ -18,6 +18,7 @@ from generated_run import (
 )
 from measured_runs import CAUSES, across, program, true_step
 
+from traceops.across.core_waits import CoreWaits
 from traceops.across.slow_group import apart_ranks
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import STEP
@@ -148,7 +149,7 @@ def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
     measured = across(simulate(made, 8, [SlowCompute(rank, extra_us=longer_us) for rank in range(4, 8)]))
     waited = round(part * longer_us * 1e3)
     waits = {rank: dict.fromkeys(measured.lateness.steps, waited) for rank in range(4, 8)}
-    verdicts = judge_late(measured, 1.0, waits=waits)
+    verdicts = judge_late(measured, 1.0, waits=CoreWaits(waits))
     assert {rank for one in verdicts for found in one.findings for rank in found.ranks} == (
         {4, 5, 6, 7} if named else set()
     )
@@ -168,7 +169,7 @@ def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kin
     slow = tuple(range(1, ranks, 2))
     measured = across(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
     waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
-    verdicts = judge_late(measured, 1.0, waits=waits)
+    verdicts = judge_late(measured, 1.0, waits=CoreWaits(waits))
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks, found.cause) == ("TO-S003", "error", slow, cause)
     saved = true_step(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
@@ -185,7 +186,9 @@ def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for
     slow = tuple(range(1, 16, 2))
     measured = across(simulate(made, 16, [SlowHost(rank, longer_us) for rank in slow]))
     waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
-    [found] = [one for verdict in judge_late(measured, 1.0, waits=waits) for one in verdict.findings]
+    [found] = [
+        one for verdict in judge_late(measured, 1.0, waits=CoreWaits(waits)) for one in verdict.findings
+    ]
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
     assert "slow by turns" in found.message
 

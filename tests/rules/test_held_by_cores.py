@@ -210,6 +210,14 @@ def test_who_works_more_waits_more_on_cores_that_are_as_full(tmp_path, peer, lat
     assert any("as its peers have them" in found.message for found in told(report)) != late
 
 
+def test_what_peers_wait_is_no_less_for_cores_as_full(tmp_path):
+    """Rank 1 logs for 100 ms a step; its peer waits longer for cores than it does. It was 'the machine's doing'."""
+    report = late_for_cores(tmp_path, 60.0, 80.0, looks_at((0.54, 0.2), (0.24, 0.065)))
+    [found] = told(report, "TO-S001")
+    assert found.ranks == (1,)
+    assert not any("as its peers have them" in one.message for one in told(report))
+
+
 def test_ranks_of_another_launcher_on_this_machine_are_no_strangers(tmp_path):
     """Two launchers, one machine, one file: each took the other's rank for a process that is in the way."""
     others = [

@@ -8,6 +8,7 @@ from generated_run import SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
 import traceops
+from traceops.across.core_waits import CoreWaits
 from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
@@ -121,7 +122,7 @@ def test_late_sends_are_a_remark_where_senders_may_have_had_no_core(middle, monk
     _, run = middle
     monkeypatch.setattr(pipeline, "_LATE_PCT", (10.0, 10.0))
     waits = {times.summary.rank: {} for times in run.ranks}
-    for known, severity in ((None, "warning"), (waits, "warning"), ({}, "info")):
+    for known, severity in ((None, "warning"), (CoreWaits(waits), "warning"), (CoreWaits(), "info")):
         [found] = pipeline.judge_late(run, known).findings
         assert found.severity == severity
         assert ("a sender that has no core sends late too" in found.message) == (severity == "info")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,21 @@ from traceops.across.machine_use import MachineUse
 from traceops.core.step_log import CORE_WAIT_NS, RECORDED
 from traceops.traces.observed import Observed
 
-CoreWaits = Mapping[int, Mapping[int, int]]  # rank -> step -> ns
 _LEAST_STEPS = 3
 _AS_IN_THE_RUN = 1.5  # times as far apart as in the whole run: the recorded steps are no other time
+
+
+@dataclass(frozen=True)
+class CoreWaits:
+    """What ranks waited for a core in their recorded steps.
+
+    of_rank: ns by rank and number of the step; ranks that do not tell are left out, as may be those that waited
+    nowhere. unfair: by rank the part of that, at most, that the machine does to it more than to its peers; 1 where
+    it is left out.
+    """
+
+    of_rank: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    unfair: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ class RecordedWait:
 
 
 def core_waits(observed: Sequence[Observed]) -> CoreWaits:
-    """By rank and number of the step; ranks that do not tell are left out, as may be those that waited nowhere."""
+    """As they told it themselves."""
     found = {}
     for one in observed:
         waits = (one.steps["core_wait"] > 0) | one.core_waits
@@ -38,11 +50,11 @@ def core_waits(observed: Sequence[Observed]) -> CoreWaits:
         waited = one.steps["core_wait"].astype(np.int64) * CORE_WAIT_NS
         if len(recorded):
             found[one.rank] = {one.first + int(at): int(waited[at]) for at in recorded}
-    return found
+    return CoreWaits(found)
 
 
 def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> CoreWaits:
-    """`core_waits`, less what a rank waits because it works more than its peers: on cores that are as full as theirs.
+    """`core_waits`, with the part that no rank waits because it works more than its peers, on cores as full as theirs.
 
     A rank that computes while the others sleep in a collective wants a core more often, and so waits more often for
     one. Only a rank that is refused one more often than its peers is held up by the machine more than they are. Where
@@ -51,8 +63,8 @@ def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> Co
     refused = {one.rank: one.crowded_pct for one in uses if one.crowded_pct is not None}
     of_run = {one.rank: one.waited_pct for one in uses if one.waited_pct is not None}
     of_window = recorded_waits(observed)
-    found = {}
-    for rank, waited in core_waits(observed).items():
+    waits, parts = core_waits(observed), dict[int, float]()
+    for rank in waits.of_rank:
         peers = [other for other in refused if other != rank and other in of_run]
         if peers and rank in refused and rank in of_run and rank in of_window:
             window = of_window[rank].pct - _middle(
@@ -60,10 +72,8 @@ def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> Co
             )
             run = of_run[rank] - _middle([of_run[peer] for peer in peers])
             if window <= _AS_IN_THE_RUN * run:
-                fuller = _beyond(refused[rank], _middle([refused[peer] for peer in peers]))
-                waited = {step: round(fuller * ns) for step, ns in waited.items()}
-        found[rank] = waited
-    return found
+                parts[rank] = _beyond(refused[rank], _middle([refused[peer] for peer in peers]))
+    return replace(waits, unfair=parts)
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -100,11 +110,15 @@ def _percent(waited_us: NDArray[np.float64], took_us: NDArray[np.float64]) -> fl
 def beyond_peers(
     waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]
 ) -> NDArray[np.float64]:
-    """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own."""
+    """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own.
+
+    Never more than it is held up by the machine more than they are; what they wait counts in full.
+    """
 
     def of(one: int) -> list[int]:
-        return [waits.get(one, {}).get(step, 0) for step in steps]
+        return [waits.of_rank.get(one, {}).get(step, 0) for step in steps]
 
     others = np.median([of(peer) for peer in peers], axis=0) if peers else np.zeros(len(steps))
-    more: NDArray[np.float64] = np.maximum(np.array(of(rank), dtype=float) - others, 0.0)
+    own = np.array(of(rank), dtype=float)
+    more: NDArray[np.float64] = np.clip(own - others, 0.0, waits.unfair.get(rank, 1.0) * own)
     return more

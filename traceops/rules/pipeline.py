@@ -264,7 +264,7 @@ def judge_late(run: CrossRank, waits: CoreWaits | None = None) -> Verdict:
     if severity is None:
         return LATE_SENDS.clear(f"{share:.1f} % of {words.the} (bound {_LATE_PCT[0]:g} %)")
     starved = waits is not None and any(
-        not times.summary.on_gpu and times.summary.rank not in waits for times in run.ranks
+        not times.summary.on_gpu and times.summary.rank not in waits.of_rank for times in run.ranks
     )
     severity = "info" if starved else severity
     waiting = _mean(worst, "late")

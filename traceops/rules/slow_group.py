@@ -129,7 +129,7 @@ def judge(
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
         saved = run.what_if.mean_ns(group.saved)
-        wanted = _in_want_of_cores(run, group, waits or {})
+        wanted = _in_want_of_cores(run, group, waits or CoreWaits())
         little = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None
         if little and not _has_more_work(group, slow.waited / step):
             spared.append(
@@ -182,7 +182,7 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
 
 def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> str | None:
     """Why a group is a remark only, where it is one."""
-    told = {run.hosts.get(rank) for rank in waits or ()}
+    told = {run.hosts.get(rank) for rank in (waits.of_rank if waits else ())}
     unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
     if group.middle in (run.graph.on_cpu if run.graph else ()) and unknown:
         return "Ranks that share a host's cores are slow by turns: more steps tell."

@@ -136,7 +136,7 @@ def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits)
     """Whether nothing tells how long a rank without a GPU waited for cores, and that may be all that it is late for."""
     if any(times.summary.on_gpu for times in run.ranks) or straggler.cause != "unknown":
         return False
-    return straggler.rank not in waits and not far_from_all(run, straggler)
+    return straggler.rank not in waits.of_rank and not far_from_all(run, straggler)
 
 
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:

@@ -161,7 +161,7 @@ def judge_stragglers(
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), uncertain(run)
     rough = bool(too_few)
-    held = held_by_cores(run, waits or {})
+    held = held_by_cores(run, waits or CoreWaits())
     mean = mean_over(run)
     step, seen = mean(run.stragglers.step_ns), seen_waiting(run)
     for straggler in run.stragglers.found:
@@ -169,7 +169,7 @@ def judge_stragglers(
             straggler = replace(straggler, saved=straggler.alone)
         saved = mean(straggler.saved)
         most = late_in_most(straggler, run)
-        own = straggler.saved - in_want_of_a_core(run, straggler, waits or {})
+        own = straggler.saved - in_want_of_a_core(run, straggler, waits or CoreWaits())
         if rough and not beyond_doubt(run, straggler, saved / step):
             continue
         if not seen or straggler.share < least_share(len(run.ranks)):
@@ -185,7 +185,7 @@ def judge_stragglers(
                 f"rank {straggler.rank} takes longer than its peers, but for no single cause, as ranks that share "
                 "cores do"
             )
-        elif most and without_a_known_core(run, straggler, waits or {}):
+        elif most and without_a_known_core(run, straggler, waits or CoreWaits()):
             too_few = (
                 f"rank {straggler.rank} takes longer than its peers, but for no single cause, and nothing tells how "
                 "long it waited for a core (traceops run does)"
@@ -232,7 +232,7 @@ def judge_stragglers(
     in_most = _see(PERSISTENTLY_LATE, "most steps", persistent)
     leader = run.stragglers.leader
     if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
-        wanted_ms = mean(in_want_of_a_core(run, leader, waits or {})) / 1e6
+        wanted_ms = mean(in_want_of_a_core(run, leader, waits or CoreWaits())) / 1e6
         if wanted_ms < _BY_CORES * waiting_ms(run, leader):
             persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
     clear = clear_text(run) + "".join(f"; {reason}" for reason in left_out)

@@ -16,7 +16,7 @@ def held_up(inputs: Inputs, longer_ms: float) -> tuple[int, float] | None:
 
     longer_ms: what these steps take longer, all together. None where that is less than half of it.
     """
-    run, waits = inputs.run, core_waits(inputs.observed)
+    run, waits = inputs.run, core_waits(inputs.observed).of_rank
     more: dict[int, float] = {}
     for times in run.ranks:
         own = waits.get(times.summary.rank)
