@@ -8,9 +8,18 @@ from pathlib import Path
 
 from traceops.capture.progress import ProgressWriter
 from traceops.core.machine_log import machine_file
+from traceops.launch import machine_watch
 from traceops.launch.machine_watch import MachineWatch
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import all_processes, cores_ms, descendants, process_time, quota_ms
+from traceops.machine.pressure import (
+    Stat,
+    all_processes,
+    cores_ms,
+    descendants,
+    process_time,
+    quota_ms,
+    started_with,
+)
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -197,3 +206,24 @@ def test_the_ranks_of_another_launcher_are_of_the_run(tmp_path):
     made._file.unlink()
     assert made._ranks_of_all() == set()
     writer.close()
+
+
+def test_ranks_of_a_launcher_with_a_folder_of_its_own_are_of_the_run(tmp_path, monkeypatch):
+    """With --gather on one machine each launcher told the other's rank, and its loader's worker, as others' work."""
+    own = ("10.0.0.1", "29500", "2", "0")
+    started = {os.getpid(): own, 4321: (*own[:3], "1"), 5000: ("10.0.0.1", "29501", "2", "0"), 6000: None}
+    seen = ({pid: Stat("python", 1, 400.0 * t, 0, 0) for pid in started} for t in range(1, 3))
+    monkeypatch.setattr(machine_watch, "all_processes", lambda: next(seen))
+    monkeypatch.setattr(machine_watch, "started_with", lambda pid, names: started[pid])
+    made, writer = watch(tmp_path, gpus=False)
+    ranks = machine_watch.read_progress(tmp_path / "progress")
+    assert made._others(1_800_000_000_000, ranks) == []
+    assert [line[2] for line in made._others(1_800_000_001_000, ranks)] == [5000, 6000]
+    writer.close()
+
+
+def test_what_a_process_was_started_with(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/environ").write_bytes(b"A=1\0B=x=y\0C=\0")
+    assert started_with(7, ("B", "A"), tmp_path) == ("x=y", "1")
+    assert started_with(7, ("A", "C"), tmp_path) is None and started_with(8, ("A",), tmp_path) is None

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ from traceops.capture.progress import Progress, read_progress
 from traceops.core.machine_log import machine_file
 from traceops.core.redaction import redact_text
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms
+from traceops.machine.pressure import (
+    Stat,
+    all_processes,
+    cores_ms,
+    descendants,
+    process_time,
+    quota_ms,
+    started_with,
+)
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
 _WAITS = 0.05  # of the time
@@ -25,6 +33,7 @@ _MOST_OTHERS = 8
 _JOIN_S = 1.0
 _TAIL = 1 << 16  # bytes of the file: the last looks of all launchers
 _OF_RANK = re.compile(rb'\["r",\d+,\d+,(\d+),')
+_OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK")  # in its environment
 
 
 class MachineWatch:
@@ -87,7 +96,7 @@ class MachineWatch:
             refused, used = quota_ms(ranks[0].pid)
             lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
         if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
-            lines += self._others(now_ms)
+            lines += self._others(now_ms, ranks)
         self._looks += 1
         return lines + self._devices(now_ms)
 
@@ -108,8 +117,11 @@ class MachineWatch:
             )  # fmt: skip
         return lines
 
-    def _others(self, now_ms: int) -> list[list[Any]]:
-        """Processes that are not of this run and take a good part of a core."""
+    def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:
+        """Processes that are not of this run and take a good part of a core.
+
+        Of the run are also another launcher's ranks on this machine, whose folder may be another (`--gather`).
+        """
         now = all_processes()
         before, self._cpu = self._cpu, (now_ms, now)
         if before is None:
@@ -121,13 +133,17 @@ class MachineWatch:
             for pid, stat in now.items()
             if pid in then and pid not in ours
         ]
-        busy = sorted((one for one in took if one[0] >= _MUCH_PCT), key=lambda one: -one[0])[:_MOST_OTHERS]
+        met = {_meeting(record.pid) for record in ranks} - {None}
+        busy = sorted(
+            (one for one in took if one[0] >= _MUCH_PCT and _meeting(one[1]) not in met),
+            key=lambda one: -one[0],
+        )[:_MOST_OTHERS]
         return [
             ["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy
         ]
 
     def _ranks_of_all(self) -> set[int]:
-        """Ranks of this run that another launcher on this machine started: it writes to the same file."""
+        """Ranks of this run that another launcher on this machine started, where it writes to the same file."""
         try:
             with self._file.open("rb") as file:
                 file.seek(max(self._file.stat().st_size - _TAIL, 0))
@@ -153,6 +169,12 @@ class MachineWatch:
             text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
             with self._file.open("ab", buffering=0) as file:
                 file.write(text.encode())
+
+
+def _meeting(pid: int) -> tuple[str, ...] | None:
+    """Where a rank, or a process that it started, meets the others of its run; None for what no launcher started."""
+    told = started_with(pid, _OF_A_RANK)
+    return told[:-1] if told else None
 
 
 def _rounded(value: float | None) -> float | None:

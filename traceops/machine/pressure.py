@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +124,13 @@ def all_processes(proc: Path = Path("/proc")) -> dict[int, Stat]:
         if folder.name.isdigit() and (stat := read_stat(int(folder.name), proc)) is not None:
             found[int(folder.name)] = stat
     return found
+
+
+def started_with(pid: int, names: Sequence[str], proc: Path = Path("/proc")) -> tuple[str, ...] | None:
+    """What these variables were when a process, or what it was forked from, was started; None if one is not known."""
+    lines = (text(proc / str(pid) / "environ") or "").split("\0")
+    told = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    return tuple(told[name] for name in names) if all(told.get(name) for name in names) else None
 
 
 def descendants(processes: dict[int, Stat], root: int) -> set[int]:
