@@ -184,7 +184,9 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
         folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
         from traceops.render.printer import say
 
+        jobs = len({window.job for window in found.windows})
+        of_jobs = f"; the folder holds {jobs} jobs, or one that was restarted" if jobs > 1 else ""
         say(
             f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
-            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}); --select all analyses each"
+            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}{of_jobs}); --select all analyses each"
         )

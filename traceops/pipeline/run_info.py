@@ -49,7 +49,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         driver_version=_text(manifest, "driver_version"),
         command=tuple(_command(manifest)),
         options=_dict(manifest, "options"),
-        started_ns=_started_ns(discovery),
+        started_ns=_started_ns(discovery, ranks),
     )
     return redact_fields(run)  # a run.json of an earlier version, or of somebody else, may hold secrets
 
@@ -89,12 +89,13 @@ def _told(manifest: dict[str, Any], key: str) -> float | None:
     return None
 
 
-def _started_ns(discovery: Discovery) -> int | None:
+def _started_ns(discovery: Discovery, ranks: Sequence[RankSummary]) -> int | None:
     """When the run began, Unix ns: by its manifest, else by its traces; None where those count from 0."""
     told = discovery.manifest.get("started_ns")
     if isinstance(told, int) and not isinstance(told, bool) and 0 < told < 1 << 62:
         return told
-    first = discovery.windows[0].started_ns if discovery.windows else 0
+    job = discovery.job_of([summary.path for summary in ranks])
+    first = job[0].started_ns if job else 0
     return first if first > _FIRST_EPOCH_NS else None
 
 

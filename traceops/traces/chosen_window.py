@@ -10,11 +10,12 @@ from traceops.traces.windows import Window, latest_window
 
 
 def chosen_window(windows: Sequence[Window], manifest: Mapping[str, Any]) -> Window:
-    """The latest one that as many ranks hold as any.
+    """The latest one that as many ranks hold as any, of the newest job.
 
     The launcher asks for a second window where the first looks slower than the steps since. If it took no less, by
     what happened to come just then, it shows the run no better. manifest: run.json, {} where there is none.
     """
+    windows = of_newest_job(windows)
     latest = latest_window(windows)
     earlier = windows[: windows.index(latest)]
     if not earlier or not any(one.get("why") for _, one in _records(manifest, latest.index)):
@@ -22,6 +23,11 @@ def chosen_window(windows: Sequence[Window], manifest: Mapping[str, Any]) -> Win
     first = latest_window(earlier)
     before, now = (_step_ms(manifest, window.index) for window in (first, latest))
     return first if before is not None and now is not None and now >= before else latest
+
+
+def of_newest_job(windows: Sequence[Window]) -> tuple[Window, ...]:
+    """Its windows. Other jobs may have recorded into the same folder."""
+    return tuple(own for own in windows if own.job == windows[-1].job)
 
 
 def _records(

@@ -12,7 +12,8 @@ from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
 from traceops.core.shorter_schedule import counted, shorter_schedule
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
-from traceops.traces.chosen_window import chosen_window
+from traceops.traces.chosen_window import chosen_window, of_newest_job
+from traceops.traces.jobs import windows_of_jobs
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
 from traceops.traces.one_process import process_of, with_processes
@@ -33,7 +34,6 @@ from traceops.traces.windows import (
     TraceFile,
     Window,
     assign_ranks,
-    group_windows,
     join_beside,
     join_elsewhere,
     latest_window,
@@ -69,6 +69,11 @@ class Discovery:
     def latest(self) -> Window:
         """The window to analyse."""
         return chosen_window(self.windows, self.manifest)
+
+    def job_of(self, paths: Sequence[str]) -> tuple[Window, ...]:
+        """The windows of the job that recorded these files; of all, where none is known."""
+        jobs = {own.job for own in self.windows for file in own.files if {file.path, file.summary} & {*paths}}
+        return tuple(own for own in self.windows if not jobs or own.job in jobs)
 
 
 def discover(path: str) -> Discovery:
@@ -109,17 +114,27 @@ def discover(path: str) -> Discovery:
     if not candidates:
         raise _none_readable(path, problems)
     files, notes, doubts = assign_ranks(with_processes(candidates))
-    windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
+    listed = bool(manifest.get("ranks"))  # run.json tells the process of each rank
+    windows, duplicates, unsure = windows_of_jobs(
+        join_elsewhere(files),
+        {c.path: c.window for c in candidates},
+        {c.path: None if listed or c.process is None else (c.host, c.process) for c in candidates},
+    )
     problems.extend(duplicates)
+    if (jobs := len({own.job for own in windows})) > 1:
+        notes.append(
+            f"the traces are of {jobs} jobs, or of one that was restarted: a rank has several processes. The newest is "
+            "meant; --select all analyses each. Put each job in a folder of its own"
+        )
     if (chosen := chosen_window(windows, manifest)) is not windows[-1]:
         why = "more ranks recorded two whole steps there"
-        if latest_window(windows) is windows[-1]:
+        if latest_window(of_newest_job(windows)) is windows[-1]:
             why = "the later steps took no less, and were recorded to show shorter ones"
         elif of_evaluation(windows[-1]):
             why = "that one is of evaluation"
         notes.append(f"window {chosen.index} is analysed, and not window {windows[-1].index}: {why}")
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
-    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), tuple(doubts))
+    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), (*doubts, *unsure))
 
 
 def _none_readable(path: str, problems: Sequence[tuple[str, str]]) -> InputError:
@@ -166,7 +181,7 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
     base = scanner.meta.get("baseTimeNanoseconds")
     started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
     told = Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started)
-    return replace(told, process=process_of(head)), None
+    return replace(told, process=process_of(head), host=meta.host), None
 
 
 def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candidate:

@@ -33,10 +33,11 @@ class TraceFile:
 
 @dataclass(frozen=True)
 class Window:
-    """The traces of one capture window, one a rank."""
+    """The traces of one capture window, one a rank. job: which of the jobs that recorded there, the newest last."""
 
     index: int
     files: tuple[TraceFile, ...]
+    job: int = 0
 
     @property
     def started_ns(self) -> int:
@@ -89,6 +90,7 @@ class Candidate:
     summary: str | None = None
     summarized: bool = False
     process: int | None = None
+    host: str | None = None
 
 
 def trace_stem(path: str) -> str:
