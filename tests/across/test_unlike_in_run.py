@@ -1,15 +1,24 @@
 """What most steps of a run take tells which of a few recorded ones are unlike them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from generated_run import Size, SlowHost, ddp, simulate, write_traces
 
 from traceops.across.measure_across import measure_across
-from traceops.across.unlike import _rare_in_run
+from traceops.across.unlike import _rare_in_run, unlike_steps
 from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
 
 MS = 1_000_000
+
+
+def _rank(rank, took_ms, waits_ms):
+    ledger = SimpleNamespace(duration=np.array(took_ms) * MS)
+    inventory = SimpleNamespace(step_kernels=np.zeros(len(took_ms)))
+    waits, numbers = np.array(waits_ms) * MS, np.arange(1, len(took_ms) + 1)
+    return SimpleNamespace(rank=rank, ledger=ledger, inventory=inventory, step_numbers=numbers, waits=waits)
 
 
 def rare(took_ms, usual_ms):
@@ -25,6 +34,16 @@ def test_two_saves_in_four_recorded_steps_are_not_in_the_typical_one(tmp_path):
     shortest = min(float(own.ledger.duration.min()) / 1e6 for own in ranks)
     assert not measure_across(ranks, 2).unlike
     assert measure_across(ranks, 2, usual_ms=[shortest] * 8).unlike == odd
+
+
+def test_no_step_is_an_echo_of_one_that_only_waits():
+    """The first recorded step waits for what a rank did before it; the next one is as ever, and was left out too."""
+    ranks = [
+        _rank(0, [1043, 261, 246, 182], [800, 5, 6, 7]),
+        _rank(1, [1020, 330, 240, 175], [800, 100, 15, 5]),
+    ]
+    waits = {own.rank: own.waits for own in ranks}
+    assert unlike_steps(ranks, waits, [180.0, 200, 220, 330]) == (1,)
 
 
 def test_a_step_that_is_like_a_long_one_of_the_run_stays():

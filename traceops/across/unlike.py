@@ -12,7 +12,7 @@ from traceops.measure.summary import RankSummary
 from traceops.measure.typical import FAR, far_beyond, typical_steps
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
-_FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one
+_FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one; of a long step: its cause
 _FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left out
 _SHARED = 0.25  # of the median rank's steps, for the same
 
@@ -45,8 +45,11 @@ def unlike_steps(
         # Each rank against itself: a slow rank is as slow in every step.
         more = np.nanmax(np.minimum(_beyond(own), _beyond(durations)), axis=0)
         alone = ~typical_steps(float(np.median(took)) + more)
+        alone_in_run = rare & (more >= _FELT * (took - np.median(took)))
         more_waiting = np.nanmax(np.minimum(_beyond(waited), _beyond(durations)), axis=0)
-        echo = np.concatenate(([False], (alone | rare)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
+        echo = np.concatenate(
+            ([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1]))
+        )
         unlike |= alone | echo
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 
