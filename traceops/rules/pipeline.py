@@ -8,13 +8,14 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.replay.even_stages import INTERLEAVED, STAGE_PACE, STAGES_EVEN, TWICE_THE_MICRO_BATCHES
 from traceops.across.replay.what_if import rank_change
 from traceops.across.send_receive import NO_END
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
 from traceops.rules.inputs import Inputs
-from traceops.rules.pipeline_waits import without_loading, without_replay
+from traceops.rules.pipeline_waits import without_loading, without_recording, without_replay
 
 _EVEN_PCT = (5.0, 10.0, 20.0)  # of the step, saved by even stages: info, warning, error
 _FILL_PCT = (10.0, 15.0, 30.0)  # of the step, filling and draining: info, warning, error
@@ -67,7 +68,8 @@ LATE_SENDS = Rule(
     fires=(
         "Info where the stages wait 10 % of the step beyond what their schedule, micro-batches and uneven work account "
         "for, mean over the stages; warning from 20 %. What a stage's own late input explains (TO-I002) does not "
-        "count. Info without a GPU where nothing tells how long ranks waited for cores."
+        "count, nor what a step without the profiler has no room for. Info without a GPU where nothing tells how long "
+        "ranks waited for cores."
     ),
     advice=(
         "Look in the merged timeline (traceops view) at what the sending stage does between the end of a micro-batch "
@@ -87,7 +89,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     run = inputs.run
     if not run.bubbles:
         return [_no_pipeline(run, rule) for rule in RULES]
-    return [judge_uneven(run), judge_bubble(run), judge_late(run, core_waits(inputs.observed))]
+    late = judge_late(run, core_waits(inputs.observed), inputs.unprofiled_ms, inputs.undisturbed)
+    return [judge_uneven(run), judge_bubble(run), late]
 
 
 def judge_uneven(run: CrossRank) -> Verdict:
@@ -253,9 +256,15 @@ def judge_bubble(run: CrossRank) -> Verdict:
     return LARGE_BUBBLE.verdict(found)
 
 
-def judge_late(run: CrossRank, waits: CoreWaits | None = None) -> Verdict:
-    """TO-B003. waits: for cores, by rank; None: not looked at."""
-    known = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
+def judge_late(
+    run: CrossRank,
+    waits: CoreWaits | None = None,
+    plain_ms: float | None = None,
+    undisturbed: Undisturbed | None = None,
+) -> Verdict:
+    """TO-B003. waits: for cores, by rank; None: not looked at. plain_ms: a step without the profiler."""
+    recorded = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
+    known = [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]
     if not known:
         return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
     worst = max(known, key=lambda bubble: _share(bubble, "late"))
@@ -269,10 +278,18 @@ def judge_late(run: CrossRank, waits: CoreWaits | None = None) -> Verdict:
     severity = "info" if starved else severity
     waiting = _mean(worst, "late")
     most = max(worst.stages, key=lambda stage: stage.late)
+    shown = recorded[known.index(worst)]
     message = (
-        f"The stages of the pipeline wait {waiting / 1e6:.2f} ms {words.per} ({share:.0f} %) for sends that come "
-        f"later than their schedule and their work account for; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
+        f"The stages of the pipeline wait {'' if worst is shown else 'up to '}{waiting / 1e6:.2f} ms {words.per} "
+        f"({share:.0f} %) for sends that come later than their schedule and their work account for"
     )
+    if worst is shown:
+        message += f"; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
+    else:  # how much of its room each rank's waiting takes is not known
+        message += (
+            f": a step without the profiler, of {worst.stages[0].step / 1e6:.1f} ms, has room for no more. The traces "
+            f"show {_mean(shown, 'late') / 1e6:.2f} of {run.step_ms:.1f} ms."
+        )
     message += _UNKNOWN_CORES if starved else ""
     evidence = [
         Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank)

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from traceops.across.bubble import Bubble
 from traceops.across.cross_rank import CrossRank
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import stored
+from traceops.rules.idle_time import room_ms
 
 
 def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
@@ -61,3 +63,27 @@ def without_loading(run: CrossRank, bubble: Bubble) -> Bubble:
         for stage in bubble.stages
     )
     return replace(bubble, stages=stages)
+
+
+def without_recording(
+    run: CrossRank, bubble: Bubble, plain_ms: float | None, undisturbed: Undisturbed | None
+) -> Bubble:
+    """A pipeline whose stages wait for late sends no longer than a step without the profiler has room for.
+
+    Beside the device's work and what the schedule and uneven stages account for. Where there is a light window, the
+    device is in no more communication than that shows. As recorded where no such step is known to be shorter.
+    """
+    own = {times.summary.rank: times for times in run.ranks}
+    stages = []
+    for stage in bubble.stages:
+        times = own[stage.rank]
+        if not plain_ms or not times.summary.on_gpu or 1e6 * plain_ms >= stage.step:
+            return bubble
+        light = None if undisturbed is None else undisturbed.of(stage.rank)
+        room = room_ms(times, plain_ms)
+        if light is not None:
+            communicates = light.wait_ms + light.unmatched_ms + light.transfer_ms
+            room = min(room, communicates - times.mean_ms("comm_transfer"))
+        most = max(1e6 * room - stage.imbalance - stage.fill_drain, 0.0)
+        stages.append(replace(stage, step=1e6 * plain_ms, late=min(stage.late, most)))
+    return replace(bubble, stages=tuple(stages))
