@@ -10,9 +10,11 @@ import numpy as np
 
 from traceops.across.match import match_collectives
 from traceops.core.arrays import Int
+from traceops.measure.anomaly import AnomalyChecks
 from traceops.measure.backward import BackwardSync
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
+from traceops.measure.held_launches import HeldLaunches
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
 from traceops.measure.program import PAINTED, RankProgram
@@ -120,9 +122,19 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         backward=_backward(summary.backward),
         copies=None if summary.copies is None else _copies(summary.copies),
         stacks=tuple(map(_stack_time, summary.stacks)),
+        anomaly=None if summary.anomaly is None else _anomaly(summary.anomaly),
+        held=tuple(map(_held, summary.held)),
         steps_by="window",
         step_mark="",
     )
+
+
+def _anomaly(checks: AnomalyChecks) -> AnomalyChecks:
+    return AnomalyChecks(checks.count.sum(keepdims=True), checks.host_ns.sum(keepdims=True))
+
+
+def _held(held: HeldLaunches) -> HeldLaunches:
+    return replace(held, idle_ns=held.idle_ns.sum(keepdims=True), count=held.count.sum(keepdims=True))
 
 
 def _stack_time(time: StackTime) -> StackTime:

@@ -20,6 +20,7 @@ from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
+from traceops.measure.held_launches import HeldLaunches, measure_held
 from traceops.measure.host import HostTime, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
@@ -103,6 +104,7 @@ class RankSummary:
     pid: int | None = None
     stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
     anomaly: AnomalyChecks | None = None  # None where autograd does not look for NaN
+    held: tuple[HeldLaunches, ...] = ()  # what the host was in long while its device waited for launches
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -179,6 +181,7 @@ def summarize(
         if len(trace.frames)
         else (),
         anomaly=measure_anomaly(activity.host, steps),
+        held=measure_held(activity, steps, lane),
     )
 
 

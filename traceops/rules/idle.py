@@ -17,6 +17,7 @@ from traceops.rules.idle_behind_copies import CAUSE as COPIES
 from traceops.rules.idle_behind_copies import of_copies
 from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
+from traceops.rules.idle_held import CALLS, CALLS_ADVICE, UNSEEN, UNSEEN_ADVICE, of_held
 from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
@@ -41,7 +42,11 @@ HOST_BOUND = Rule(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
         "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
     ),
-    by_cause=(("optimizer", OPTIMIZER_ADVICE),),
+    by_cause=(
+        ("optimizer", OPTIMIZER_ADVICE),
+        (CALLS, CALLS_ADVICE),
+        (UNSEEN, UNSEEN_ADVICE),
+    ),
     loses=("waits for its host to launch kernels for", "wait for their hosts to launch kernels for up to"),
     cured="with launches in time",
 )
@@ -172,6 +177,8 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         severity = "info"
     damaged = bool(judged[0].summary.damage)
     found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
+    if kind.rule is HOST_BOUND:
+        found = of_held(found, HOST_BOUND, inputs)
     if kind.rule is INPUT_BOUND:
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
     if kind.rule is BLOCKED_ON_DEVICE:

@@ -95,6 +95,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
     if (anomaly := summary.anomaly) is not None:
         yield "anomaly", anomaly.count.shape == anomaly.host_ns.shape == (steps,)
+    yield "held launches", all(one.idle_ns.shape == one.count.shape == (steps,) for one in summary.held)
     if (copies := summary.copies) is not None:
         columns = (getattr(kind, name) for kind in copies.kinds for name in BY_STEP)
         yield "copies", all(own.shape == (steps,) for own in (copies.sync_ns, *columns))

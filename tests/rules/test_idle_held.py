@@ -1,0 +1,78 @@
+"""TO-I001 of a host that does one long thing: what it is, and no advice to give the GPU more work a launch."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from traceops import analyze
+
+COLLECTED = Path(__file__).parents[1] / "data" / "plain_profiler" / "collected" / "trace.json.gz"
+
+
+def starves(path):
+    [found] = [one for one in analyze(path).findings if one.rule == "TO-I001"]
+    return found
+
+
+def written(folder, change):
+    """The trace with more events, made of what it holds."""
+    trace = json.loads(gzip.decompress(COLLECTED.read_bytes()))
+    trace["traceEvents"] += change(trace["traceEvents"])
+    (folder / "trace.json").write_text(json.dumps(trace))
+    return folder
+
+
+def value(found, metric):
+    return next(e.value for e in found.evidence if e.metric == metric)
+
+
+def test_what_the_trace_does_not_show_is_told_as_that():
+    """156 ms of gc.collect() behind each step were 'give the GPU more work per launch: a larger batch'."""
+    found = starves(COLLECTED.parent)
+    assert "in what the trace does not show (107 ms, mostly in 2 of 3 steps)" in found.message
+    assert value(found, "of it in what the trace does not show") == pytest.approx(107.2, abs=0.1)
+    assert found.cause == "host"
+    assert "larger batch" not in found.advice and "`traceops run` names it" in found.advice
+
+
+def holes(events):
+    """Where its main thread is in nothing recorded for 100 ms, as an operator there."""
+    ops = [e for e in events if e.get("cat") in ("cpu_op", "cuda_runtime", "cuda_driver")]
+    main = max({e["tid"] for e in ops}, key=lambda tid: sum(e["tid"] == tid for e in ops))
+    ops.sort(key=lambda e: e["ts"])
+    reach = ops[0]["ts"]
+    for event in ops:
+        if event["ts"] - reach > 100_000:
+            own = {"ts": reach + 1, "dur": event["ts"] - reach - 2, "name": "aten::unique_dim", "tid": main}
+            yield {"ph": "X", "cat": "cpu_op", "pid": event["pid"], "args": {}, **own}
+        reach = max(reach, event["ts"] + event["dur"])
+
+
+def test_an_operator_that_takes_long_is_named(tmp_path):
+    found = starves(written(tmp_path, lambda events: list(holes(events))))
+    assert "a step: in aten::unique_dim (107 ms, mostly in 2 of 3 steps)" in found.message
+    assert "does not show" not in found.message
+    assert "larger batch" not in found.advice and "single operators or calls" in found.advice
+
+
+def launches(events):
+    """The same full of short operators."""
+    for hole in holes(events):
+        for at in range(0, int(hole["dur"]) - 100, 100):
+            yield {**hole, "name": "aten::view", "ts": hole["ts"] + at, "dur": 20}
+
+
+def test_many_short_ones_keep_their_advice(tmp_path):
+    found = starves(written(tmp_path, lambda events: list(launches(events))))
+    assert "one long thing" not in found.message and "larger batch" in found.advice
+
+
+def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
+    """What it has lost looks the same."""
+    text = gzip.decompress(COLLECTED.read_bytes())
+    cut = text.rindex(b'"ph": "X"', 0, int(0.97 * len(text)))
+    (tmp_path / "trace.json").write_bytes(text[:cut])
+    report = analyze(tmp_path)
+    assert all("does not show" not in one.message for one in report.findings)

@@ -1,0 +1,106 @@
+"""TO-I001 where the host does few long things, not many short ones: what, and that more work a launch is no cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from traceops.across.cross_rank import RankTimes
+from traceops.core.arrays import mean_ms
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rule import Rule
+from traceops.core.step_words import StepWords
+from traceops.core.units import count_text, ms_text, stored
+from traceops.measure.held_launches import HeldLaunches
+from traceops.rules.inputs import Inputs
+
+CALLS = "long_calls"
+CALLS_ADVICE = (
+    "The host works or waits in single operators or calls: many short launches are not the main trouble. Move "
+    "tensors to the device where such an operator computes on the CPU. Where it plans or compiles anew for each "
+    "shape, pad to few shapes. A launch that is long once loads its kernel: record later steps."
+)
+UNSEEN = "nothing_recorded"
+UNSEEN_ADVICE = (
+    "Python or a library holds the host there, such as gc.collect(), numpy, files or a lock: many short launches are "
+    "not the main trouble. Where no function is named, with_stack=True or `traceops run` names it. Do it less often, "
+    "outside of the step, or on another thread or process while the GPU works."
+)
+_LEAST_PCT = 10.0  # of the step
+_LEAST_SHARE = 0.2  # of the idle time
+_MOSTLY = 0.5  # of the idle time: from there it is what to mend
+_LEAST_PART = 0.1  # of the idle time: from there one is named
+_MOST_NAMED = 3
+_MOST_SAID = 2
+_OFTEN = 1.5  # times a step: from there the number is told
+_FULL = 0.5  # of the mean step's: a step that has it
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One operator or call, or what the trace does not show: idle time and stretches of a typical step."""
+
+    held: HeldLaunches
+    ms: float
+    count: float
+    steps: int  # of the typical ones that have it
+
+    @property
+    def what(self) -> str:
+        """'in cudaMalloc (aten::empty)'."""
+        if self.held.unseen:
+            return "in what the trace does not show"
+        return f"in {self.held.name}" + f" ({self.held.operator})" * bool(self.held.operator)
+
+
+def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
+    """The finding with what holds the host for long, where that is much of the idle time."""
+    rank = next((e.rank for e in found.evidence if e.rank is not None), None)
+    times = next((one for one in inputs.run.ranks if one.summary.rank == rank), None)
+    if times is None or not times.typical.any():
+        return found
+    idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
+    whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one
+    named = [part for part in parts if part.ms >= _LEAST_PART * idle_ms][:_MOST_NAMED]
+    if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
+        return found
+    words = inputs.run.step_words
+    evidence = [
+        Evidence("idle while the host does one long thing", stored(whole), words.unit("ms"), rank=rank)
+    ]
+    for part in named:
+        evidence.append(Evidence(f"of it {part.what}", stored(part.ms), words.unit("ms"), rank=rank))
+        evidence.append(Evidence(f"times {part.what}", round(part.count, 1), words.unit("times"), rank=rank))
+    found = replace(found, evidence=(*found.evidence, *evidence))
+    if found.advice != rule.advice:  # the optimizer is named, in which that is
+        return found
+    message = f"{found.message} {_said(named[:_MOST_SAID], whole, times, words)}"
+    advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
+    return replace(found, message=message, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
+
+
+def _parts(times: RankTimes) -> list[_Part]:
+    """Most idle time first. What a damaged trace has lost looks like nothing recorded."""
+    parts = []
+    for held in times.summary.held:
+        took, count = held.idle_ns[times.typical], held.count[times.typical]
+        if took.any() and not (held.unseen and times.summary.damage):
+            steps = int((took >= _FULL * took.mean()).sum())
+            parts.append(_Part(held, mean_ms(took), float(count.mean()), steps))
+    return sorted(parts, key=lambda part: -part.ms)
+
+
+def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: StepWords) -> str:
+    """'As recorded, the host does one long thing at a time for 141 ms a step: in aten::add (101 ms, 20 times), …'."""
+    steps = int(times.typical.sum())
+    alone = len(named) == 1 and ms_text(named[0].ms) == ms_text(whole_ms)
+    listed = []
+    for part in named:
+        told = [] if alone else [f"{ms_text(part.ms)} ms"]
+        if part.steps < steps:
+            told.append(f"mostly in {part.steps} of {steps} steps")
+        elif part.count >= _OFTEN:
+            told.append(f"{count_text(part.count)} times")
+        listed.append(part.what + f" ({', '.join(told)})" * bool(told))
+    spent = f"As recorded, the host does one long thing at a time for {ms_text(whole_ms)} ms {words.per}"
+    return f"{spent}: {' and '.join(listed)}."
