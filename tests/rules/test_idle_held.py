@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.across.agreed_steps import as_one_window
+from traceops.measure.summary import summarize
+from traceops.pipeline.mapping.summary_check import check_summary
+from traceops.traces.discover import TraceFile
 
 COLLECTED = Path(__file__).parents[1] / "data" / "plain_profiler" / "collected" / "trace.json.gz"
 
@@ -76,3 +80,12 @@ def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
     (tmp_path / "trace.json").write_bytes(text[:cut])
     report = analyze(tmp_path)
     assert all("does not show" not in one.message for one in report.findings)
+
+
+@pytest.mark.parametrize("name", ["anomaly", "collected"])
+def test_all_that_is_by_step_is_of_the_window_where_steps_are_one(name):
+    """Anomaly detection's reads kept their steps, and the report of several such ranks failed."""
+    path = COLLECTED.parents[1] / name / "trace.json.gz"
+    summary = as_one_window(summarize(TraceFile(rank=0, path=str(path), rank_from="name")))
+    assert summary.anomaly is not None or summary.held
+    check_summary(summary)
