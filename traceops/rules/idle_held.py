@@ -17,7 +17,7 @@ from traceops.rules.inputs import Inputs
 CALLS = "long_calls"
 CALLS_ADVICE = (
     "The host works or waits in single operators or calls: many short launches are not the main trouble. Move "
-    "tensors to the device where such an operator computes on the CPU. Where it plans or compiles anew for each "
+    "tensors to the device where such an operator computes on the CPU. Where it plans or compiles again for each "
     "shape, pad to few shapes. A launch that is long once loads its kernel: record later steps."
 )
 UNSEEN = "nothing_recorded"
