@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.own_times import Steps
+from traceops.across.replay.graph import Steps
 
 MOST_COMPARED = 128  # peers in the permutation test
 _SHUFFLES = 2000

@@ -169,6 +169,10 @@ class CrossRank:
         own = [times.summary for times in self.ranks]
         return self.through_host and all(summary.exchanges_of_gpu is False for summary in own)
 
+    def times_of(self, rank: int | None) -> RankTimes | None:
+        """The rank's times; None where it is none of these."""
+        return next((times for times in self.ranks if times.summary.rank == rank), None)
+
     def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link that these ranks use should give."""
         return None if self.through_host else self.link(group)

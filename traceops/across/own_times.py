@@ -7,18 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, StepGraph
+from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.measure.program import NEVER
 
 _FAR = 1.5  # times its peers' own time: a rank that is hidden behind a cured one, which runs as it does
 
-Steps = NDArray[np.float64]
 
-
-def far_beyond(graph: StepGraph, rank: int, chosen: Sequence[int]) -> bool:
+def far_beyond(graph: StepGraph, rank: int, chosen: Sequence[int] = (), times: float = _FAR) -> bool:
     """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest."""
     others = [float(own_steps(graph, peer).mean()) for peer in graph.peers(rank) if peer not in chosen]
-    return bool(others) and float(own_steps(graph, rank).mean()) >= _FAR * max(others)
+    return bool(others) and float(own_steps(graph, rank).mean()) >= times * max(others)
 
 
 def own_time(graph: StepGraph, rank: int) -> NDArray[np.int64]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from traceops.across.chance import chance
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
-from traceops.across.replay.graph import WORK, StepGraph
+from traceops.across.own_times import own_steps, own_time
+from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Replays, median_rank, shared_work
 from traceops.across.stragglers import LATE_STEP, Straggler, straggler
@@ -22,8 +23,6 @@ from traceops.measure.summary import RankSummary
 LEAST_RANKS = 4  # fewer are stragglers each
 _GAP = 2.0  # times what the other ranks' slowest is beyond their median: how far the group is beyond that slowest
 _COVERS = 0.80  # of what they take longer: what a cause must explain to be named
-
-Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def measure_slow_groups(
     step = float(replays.base.step_ns().mean())
     found = []
     for role in sorted(set(graph.roles.values())):
-        own = {rank: _own(graph, rank) for rank in role if rank not in far}
+        own = {rank: own_steps(graph, rank) for rank in role if rank not in far}
         if (apart := apart_ranks(own, LATE_STEP * step)) is not None:
             found.append(_measured(replays, lateness, summaries, *apart, far))
     return max(found, key=lambda groups: float(groups.saved.mean()), default=None)
@@ -154,11 +153,11 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
 
     Fewer than a group's stay apart only where that is beyond doubt; all are one where no group would be left.
     """
-    usual = np.median([_spent(graph, rank) for rank in peers], axis=0)
+    usual = np.median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = defaultdict[str, list[int]](list)
     plain = dict[int, bool]()
     for rank in slow:
-        more = _by_cause(_spent(graph, rank) - usual)
+        more = _by_cause(own_time(graph, rank) - usual)
         best = max(more, key=lambda cause: more[cause])
         by_cause["host" if best == "gpu_compute" and rank in graph.on_cpu else best].append(rank)
         plain[rank] = best != "unknown" and more[best] >= _COVERS * sum(more.values())
@@ -181,8 +180,8 @@ def _group(
 ) -> SlowGroup:
     graph, typical = replays.graph, replays.typical
     middle, peer = median_rank(graph, group), median_rank(graph, peers)
-    theirs = np.array([_own(graph, rank) for rank in peers])
-    longer = np.median([_own(graph, rank) for rank in group], axis=0) - np.median(theirs, axis=0)
+    theirs = np.array([own_steps(graph, rank) for rank in peers])
+    longer = np.median([own_steps(graph, rank) for rank in group], axis=0) - np.median(theirs, axis=0)
     cause = _cause(graph, group, peers, float(longer.sum()))
     compared = None
     if cause == "gpu_compute":
@@ -200,12 +199,12 @@ def _group(
         peers=peers,
         middle=middle,
         longer=longer,
-        each=tuple(_own(graph, rank) - np.median(theirs, axis=0) for rank in group),
+        each=tuple(own_steps(graph, rank) - np.median(theirs, axis=0) for rank in group),
         saved=base - simulate(graph, change).step_ns(),
         cause=cause,
         compared=compared if compared is not None and compared.kind is not UNSET else None,
         late=tuple(number for number, slow in zip(graph.steps, late, strict=True) if slow),
-        chance=chance(_own(graph, middle)[typical], theirs[:, typical]),
+        chance=chance(own_steps(graph, middle)[typical], theirs[:, typical]),
         beside=tuple(beside),
     )
 
@@ -220,21 +219,8 @@ def _by_cause(spent: NDArray[np.float64]) -> dict[str, float]:
 
 def _cause(graph: StepGraph, group: Sequence[int], peers: Sequence[int], longer: float) -> str:
     """What most of the time that the group takes longer goes to."""
-    more = np.median([_spent(graph, rank) for rank in group], axis=0)
-    more = more - np.median([_spent(graph, rank) for rank in peers], axis=0)
+    more = np.median([own_time(graph, rank) for rank in group], axis=0)
+    more = more - np.median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = _by_cause(more)
     best = max(by_cause, key=lambda cause: by_cause[cause])
     return best if by_cause[best] >= _COVERS * longer else "unknown"
-
-
-def _spent(graph: StepGraph, rank: int) -> NDArray[np.int64]:
-    """Own time of a rank over its steps by WORK, ns."""
-    nodes, edges = graph.ranks[rank], graph.edges[rank]
-    spent: NDArray[np.int64] = nodes.spent[edges[-1]] - nodes.spent[edges[0]]
-    return spent
-
-
-def _own(graph: StepGraph, rank: int) -> Steps:
-    """Own time of a rank in each step, ns."""
-    own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
-    return own

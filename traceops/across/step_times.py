@@ -112,9 +112,7 @@ def only_queued(steps: NDArray[np.void]) -> Mask:
     if len(device) < _LEAST_KNOWN or host[alone].sum() > _AHEAD * device.sum():
         return np.zeros(len(steps), dtype=bool)
     usual = float(np.quantile(device, _OFTEN))
-    ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
-    queued = (ahead - np.minimum.accumulate(ahead))[:-1]
-    waits = (host > usual / _QUEUED) & (queued >= _WAITED * (host - usual))
+    waits = (host > usual / _QUEUED) & (_queued(host, usual) >= _WAITED * (host - usual))
     return np.asarray((host < _QUEUED * usual) | waits)
 
 
@@ -179,10 +177,14 @@ def _slowest(hosts: Floats) -> Floats:
 def _idle(host: Floats, usual: float) -> Floats:
     """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own.
 
-    A host that ran ahead may wait in one step for the work of many: nothing idles then. Of a queue's waiting time
-    [Lindley 1952], which begins at 0.
+    A host that ran ahead may wait in one step for the work of many: nothing idles then.
     """
-    ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
-    queued = ahead - np.minimum.accumulate(ahead)
-    idle: Floats = np.maximum(host - usual - queued[:-1], 0.0)
+    idle: Floats = np.maximum(host - usual - _queued(host, usual), 0.0)
     return idle
+
+
+def _queued(host: Floats, usual: float) -> Floats:
+    """Work that is queued when each step begins: a queue's waiting time [Lindley 1952], which begins at 0."""
+    ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
+    queued: Floats = (ahead - np.minimum.accumulate(ahead))[:-1]
+    return queued

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness
-from traceops.across.own_times import Steps, far_beyond, host_ns, loads_longer, own_time
-from traceops.across.replay.graph import WORK, StepGraph
+from traceops.across.own_times import far_beyond, host_ns, loads_longer, own_time
+from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceops.across.chance import chance
 from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, least_share
-from traceops.across.own_times import Steps, far_beyond, own_steps
-from traceops.across.replay.graph import StepGraph
+from traceops.across.own_times import far_beyond, own_steps
+from traceops.across.replay.graph import StepGraph, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays

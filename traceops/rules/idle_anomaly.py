@@ -20,7 +20,7 @@ _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
     told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
-    times = next((t for t in inputs.run.ranks if told is not None and t.summary.rank == told.rank), None)
+    times = None if told is None else inputs.run.times_of(told.rank)
     checks = None if times is None else times.summary.anomaly
     if times is None or checks is None or not times.typical.any():
         return found

@@ -56,7 +56,7 @@ class _Part:
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     """The finding with what holds the host for long, where that is much of the idle time."""
     rank = next((e.rank for e in found.evidence if e.rank is not None), None)
-    times = next((one for one in inputs.run.ranks if one.summary.rank == rank), None)
+    times = inputs.run.times_of(rank)
     if times is None or not times.typical.any():
         return found
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)

@@ -221,7 +221,7 @@ def _queued(rank: int, inputs: Inputs) -> tuple[str, tuple[Evidence, ...]]:
 
     It is no cost: a host that sets the pace does so too where each of its kernels starts late.
     """
-    times = next((one for one in inputs.run.ranks if one.summary.rank == rank), None)
+    times = inputs.run.times_of(rank)
     share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
     if times is None or share is None or share < _QUEUED_PCT:
         return "", ()

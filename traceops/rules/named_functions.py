@@ -91,7 +91,7 @@ def _late(found: Finding, inputs: Inputs) -> Finding:
 
 def _idle(found: Finding, inputs: Inputs) -> Finding:
     rank = next((one.rank for one in found.evidence if one.rank is not None), None)
-    times = next((one for one in inputs.run.ranks if one.summary.rank == rank), None)
+    times = inputs.run.times_of(rank)
     if times is None or not times.summary.on_gpu:
         return found
     about, words = _IDLE[found.rule], inputs.run.step_words

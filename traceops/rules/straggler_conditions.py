@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
-from traceops.across.own_times import own_steps
-from traceops.across.replay.what_if import Steps
+from traceops.across.own_times import far_beyond
+from traceops.across.replay.graph import Steps
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
@@ -127,9 +127,7 @@ def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
     assert run.graph is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return False
-    own = float(own_steps(run.graph, straggler.rank).mean())
-    others = [float(own_steps(run.graph, peer).mean()) for peer in run.graph.peers(straggler.rank)]
-    return bool(others) and own >= _TIMES * max(others)
+    return far_beyond(run.graph, straggler.rank, times=_TIMES)
 
 
 def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:

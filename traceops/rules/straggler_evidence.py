@@ -9,7 +9,8 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES, least_share
-from traceops.across.replay.what_if import WORK_SHARED, Steps
+from traceops.across.replay.graph import Steps
+from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Evidence

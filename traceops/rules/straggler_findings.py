@@ -10,7 +10,8 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.loader_pace import slowest_other
-from traceops.across.replay.what_if import WORK_SHARED, Steps
+from traceops.across.replay.graph import Steps
+from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stack_difference import with_cause
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed

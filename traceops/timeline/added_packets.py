@@ -232,7 +232,8 @@ def _role(run: CrossRank, number: int) -> Role:
 
 def stream_words(run: CrossRank, rank: int) -> dict[int, str]:
     """What the device's streams of a rank carry: 'compute', or communication with its roles where these are told."""
-    own = next((times.summary for times in run.ranks if times.summary.rank == rank), None)
+    times = run.times_of(rank)
+    own = None if times is None else times.summary
     if own is None or not own.on_gpu:
         return {}
     roles: dict[int, set[Role]] = defaultdict(set)

@@ -17,6 +17,7 @@ from traceops.measure.program import RankProgram
 # Beside the ledger's own buckets: time in which communication ran while the rank's host was late.
 WORK = (*OWN_BUCKETS, "masked")
 
+Steps = NDArray[np.float64]  # of something in each step, ns
 Label = tuple[Any, ...]
 
 

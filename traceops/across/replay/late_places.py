@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph
+from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
@@ -18,7 +18,6 @@ _FAR = 1.5  # times its peers' own time there
 _MOST_STEPS = 0.75  # of the steps: it takes longer there in so many
 
 _Points = dict[Label, int]  # what tells a point in the program: when it is, in own time, ns
-_Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class LatePlaces:
     spared: Int
     spared_joins: Int
     spared_host: Int
-    own: _Steps
+    own: Steps
     peers: NDArray[np.float64]
     more: Mapping[str, float]
 
@@ -44,7 +43,7 @@ class _Late:
     labels: list[Label]
     where: NDArray[np.bool_]
     gone: Int
-    own: _Steps
+    own: Steps
     peers: NDArray[np.float64]
 
 

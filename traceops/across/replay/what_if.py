@@ -9,12 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, Label, StepGraph
+from traceops.across.replay.graph import WORK, Label, StepGraph, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
-Steps = NDArray[np.float64]
 _WORTH = 0.01  # of the time: how much shorter it might be to be told as a range
 _SLOWED = 0.005  # of the step: what kernels beside communication must take longer to be looked at
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
