@@ -198,17 +198,7 @@ def test_a_machine_without_a_driver(tmp_path):
     assert not (tmp_path / machine_file("x")).exists() and json.dumps(kind)
 
 
-def test_the_ranks_of_another_launcher_are_of_the_run(tmp_path):
-    """It writes to the same file, as hosts that share a name do; what it started is not in anybody's way."""
-    made, writer = watch(tmp_path, gpus=False)
-    made._write([["r", 1_800_000_000_000, 1, 4321, 1.0, 2.0, 0, 1, 3.0], ["h", 1_800_000_000_000, 0.0, None]])
-    assert made._ranks_of_all() == {4321}
-    made._file.unlink()
-    assert made._ranks_of_all() == set()
-    writer.close()
-
-
-def test_ranks_of_a_launcher_with_a_folder_of_its_own_are_of_the_run(tmp_path, monkeypatch):
+def test_ranks_of_another_launcher_are_of_the_run(tmp_path, monkeypatch):
     """With --gather on one machine each launcher told the other's rank, and its loader's worker, as others' work."""
     own = ("10.0.0.1", "29500", "2", "0")
     started = {os.getpid(): own, 4321: (*own[:3], "1"), 5000: ("10.0.0.1", "29501", "2", "0"), 6000: None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,8 +30,6 @@ _WAITS = 0.05  # of the time
 _MUCH_PCT = 10.0  # of a core: a process that is worth a line
 _MOST_OTHERS = 8
 _JOIN_S = 1.0
-_TAIL = 1 << 16  # bytes of the file: the last looks of all launchers
-_OF_RANK = re.compile(rb'\["r",\d+,\d+,(\d+),')
 _OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK")  # in its environment
 
 
@@ -120,14 +117,14 @@ class MachineWatch:
     def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:
         """Processes that are not of this run and take a good part of a core.
 
-        Of the run are also another launcher's ranks on this machine, whose folder may be another (`--gather`).
+        Of the run are also another launcher's ranks on this machine.
         """
         now = all_processes()
         before, self._cpu = self._cpu, (now_ms, now)
         if before is None:
             return []
         then_ms, then = before
-        ours = set[int]().union(*(descendants(now, pid) for pid in (os.getpid(), *self._ranks_of_all())))
+        ours = descendants(now, os.getpid())
         took = [
             (100 * (stat.cpu_ms - then[pid].cpu_ms) / max(now_ms - then_ms, 1), pid, stat)
             for pid, stat in now.items()
@@ -141,16 +138,6 @@ class MachineWatch:
         return [
             ["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy
         ]
-
-    def _ranks_of_all(self) -> set[int]:
-        """Ranks of this run that another launcher on this machine started, where it writes to the same file."""
-        try:
-            with self._file.open("rb") as file:
-                file.seek(max(self._file.stat().st_size - _TAIL, 0))
-                lines = file.read().splitlines()
-        except OSError:
-            return set()
-        return {int(found[1]) for line in lines if (found := _OF_RANK.match(line))}
 
     def _devices(self, now_ms: int) -> list[list[Any]]:
         lines: list[list[Any]] = []
