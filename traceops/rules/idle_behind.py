@@ -78,7 +78,7 @@ def hidden_loading(
     severity: Severity = "warning" if behind.serious and reached != "info" else "info"
     loads = by_workers or {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
     ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
-    worst = _of(run, max(loads, key=lambda rank: loads[rank]))
+    worst = max((t for t in run.ranks if t.summary.rank in loads), key=lambda t: loads[t.summary.rank])
     words = run.step_words
     rest_ms = behind.step_ms - behind.waits_ms
     if by_workers:
@@ -121,7 +121,3 @@ def _by_workers(
     return said, (
         Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),
     )
-
-
-def _of(run: CrossRank, rank: int) -> RankTimes:
-    return next(times for times in run.ranks if times.summary.rank == rank)

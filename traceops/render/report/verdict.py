@@ -239,10 +239,10 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         world = report.run.world_size
         count = ranks_in(missing)
         verb = "ranks has" if count == 1 else "ranks have"
-        usable = any(e.metric == NOT_USED for other in report.findings for e in other.evidence)
+        some_unused = any(e.metric == NOT_USED for other in report.findings for e in other.evidence)
         return (
-            f"{count} of {world} {verb} no {'usable ' * usable}trace ({runs_text(missing, 4)}), so nothing is known of "
-            f"{'it' if count == 1 else 'them'}",
+            f"{count} of {world} {verb} no {'usable ' * some_unused}trace ({runs_text(missing, 4)}), so nothing is "
+            f"known of {'it' if count == 1 else 'them'}",
             1,
         )
     rule = BY_ID.get(finding.rule)
