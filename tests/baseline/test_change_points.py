@@ -54,7 +54,7 @@ def test_the_levels_are_those_up_to_the_neighbouring_changes() -> None:
     assert (second.index, second.before, second.after) == (20, 3.0, 2.0)
 
 
-def test_the_answer_depends_on_values_and_seed_only() -> None:
+def test_the_answer_depends_on_values_only() -> None:
     values = noisy((12, 100.0), (8, 101.5), seed=1)
     assert change_points(values) == change_points(values.tolist())
     assert [p.index for p in change_points(values * 1e-9)] == [p.index for p in change_points(values)]

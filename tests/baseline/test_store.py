@@ -102,7 +102,6 @@ def test_like_head_on_main_or_else_master_and_never_head_itself(store: str) -> N
     save(store, capture(6), branch="main", name="other")
     assert days(find_like(store, head, last=5)) == [2, 3]
     assert days(find_like(store, head, "topic", last=5)) == [4]
-    assert days(find_like(store, head, "main", last=5, name="other")) == [6]
     assert find_like(store, head, "release", last=5) == []
 
 

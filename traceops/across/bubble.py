@@ -106,7 +106,7 @@ def measure_bubbles(
     pipelines: Sequence[Pipeline],
     ranks: Sequence[RankSummary],
     matching: MatchedCollectives,
-    typical: Typical | None = None,
+    typical: Typical | None,
 ) -> tuple[Bubble, ...]:
     """The bubble of each pipeline [docs/metrics.md, pipelines], over each rank's `typical` steps; None: over all."""
     by_rank = {summary.rank: summary for summary in ranks}

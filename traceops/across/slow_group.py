@@ -72,7 +72,7 @@ class SlowGroups:
 
 
 def measure_slow_groups(
-    replays: Replays, lateness: Lateness, summaries: Sequence[RankSummary], far: Sequence[int] = ()
+    replays: Replays, lateness: Lateness, summaries: Sequence[RankSummary], far: Sequence[int]
 ) -> SlowGroups | None:
     """The slower ranks of the program whose cure saves most, at most half of it; None where all are like each other.
 

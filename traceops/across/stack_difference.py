@@ -36,9 +36,7 @@ class LongerInFunction:
     share: float
 
 
-def longer_in_function(
-    run: CrossRank, straggler: Straggler, *, sometimes: bool = False
-) -> LongerInFunction | None:
+def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> LongerInFunction | None:
     """The function that explains most of the lateness of a rank; None where stacks show none that explains a fifth.
 
     sometimes: it is late in some steps only, and these are looked at.
@@ -73,7 +71,7 @@ def longer_in_function(
     return max(found, key=lambda one: (one.share, one.ms), default=None)
 
 
-def with_cause(run: CrossRank, straggler: Straggler, *, sometimes: bool = False) -> str:
+def with_cause(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> str:
     """The straggler's cause: its host, where no single cause was found and a function explains half of the lateness."""
     most = max(straggler.caused, key=lambda cause: straggler.caused[cause])
     if straggler.cause != "unknown" or most != "host" or straggler.rank in run.hosts_slower:

@@ -34,9 +34,9 @@ class ChangePoint:
 
 
 def change_points(
-    values: NDArray[np.floating] | list[float], *, max_p: float = MAX_P, seed: int = 0
+    values: NDArray[np.floating] | list[float], *, max_p: float = MAX_P
 ) -> tuple[ChangePoint, ...]:
-    """Change points of `values` (n, finite, in time order), in order; the same for the same values and seed.
+    """Change points of `values` (n, finite, in time order), in order; the same for the same values.
 
     E-divisive means: the split with the largest energy distance between its sides, its significance by permutation, and
     the same again in both parts [Matteson and James, "A Nonparametric Approach for Multiple Change Point Analysis of
@@ -47,7 +47,7 @@ def change_points(
     the values is as likely as another: slow drift of a machine counts as a change.
     """
     series = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     marks = _marks(series, 0, len(series), rng)
     tested: list[float] = []
     while marks:

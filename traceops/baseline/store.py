@@ -98,7 +98,7 @@ def entries(store_url: str, pattern: str | None = None, problems: list[Problem] 
 
 def baseline_entries(
     name: str,
-    option: str | None = None,
+    option: str | None,
     *,
     last: int,
     like: Run | None = None,
@@ -158,16 +158,14 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
     )
 
 
-def find_like(
-    store_url: str, run: Run, branch: str | None = None, last: int = 1, name: str | None = None
-) -> list[Entry]:
+def find_like(store_url: str, run: Run, branch: str | None = None, last: int = 1) -> list[Entry]:
     """The last entries whose key is that of this run but for the branch, oldest first; at most `last`.
 
-    branch: main, or else master, where it is None. name: what the baselines were saved with as --name.
+    branch: main, or else master, where it is None.
     The run is never its own baseline. Empty where there is none.
     """
     place = open_place(store_url)
-    own = key_of(run, name=name)
+    own = key_of(run)
     for candidate in (branch,) if branch else DEFAULT_BRANCHES:
         if found := _newest(place, replace(own, branch=candidate).slug, last, run):
             return found

@@ -241,7 +241,7 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
 
 
 def _strategy(
-    config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool = False
+    config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool
 ) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
     if config.steps is None:

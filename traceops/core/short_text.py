@@ -32,7 +32,7 @@ def _without_parameters(text: str) -> str:
     return text
 
 
-def one_line(text: str, limit: int = 1000) -> str:
+def one_line(text: str, limit: int) -> str:
     """Text from a trace on one line: white space joined, control characters made visible, not longer than `limit`."""
     joined = " ".join(text.split())
     clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)

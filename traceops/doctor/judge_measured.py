@@ -24,7 +24,7 @@ _ERROR_PCT = 10.0  # of the reference, as in a trace
 
 
 def judge_measured(
-    measured: Sequence[Measured], machines: Sequence[Machine], before: Measured | None = None
+    measured: Sequence[Measured], machines: Sequence[Machine], before: Measured | None
 ) -> list[Verdict]:
     """Both rules over the machines; before: the large all-reduce of the same GPUs when they were measured earlier."""
     of_host = [

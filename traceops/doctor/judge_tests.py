@@ -31,7 +31,7 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
     return TEST_FAILED.verdict(*findings, clear=f"{len(ran)} tests came out right")
 
 
-def trial_text(trial: Trial, hosts: Sequence[str] = ()) -> str:
+def trial_text(trial: Trial, hosts: Sequence[str]) -> str:
     """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
     how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
         trial.outcome, trial.outcome

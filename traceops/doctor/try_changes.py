@@ -69,8 +69,8 @@ class _Log:
 def try_changes(
     situation: Situation,
     attempt: Callable[[EnvironmentChange], TriedChange],
-    before_gbs: float | None = None,
-    enough_gbs: float | None = None,
+    before_gbs: float | None,
+    enough_gbs: float | None,
 ) -> SearchResult:
     """Try the changes that may help.
 

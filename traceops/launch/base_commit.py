@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from traceops.capture.manifest import GitState
@@ -131,14 +130,14 @@ def python_path(base: BaseCommit, environ: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys([*own, *linked, *moved]))
 
 
-def editable_links(base: BaseCommit, modules: Mapping[str, ModuleType] = sys.modules) -> dict[Path, Path]:
+def editable_links(base: BaseCommit) -> dict[Path, Path]:
     """Link -> what it leads to in the worktree, for the packages of `editable_packages`.
 
     Their parent folder on PYTHONPATH would do as well, if it did not hold other names too: a tests package,
     say, that hides an installed one.
     """
     found = {}
-    packages = editable_packages(modules)
+    packages = editable_packages()
     for name, path in packages.items():
         parts = name.split(".")
         inside_another = any(".".join(parts[:n]) in packages for n in range(1, len(parts)))
@@ -150,10 +149,10 @@ def editable_links(base: BaseCommit, modules: Mapping[str, ModuleType] = sys.mod
     return found
 
 
-def editable_packages(modules: Mapping[str, ModuleType] = sys.modules) -> dict[str, Path]:
+def editable_packages() -> dict[str, Path]:
     """Name -> folder (or file, less its .py) of what setuptools' editable installs find by name."""
     found: dict[str, Path] = {}
-    for name, module in modules.items():
+    for name, module in sys.modules.items():
         mapping: Any = vars(module).get("MAPPING") if name.startswith("__editable___") else None
         if isinstance(mapping, dict):
             found.update({str(package): Path(path) for package, path in mapping.items()})

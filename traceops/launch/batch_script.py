@@ -45,7 +45,7 @@ class BatchJob:
             )
 
 
-def words_of_task(words: Sequence[str], nproc: int, *, gather: bool = False) -> list[str]:
+def words_of_task(words: Sequence[str], nproc: int, *, gather: bool) -> list[str]:
     """What each node runs: the words behind ``traceops run`` without those that are Slurm's, with its ranks."""
     end = words.index("--") if "--" in words else len(words)
     kept, skip = list[str](), 0

@@ -19,7 +19,7 @@ def cut_short(
     records: Sequence[Progress],
     ranks: Sequence[RankManifest],
     ended: TorchrunResult,
-    by_torchrun: bool = True,
+    by_torchrun: bool,
 ) -> list[CaptureFailure]:
     """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody.
 

@@ -39,7 +39,7 @@ class Stat:
     core: int
 
 
-def read_stat(pid: int, proc: Path = Path("/proc")) -> Stat | None:
+def read_stat(pid: int, proc: Path) -> Stat | None:
     """None where the process is gone."""
     try:
         whole = (proc / str(pid) / "stat").read_text()

@@ -54,7 +54,7 @@ class Software:
         return known[0] if known else None
 
 
-def read_software(environ: Mapping[str, str], root: Path = Path("/")) -> Software:
+def read_software(environ: Mapping[str, str], root: Path) -> Software:
     """What is installed for this Python and what the loader's variables would put in its place."""
     torch = _version("torch")
     cuda, hip = _built_for()

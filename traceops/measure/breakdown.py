@@ -43,7 +43,7 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
     return own_breakdown(activity, steps, reason)
 
 
-def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str = "") -> Breakdown:
+def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str) -> Breakdown:
     """The same four numbers over the device time of all steps, CPU runs included."""
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first

@@ -69,7 +69,7 @@ class StepMemory:
 
 
 def measure_step_memory(
-    memory: MemoryEvents, events: Events, recorded: Sequence[int] | None = None
+    memory: MemoryEvents, events: Events, recorded: Sequence[int] | None
 ) -> StepMemory | None:
     """None where addresses are handed out twice, where more is freed than was there, or no step has an event.
 

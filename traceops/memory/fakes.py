@@ -204,7 +204,7 @@ def _before_step(tracker: Tracker) -> Callable[..., None]:
 
 
 def _after_step(
-    tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None = None
+    tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None
 ) -> Callable[..., None]:
     def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         tracker.label(
@@ -273,9 +273,7 @@ class _Reducer:
         return False
 
 
-def _reducing(
-    initialize: Callable[..., None], tracker: Tracker, gpu: GpuMode | None = None
-) -> Callable[..., None]:
+def _reducing(initialize: Callable[..., None], tracker: Tracker, gpu: GpuMode | None) -> Callable[..., None]:
     def init(self: ddp.DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         with tracker.as_buckets(), gpu.everything_on_gpu() if gpu is not None else nullcontext():
             initialize(self, *args, **kwargs)

@@ -56,7 +56,7 @@ def find_traces(path: str) -> Discovery:
 
 
 def analyze_window(
-    found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
+    found: Discovery, window: Window, options: MapOptions | None, evidence: Sequence[str] = ()
 ) -> Report:
     """Analyse one capture window of what `discover` found; `evidence` as in `analyze`."""
     return run_pipeline(found, window, options, evidence).report

@@ -62,7 +62,7 @@ def step_details(
 
 
 def chosen_ranks(
-    run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most: int = MOST_RANKS
+    run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most: int
 ) -> tuple[int, ...]:
     """All ranks, or where they are too many: the first that findings name, the ones that wait most and least, and of
     each kind of ranks that spend their steps alike one.

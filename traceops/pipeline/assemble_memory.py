@@ -29,7 +29,7 @@ MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 def memory_rows(
     uses: Sequence[MemoryUse],
     snapshots: Mapping[int, DeviceSnapshot],
-    recorded: tuple[int, StepMemory] | None = None,
+    recorded: tuple[int, StepMemory] | None,
 ) -> MemoryRows | None:
     """None where no rank told more than its peaks, which are in the table of ranks.
 

@@ -48,7 +48,7 @@ def write_report(
 
 
 def write_diagnosis(
-    diagnosis: Diagnosis, verdicts: Sequence[Verdict], folder: Path, formats: tuple[str, ...] = FORMATS
+    diagnosis: Diagnosis, verdicts: Sequence[Verdict], folder: Path, formats: tuple[str, ...]
 ) -> list[Path]:
     """Write a hang's page, hang.json and CSV files into `folder`, as `write_report` does; the page comes first.
 

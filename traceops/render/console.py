@@ -26,7 +26,7 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def styled_lines(parts: Sequence[tuple[str, str]], width: int | None, hanging: int = 0) -> list[Text]:
+def styled_lines(parts: Sequence[tuple[str, str]], width: int | None, hanging: int) -> list[Text]:
     """Parts of a line, each a text and a style, as `broken_at_words` breaks them."""
     whole = Text.assemble(*parts)
     text = whole.plain

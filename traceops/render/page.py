@@ -46,9 +46,9 @@ def html_page(
     styles: Sequence[str],
     content: Mapping[str, object],
     *,
-    figures: Mapping[str, object] | None = None,
-    plotlyjs: str = "none",
-    scripts: Sequence[str] = (),
+    figures: Mapping[str, object] | None,
+    plotlyjs: str,
+    scripts: Sequence[str],
 ) -> bytes:
     """A page in UTF-8: a template, style sheets and scripts by name, what the template shows.
 

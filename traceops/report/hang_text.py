@@ -72,7 +72,7 @@ def root_advice(root: Root) -> str:
     return advice_of(root)
 
 
-def operation_text(op: str | None, sequence: int | None = None, group: str | None = None) -> str:
+def operation_text(op: str | None, sequence: int | None, group: str | None = None) -> str:
     """'all_reduce #64 of default_pg'; empty without an operation."""
     if op is None:
         return ""

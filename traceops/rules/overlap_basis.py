@@ -64,7 +64,7 @@ class Basis:
         return Evidence("step", stored(self.step_ms), "ms"), recorded
 
 
-def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None = None) -> Basis | None:
+def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None) -> Basis | None:
     """None without a step. host_ms: what hosts were seen to need for a step at most, without the profiler."""
     shares = exposed_shares(run)
     if not shares:

@@ -31,7 +31,7 @@ def role_of(run: CrossRank, groups: Sequence[tuple[int, ...]]) -> Role | UnsetTy
     return _told(role_of_groups(run.roles, run.matching, groups))
 
 
-def in_role(run: CrossRank, role: Role | UnsetType, form: str = " in {} communication") -> str:
+def in_role(run: CrossRank, role: Role | UnsetType, form: str) -> str:
     """'{} communication' of a role, '' where it is not known, or where all communication is of one role."""
     return "" if role is UNSET or not run.roles.several else form.format(ROLES[role])
 

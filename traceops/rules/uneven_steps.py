@@ -27,7 +27,7 @@ UNEVEN_STEPS = Rule(
 )
 
 
-def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps] = ()) -> Verdict:
+def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Verdict:
     """TO-V003: the same steps on every rank."""
     if left_out:
         return UNEVEN_STEPS.verdict(_left_out(ranks, left_out))

@@ -31,7 +31,7 @@ def in_turn(points: Sequence[int], repeat: int) -> list[tuple[int, int]]:
     return order
 
 
-def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTrial] = ()) -> SweepSearch:
+def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTrial]) -> SweepSearch:
     """Each combination `repeat` times; one that failed is not tried again."""
     trials = list(done)
     for point, number in in_turn(range(points), repeat):

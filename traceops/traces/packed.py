@@ -48,7 +48,7 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def packing_of(head: bytes, name: str = "") -> Packing | None:
+def packing_of(head: bytes, name: str) -> Packing | None:
     """How a file that begins so is packed. Only a name tells an archive from a checkpoint of torch, which is one."""
     if head.startswith(_GZIP_MAGIC):
         return "gzip"

@@ -129,7 +129,7 @@ def _begin(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[WorkerPool]:
+def open_workers(chosen: str | Executor, jobs: int | None) -> Iterator[WorkerPool]:
     """The workers named by `dask://HOST:PORT`, `tls://HOST:PORT` (dask's) or `mpi`, or those of an executor.
 
     At most `jobs` of them at a time.

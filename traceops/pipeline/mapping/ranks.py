@@ -79,7 +79,7 @@ class MapOptions:
 
 
 def summarize_all(
-    files: Sequence[TraceFile], options: MapOptions = MapOptions()
+    files: Sequence[TraceFile], options: MapOptions
 ) -> tuple[list[RankSummary], list[tuple[str, str]]]:
     """Summaries in rank order, and the files that failed with what is wrong with them.
 
@@ -107,7 +107,7 @@ def summarize_all(
     return results.in_order()
 
 
-def write_summary(file: TraceFile, *, with_hta: bool = False) -> Path:
+def write_summary(file: TraceFile) -> Path:
     """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path.
 
     Raises InputError where the trace cannot be read or analysed, or the summary cannot be written.
@@ -115,7 +115,7 @@ def write_summary(file: TraceFile, *, with_hta: bool = False) -> Path:
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
     try:
-        packed = _measured(file, _header(file, content, with_hta))
+        packed = _measured(file, _header(file, content, with_hta=False))
     except _FORESEEN as error:
         raise InputError(f"{file.path}: {_said(error)}") from error
     if content is None or not is_unchanged(file.path, content):

@@ -50,7 +50,7 @@ def workflow_commands(comparison: Comparison) -> list[str]:
     return lines
 
 
-def step_summary(comparison: Comparison, *, name: str = "") -> str:
+def step_summary(comparison: Comparison, *, name: str) -> str:
     """What the comparison adds to $GITHUB_STEP_SUMMARY: the pull request's comment, far below 1 MiB."""
     return render_markdown(comparison, name=name)
 

@@ -27,7 +27,7 @@ _RUNNER_COMMAND = re.compile(
 )
 
 
-def print_comparison(comparison: Comparison, file: TextIO, written: Path | None = None) -> None:
+def print_comparison(comparison: Comparison, file: TextIO, written: Path | None) -> None:
     """The verdict first, for people who read a job's log; `written` is where the whole report lies."""
     write_terminal(describe_summary(comparison, written), file, widths=_WIDTHS)
 

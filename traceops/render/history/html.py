@@ -67,7 +67,7 @@ TERMS = (
 
 
 def render_history_html(
-    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str = "none"
+    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str
 ) -> bytes:
     """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
-from traceops.core.step_words import STEP, StepWords
+from traceops.core.step_words import StepWords
 from traceops.core.units import percent_text, us_text
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
@@ -78,7 +78,7 @@ def clocks_sentence(report: Report) -> str:
     return said
 
 
-def pipeline_sentence(pipeline: PipelineRow, words: StepWords = STEP) -> str:
+def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
     """'Ranks 0 to 3: 1F1B, 8 micro-batches a step. Stages wait 29 % of it; by the schedule alone, 27 %.'"""
     held = pipeline.stages_per_rank
     said = f"Ranks {', '.join(map(str, pipeline.ranks[:16]))}{' …' if len(pipeline.ranks) > 16 else ''}: "

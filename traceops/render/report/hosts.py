@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.core.rank_text import ranks_text
-from traceops.core.step_words import STEP, StepWords
+from traceops.core.step_words import StepWords
 from traceops.core.units import fixed_text
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.document import Section, TableBlock, soft
@@ -28,7 +28,7 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     return Section("hosts", "By host", (note, TableBlock(hosts_table(report.hosts, words))), "Hosts")
 
 
-def hosts_table(rows: Sequence[HostSummary], words: StepWords = STEP) -> Table:
+def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
     """A row a host."""
     columns = [
         Column("host", "Host", number=False, make=lambda row: name(row.host)),

@@ -11,7 +11,7 @@ from traceops.render.topology.shape import Joined, near_text, pcie_text
 LINE = 17  # px from one line of text to the next
 
 
-def gpu_lines(machine: Machine, gpu: Gpu, fault: str = "") -> list[tuple[str, str]]:
+def gpu_lines(machine: Machine, gpu: Gpu, fault: str) -> list[tuple[str, str]]:
     """A GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark."""
     gpus = machine.gpus
     lines = [(gpu.label, "who")]

@@ -36,7 +36,6 @@ def write_terminal(
     blocks: Sequence[Block],
     file: TextIO,
     *,
-    indent: str = "",
     widths: tuple[int, int] | None = None,
     captions: bool = False,
 ) -> None:
@@ -50,8 +49,8 @@ def write_terminal(
     printer = Printer(file) if widths is None else wrapped_printer(file, widths)
     for block in blocks:
         if captions and isinstance(block, TableBlock) and block.table.caption:
-            printer.line((f"{indent}{block.table.caption}:", "dim"))
-        _write(printer, block, indent)
+            printer.line((f"{block.table.caption}:", "dim"))
+        _write(printer, block, "")
 
 
 def _write(printer: Printer | WrappedPrinter, block: Block, indent: str) -> None:

@@ -71,7 +71,7 @@ _MEANS_ON = ("true", "yes", "on", "y", "t", "enable", "enabled")
 
 def check_variables(
     environ: Mapping[str, str],
-    host: str = "",
+    host: str,
     context: HostContext | None = None,
     files: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> tuple[Look, ...]:
