@@ -1,6 +1,6 @@
 """What is true of each trace of run.sh, and what may and may not be said of it: written before any was made.
 
-Six patterns had demanded too much and were changed when the traces were read (docs/field.md names them).
+Patterns that had demanded too much were changed when the traces were read.
 right, abstains: patterns of what is printed from the first mark on. never: a pattern of what may stand nowhere. Numbers
 are held to what was measured beside the traces (truths.jsonl): a step that is named to 3 % of the recorded one, a step
 that a cure would give to 15 % of the cured program's.
