@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,23 +78,6 @@ def test_a_python_that_cannot_unpack_it_says_so(
         InputError, match=f"is packed with {dress}, which this Python was built without: unpack it"
     ):
         diagnose(path)
-
-
-def test_an_archive_of_several_files_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "logs.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for rank in range(3):
-            archive.writestr(
-                f"rank_{rank}.log", "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n"
-            )
-    with pytest.raises(
-        InputError, match=r"logs\.zip is a zip archive of 3 files: unpack it and give the folder"
-    ):
-        diagnose(path)
-    (tmp_path / "train.log").write_text((DATA / "batch_norm.txt").read_text())
-    beside = diagnose(tmp_path)
-    assert [root.cause for root in beside.roots] == ["batch_norm"]
-    assert [Path(file).name for file, _ in beside.evidence.problems] == ["logs.zip"]
 
 
 def test_a_loggers_own_json_keeps_its_level(tmp_path: Path) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-import zipfile
-
 import pytest
 
 from traceops.core.errors import InputError
@@ -47,22 +43,3 @@ def test_a_log_with_its_newest_line_first_is_not_judged(tmp_path):
 )
 def test_other_logs_are_read(text: str):
     assert not is_newest_first(text.encode())
-
-
-@pytest.mark.parametrize("packing", ["", "gz", "xz"])
-def test_an_archive_of_several_logs_says_what_to_do(tmp_path, packing: str):
-    """'it is no text and no flight recorder's dump' was said of a tar.gz of logs."""
-    data = "".join(log()).encode()
-    file = tmp_path / f"logs.tar.{packing}".rstrip(".")
-    with tarfile.open(file, f"w:{packing}") as archive:
-        for name in ("slurm-1.out", "slurm-1.err"):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    with pytest.raises(InputError, match="it is a tar archive: unpack it"):
-        diagnose(file)
-    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
-        archive.writestr("1_build.txt", data)
-        archive.writestr("2_test.txt", data)
-    with pytest.raises(InputError, match="a zip archive of 2 files: unpack it and give the folder"):
-        diagnose(tmp_path / "logs.zip")

@@ -16,6 +16,9 @@ from traceops.render.hang.terminal import print_diagnosis
 from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
 
 _MOST_PASTED = 1 << 28  # bytes
+_ZIP = b"PK\x03\x04"
+_CALLED = "standard input"
+_PASTE = "paste"  # its report's folder
 
 
 def main(args: argparse.Namespace) -> int:
@@ -23,19 +26,21 @@ def main(args: argparse.Namespace) -> int:
 
     if args.path == "-":
         with tempfile.TemporaryDirectory() as folder:
-            paste = Path(folder, "paste.log")
-            paste.write_bytes(sys.stdin.buffer.read(_MOST_PASTED))
+            data = sys.stdin.buffer.read(_MOST_PASTED)
+            paste = Path(folder, "paste.zip" if data.startswith(_ZIP) else "paste.log")
+            paste.write_bytes(data)
             return _report(args, str(paste), formats)
     return _report(args, args.path, formats)
 
 
 def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> int:
-    diagnosis = diagnose(path)
+    pasted = args.path == "-"
+    diagnosis = diagnose(path, called=_CALLED if pasted else None)
     verdicts = judge_diagnosis(diagnosis)
-    run_folder = (
-        "paste" if args.path == "-" else str(run_folder_of(Path(path)))
-    )  # of its evidence too: one place for both reports
-    folder = Path(args.output) if args.output else output_folder(run_folder, diagnosis.evidence.name)
+    # of its evidence too: one place for both reports
+    run_folder = _PASTE if pasted else str(run_folder_of(Path(path)))
+    name = _PASTE if pasted else diagnosis.evidence.name
+    folder = Path(args.output) if args.output else output_folder(run_folder, name)
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:
         print(printable(str(written[0])))

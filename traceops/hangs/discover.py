@@ -17,6 +17,7 @@ from traceops.fabric.readers.inspector import is_inspector
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.file_ranks import rank_in_name, rank_of_text
+from traceops.hangs.given import opened, opened_archives
 from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
 from traceops.hangs.kernel_lines import with_kernel_joined
@@ -33,7 +34,8 @@ from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
-from traceops.traces.packed import GIT_LFS, OF_TAR, is_tar, packing_of
+from traceops.traces.archives import is_archive
+from traceops.traces.packed import GIT_LFS, is_tar, packing_of
 from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
@@ -50,15 +52,39 @@ _OURS = re.compile(
 )  # hang.json and others
 
 
-def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> HangEvidence:
+def find_evidence(
+    path: str | os.PathLike[str], jobs: int | None = None, called: str | None = None
+) -> HangEvidence:
     """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
 
-    jobs: processes to read dumps with, one a core if None.
+    jobs: processes to read dumps with, one a core if None. called: see `diagnose`.
+    A zip or tar archive is read as the folder that it holds; archives in a folder where nothing else tells of a hang.
     Raises InputError where nothing under `path` tells anything of a hang. A bad file costs itself only.
     """
-    root = Path(path)
     if is_remote(os.fspath(path)):
         raise FileError(path, "is remote; diagnose reads local files: copy it here first")
+    with opened(Path(path), _SKIPPED, called) as given:
+        try:
+            return given.named(_find(given.path, jobs))
+        except _NothingFound as error:
+            if not given.path.is_dir():
+                raise given.error(error) from error
+            with opened_archives(given.path, _SKIPPED) as packed:
+                if packed is None:
+                    raise given.error(error) from error
+                try:
+                    return given.named(packed.named(_find(packed.path, jobs)))
+                except InputError as other:
+                    raise given.error(packed.error(other)) from other
+        except InputError as error:
+            raise given.error(error) from error
+
+
+class _NothingFound(InputError):
+    """Nothing that was read tells of a hang."""
+
+
+def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.exists():
         raise InputError(
             f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
@@ -92,7 +118,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
     if nothing and manifest.get("failed_rank") is None:
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
-        raise InputError(
+        raise _NothingFound(
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that shows one, no stacks"
             f"{listed}{_elsewhere(root, fabric)}"
         )
@@ -189,6 +215,9 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         return
     try:
         packing = packing_of(head, path.name)
+        if not alone and (packing is not None or is_tar(head)) and is_archive(str(path)):
+            found.problems.append((str(path), f"it is an archive: traceops diagnose {path}"))
+            return
         if is_dressed(head, path.name):
             head = text_head(str(path), _HEAD)
         if path.suffix == ".json" and read_run_file(path, found):
@@ -249,9 +278,7 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind is None and alone and head.strip():
-        found.problems.append(
-            (str(path), OF_TAR if is_tar(head) else "it is no text and no flight recorder's dump")
-        )
+        found.problems.append((str(path), "it is no text and no flight recorder's dump"))
     elif kind == "log":
         if _OURS.match(head) is not None:  # it quotes what it was told of
             return

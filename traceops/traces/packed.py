@@ -19,8 +19,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
 _ZSTD_WINDOW = 1 << 27
-_OF_FINDER = ("__MACOSX/", ".DS_Store")
-OF_TAR = "it is a tar archive: unpack it (tar -xf) and give the folder"
+OF_FINDER = ("__MACOSX/", ".DS_Store")
 
 
 class Damaged(Exception):
@@ -193,7 +192,7 @@ def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
             members = [
                 one
                 for one in archive.infolist()
-                if not one.is_dir() and not one.filename.startswith(_OF_FINDER)
+                if not one.is_dir() and not one.filename.startswith(OF_FINDER)
             ]
             if len(members) != 1:
                 raise CannotUnpackError(
