@@ -4,7 +4,4 @@ from traceops.compare.capture import ComparedCapture, read_capture
 from traceops.compare.config import CompareConfig, load_config
 from traceops.compare.run import compare
 
-Capture = ComparedCapture
-"""The name of before: `traceops.capture` is another thing."""
-
-__all__ = ["Capture", "CompareConfig", "ComparedCapture", "compare", "load_config", "read_capture"]
+__all__ = ["CompareConfig", "ComparedCapture", "compare", "load_config", "read_capture"]

@@ -218,6 +218,3 @@ def _extra(package: str, what: str) -> Any:
     except ImportError as error:
         raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error
 
-
-Run = LoadedRun
-"""The name of before."""
