@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda", LOCAL_RANK) if ON_GPU else torch.device("cpu")
+DEVICE = torch.device("cuda", LOCAL_RANK % torch.cuda.device_count()) if ON_GPU else torch.device("cpu")
 DIM = int(os.environ.get("DIM", "2048" if ON_GPU else "128"))
 STEPS = int(os.environ.get("STEPS", "30"))
 PAUSE = float(os.environ.get("PAUSE", "0.15"))  # seconds a step that every second rank loses
@@ -57,7 +57,8 @@ class Samples(Dataset[torch.Tensor]):
 def start(seconds: float = 60) -> None:
     if ON_GPU:
         torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=timedelta(seconds=seconds))
+    shared = ON_GPU and torch.cuda.device_count() < WORLD  # which NCCL refuses
+    dist.init_process_group("nccl" if ON_GPU and not shared else "gloo", timeout=timedelta(seconds=seconds))
 
 
 def network() -> nn.Sequential:
@@ -361,6 +362,21 @@ def slow_half_both() -> None:
     )
 
 
+def slow_half_gpu() -> None:
+    """Every second rank computes on a few of its GPU's multiprocessors, so that the same kernels take longer there."""
+    start()
+    if RANK % 2:
+        few: Any = torch.cuda.green_contexts.GreenContext.create(num_sms=16, device_id=DEVICE.index)
+        few.set_context()
+    model = DistributedDataParallel(network(), device_ids=[DEVICE.index])
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    batch = torch.randn(2048, DIM, device=DEVICE)
+    for _ in range(STEPS):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def network_down() -> None:
     """For a network namespace of its own (unshare -n): the loopback device goes down while ranks use it."""
 
@@ -600,7 +616,8 @@ def slow_pair() -> None:
 STARTED: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (evaluation, checkpoint, garbage, slow_batch, loader_dies, late_start, alone, unreachable, rank_twice,
-        views, network_down, stuck_later, slow_half_input, slow_half_host, slow_half_both, recompiled, ended_early)
+        views, network_down, stuck_later, slow_half_input, slow_half_host, slow_half_both, slow_half_gpu, recompiled,
+        ended_early)
 }  # fmt: skip
 TRAINED: dict[str, Callable[[], None]] = {
     one.__name__: one for one in (own_profiler, unsynchronised, slow_pair, short_profiler, apart)
