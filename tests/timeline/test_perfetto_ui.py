@@ -47,6 +47,7 @@ def test_the_page_shows_ranks_in_order_and_answers_sql(page_url: str, tmp_path: 
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         tab = browser.new_page()
+        tab.set_default_timeout(600_000)  # a busy machine needs minutes to load the page
         tab.route(
             "**/*", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort()
         )
