@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
-from traceops.capture.manifest import RankManifest, readable_ranks
+from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import Progress
 from traceops.core.capture_failure import CaptureFailure
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.launch.display import Screen
 from traceops.launch.early_ends import with_failures, with_last_steps
+from traceops.launch.ended_run import EndedRun
 from traceops.launch.outcome import Failure, first_failure, gone_unseen, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import TorchrunResult
@@ -19,9 +21,9 @@ HUNG = 124  # as timeout(1) has it
 
 
 def how_it_ended(
-    plan: Plan, ended: TorchrunResult, told: list[CaptureFailure], last: list[Progress], screen: Screen
-) -> tuple[int, list[RankManifest], Failure | None]:
-    """The run's exit code, its ranks' manifests as they are to be kept, and the rank that failed first."""
+    plan: Plan, ended: TorchrunResult, told: Sequence[CaptureFailure], last: list[Progress], screen: Screen
+) -> EndedRun:
+    """`last`: what the ranks' records said when torchrun had ended."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
     silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
     readable, unreadable = readable_ranks(plan.out)
@@ -37,7 +39,7 @@ def how_it_ended(
         failure, echo = leaver, failure
         screen.say(f"rank {echo.rank} failed with exit code {code}, because rank {leaver.rank} was gone")
         ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
-    return code, ranks, failure
+    return EndedRun(ended, told, code, ranks, failure)
 
 
 def exit_code(ended: TorchrunResult, failure: Failure | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,25 +13,14 @@ from traceops.capture.environment import environment_that_matters, git_state, so
 from traceops.capture.joined import Unrecorded, unrecorded
 from traceops.capture.manifest import RankManifest, write_json
 from traceops.capture.merged_manifest import merge
-from traceops.core.capture_failure import CaptureFailure
 from traceops.core.run_lock import Launcher
-from traceops.launch.outcome import Failure
+from traceops.launch.ended_run import EndedRun
 from traceops.launch.plan import Plan
 
 
-def write_run(
-    plan: Plan,
-    ranks: list[RankManifest],
-    env: dict[str, str],
-    started: int,
-    *,
-    status: str,
-    code: int | None = None,
-    failure: Failure | None = None,
-    ended_by: int | None = None,
-    told: Sequence[CaptureFailure] = (),
-) -> None:
-    """Write it, as far as is known: without ranks, that the run has begun."""
+def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | None = None) -> None:
+    """Write it, as far as is known: without `run`, that it has begun. started: Unix time, ns."""
+    ranks = [] if run is None else list(run.ranks)
     document = merge(
         ranks,
         name=plan.name,
@@ -43,23 +32,23 @@ def write_run(
         world_size=plan.cluster.world_size,
         nnodes=plan.cluster.nnodes,
         started_ns=started,
-        ended_ns=None if status == "running" else time.time_ns(),
-        status=status,
-        exit_code=code,
-        failed_rank=None if failure is None else failure.rank,
-        failures=told,
+        ended_ns=None if run is None else time.time_ns(),
+        status="running" if run is None else run.status,
+        exit_code=None if run is None else run.code,
+        failed_rank=None if run is None or run.failure is None else run.failure.rank,
+        failures=() if run is None else run.told,
     )
     document = replace(
         document,
         settings=None if plan.settings is None else asdict(plan.settings),
         fallback=None if plan.fallback is None else asdict(plan.fallback),
-        signal=None if ended_by is None else signal.Signals(ended_by).name,
+        signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
         launcher=asdict(Launcher.this()),
         not_recorded=[asdict(one) for one in unrecorded_here(plan, ranks)],
     )
     write_json(plan.out / "run.json", asdict(document))
 
 
-def unrecorded_here(plan: Plan, ranks: list[RankManifest]) -> list[Unrecorded]:
+def unrecorded_here(plan: Plan, ranks: Sequence[RankManifest]) -> list[Unrecorded]:
     """Processes that trained and were not recorded."""
     return list(unrecorded(plan.out, [rank.rank for rank in ranks]))

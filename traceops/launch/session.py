@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from traceops.launch.aside import Aside
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen
 from traceops.launch.early_ends import cut_short
+from traceops.launch.ended_run import EndedRun
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, remove_unfinished, short_path
@@ -38,6 +40,19 @@ from traceops.launch.signals import asking_signal, held_signals
 from traceops.launch.telling import tell
 from traceops.launch.writable import progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """What a run began with. started: Unix time, ns."""
+
+    plan: Plan
+    screen: Screen
+    aside: Aside
+    env: dict[str, str]
+    started: int
+    fabric: FabricEvidence | None
+    gathering: Gathering | None
 
 
 def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> int:
@@ -97,7 +112,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         if hangs is not None:
             hangs.last_words = words
         with writable(plan.out):
-            write_run(plan, [], env, started, status="running")
+            write_run(plan, env, started)
             reserve = Reserve(plan.out)
         with aside("telling of the run"):
             screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
@@ -139,55 +154,33 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         if len(received) > counted:  # it came when all was over
             signal.raise_signal(received[-1])
 
-    return _record(
-        plan, ended, told, last, env, started, fabric, gathering, aside, screen, let_through, advise
-    )
+    launched = _Launched(plan, screen, aside, env, started, fabric, gathering)
+    return _record(launched, EndedRun(ended, told, exit_code(ended, None)), last, let_through, advise)
 
 
 def _record(
-    plan: Plan,
-    ended: TorchrunResult,
-    told: list[CaptureFailure],
-    last: list[Progress],
-    env: dict[str, str],
-    started: int,
-    fabric: FabricEvidence | None,
-    gathering: Gathering | None,
-    aside: Aside,
-    screen: Screen,
-    free: Callable[[], None],
-    advise: bool,
+    launched: _Launched, run: EndedRun, last: list[Progress], free: Callable[[], None], advise: bool
 ) -> int:
     """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case.
 
     free: lets signals through again, for what may take long.
     """
-    code, ranks, failure = exit_code(ended, None), list[RankManifest](), None
+    plan, screen, aside, gathering = launched.plan, launched.screen, launched.aside, launched.gathering
+    ended = run.ended
     here: list[RankManifest] = []
     with aside("saving the machine's topology"):
-        if fabric is not None:
-            fabric.finish()
+        if launched.fabric is not None:
+            launched.fabric.finish()
     with aside("tidying the evidence"):
         tidy(plan.evidence)
     with aside("gathering the other nodes' files"):
         if gathering is not None:
             gathering.ended(by_signal=ended.signal is not None)
     with aside("reading how the ranks ended"):
-        code, ranks, failure = how_it_ended(plan, ended, told, last, screen)
-        here = [rank for rank in ranks if _is_here(plan, rank)]
-    status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
+        run = how_it_ended(plan, ended, run.told, last, screen)
+        here = [rank for rank in run.ranks if _is_here(plan, rank)]
     with aside("writing run.json"):
-        write_run(
-            plan,
-            ranks,
-            env,
-            started,
-            status=status,
-            code=code,
-            failure=failure,
-            ended_by=ended.signal,
-            told=told,
-        )
+        write_run(plan, launched.env, launched.started, run)
     for rank in here:
         with aside("writing the ranks' manifests"):
             write_rank(plan.out, rank)
@@ -205,8 +198,8 @@ def _record(
             gathering.send()
     with aside("telling how the run ended"):
         advise = advise and (gathering is None or gathering.first)
-        tell(screen, plan, ranks, ended, told, failure, code, aside, advise)
-    return code
+        tell(screen, plan, run, aside, advise)
+    return run.code
 
 
 def _is_here(plan: Plan, rank: RankManifest) -> bool:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceops.capture.manifest import RankManifest
-from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
+from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.launch.aside import Aside
 from traceops.launch.conclusion import find_cause, says, tell_cause
 from traceops.launch.display import LineSource, Screen
 from traceops.launch.early_ends import early_ends
+from traceops.launch.ended_run import EndedRun
 from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
 from traceops.launch.log_end import show_end
-from traceops.launch.outcome import Failure
 from traceops.launch.plan import Plan
-from traceops.launch.process import TorchrunResult
 from traceops.launch.run_document import unrecorded_here
 from traceops.launch.step_words import steps_told
 from traceops.launch.whole_steps import has_whole_steps, would_fit
@@ -29,39 +27,22 @@ _NOBODY = (
 )
 
 
-def tell(
-    screen: Screen,
-    plan: Plan,
-    ranks: list[RankManifest],
-    ended: TorchrunResult,
-    told: list[CaptureFailure],
-    failure: Failure | None,
-    code: int,
-    aside: Aside,
-    advise: bool,
-) -> None:
+def tell(screen: Screen, plan: Plan, run: EndedRun, aside: Aside, advise: bool) -> None:
     """advise: what to do with the traces."""
-    _tell_end(screen, plan, ranks, ended, failure, code, aside)
-    _tell_captures(screen, plan, ranks, told)
-    _tell_traces(screen, plan, ranks, ended, failure, code, advise)
+    _tell_end(screen, plan, run, aside)
+    _tell_captures(screen, plan, run)
+    _tell_traces(screen, plan, run, advise)
 
 
-def _tell_end(
-    screen: Screen,
-    plan: Plan,
-    ranks: list[RankManifest],
-    ended: TorchrunResult,
-    failure: Failure | None,
-    code: int,
-    aside: Aside,
-) -> None:
+def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
     """How the training ended, where it did not by itself."""
+    ended, failure = run.ended, run.failure
     if failure is not None:
         found, repeated = None, False
         with aside("finding the cause"):
             found = find_cause(plan)
             repeated = says(found, failure)
-        where = next((f" on {rank.host}" for rank in ranks if rank.rank == failure.rank), "")
+        where = next((f" on {rank.host}" for rank in run.ranks if rank.rank == failure.rank), "")
         what = "failed" if failure.exit_code else "ended"
         code_words = f"exit code {failure.exit_code}"
         reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
@@ -77,9 +58,9 @@ def _tell_end(
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
-    elif code and not ended.signal:
+    elif run.code and not ended.signal:
         if plan.launcher == "none":  # it has said itself what it had to say
-            screen.say(f"the command ended with {code}; no rank was seen to fail")
+            screen.say(f"the command ended with {run.code}; no rank was seen to fail")
         else:
             screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
@@ -92,13 +73,13 @@ def _tell_end(
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
 
 
-def _tell_captures(screen: Screen, plan: Plan, ranks: list[RankManifest], told: list[CaptureFailure]) -> None:
+def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
     """What kept ranks from recording all that was asked for."""
-    for note in sorted({rank.note for rank in ranks if rank.note}):
+    for note in sorted({rank.note for rank in run.ranks if rank.note}):
         screen.say(note)
-    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, ranks)):
+    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
         screen.say(sentence)
-    for who, early in by_cause(early_ends(ranks, told)):
+    for who, early in by_cause(early_ends(run.ranks, run.told)):
         several = "s" if len(who) > 1 else ""
         screen.say(
             f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}"
@@ -106,16 +87,9 @@ def _tell_captures(screen: Screen, plan: Plan, ranks: list[RankManifest], told: 
         screen.say(f"next time: {advice_text(early)}")
 
 
-def _tell_traces(
-    screen: Screen,
-    plan: Plan,
-    ranks: list[RankManifest],
-    ended: TorchrunResult,
-    failure: Failure | None,
-    code: int,
-    advise: bool,
-) -> None:
+def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
     """What was recorded, and what to do next."""
+    ranks = run.ranks
     for line in steps_told(ranks):
         screen.say(line)
     traced = sum(has_whole_steps(rank) for rank in ranks)
@@ -125,7 +99,7 @@ def _tell_traces(
         world = max((rank.world_size for rank in ranks), default=0)
     if not world:
         screen.say(_NOBODY)
-        if not code:
+        if not run.code:
             screen.say(f"next time: {UNSEEN_STEPS_ADVICE}")
     screen.say(f"{traced} of {world} ranks {what} in {short_path(plan.out)}")
     elsewhere = world - len(ranks)
@@ -136,7 +110,7 @@ def _tell_traces(
         )
     if not traced and (shorter := would_fit(ranks)) is not None:
         screen.say(f"next: run it again with {shorter.flags}")
-    if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
+    if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
-    elif advise and traced and not ended.hung and not ended.saved:
+    elif advise and traced and not run.ended.hung and not run.ended.saved:
         screen.say(f"next: traceops analyze {short_path(plan.out)}")
