@@ -217,4 +217,3 @@ def _extra(package: str, what: str) -> Any:
         return import_module(f"traceops.integrations.{package}")
     except ImportError as error:
         raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error
-

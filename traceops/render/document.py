@@ -322,10 +322,3 @@ def fold(summary: Words | Sequence[Words], *blocks: Block, open: bool = False) -
     """Blocks behind a summary."""
     words = (summary,) if isinstance(summary, (str, Span)) else tuple(summary)
     return Fold(spans(*words), blocks, open)
-
-
-def not_used(problems: Sequence[tuple[str, str]]) -> Items:
-    """Files that could not be used: (path, what is wrong with it)."""
-    return items(
-        [text(bold("Not used:"), " ", code(file), f": {problem}") for file, problem in problems], "problems"
-    )

@@ -1,4 +1,4 @@
-"""Findings and checks as blocks, the same on every page."""
+"""Findings, checks and files that could not be used as blocks, the same on every page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from dataclasses import replace
 
 from traceops.core.findings import Check, Finding, count_checks
 from traceops.core.step_words import STEP, StepWords
-from traceops.render.document import Checks, FindingBlock, Place, Section, Span, text
+from traceops.render.document import (
+    Checks,
+    FindingBlock,
+    Items,
+    Place,
+    Section,
+    Span,
+    bold,
+    code,
+    items,
+    text,
+)
 from traceops.render.report.evidence_table import evidence_table
 from traceops.rules.registry import RULES
 
@@ -50,3 +61,10 @@ def findings_section(
 def checks_block(checks: Sequence[Check], caption: str) -> Checks:
     """What each rule says, with its title."""
     return Checks(caption, tuple(checks), {rule.id: rule.title for rule in RULES})
+
+
+def not_used(problems: Sequence[tuple[str, str]]) -> Items:
+    """Files that could not be used: (path, what is wrong with it)."""
+    return items(
+        [text(bold("Not used:"), " ", code(file), f": {problem}") for file, problem in problems], "problems"
+    )

@@ -12,6 +12,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
+from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
 from traceops.rules.inputs import Inputs
@@ -135,17 +136,12 @@ def judge_uneven(run: CrossRank) -> Verdict:
     else:
         message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
     evidence = [
-        Evidence(
+        *_saved_and_work(
             "saved by even stages" if at_pace is None else "saved at the others' pace",
-            _ms(saved),
-            words.unit("ms"),
-            _ms(_EVEN_PCT[0] / 100 * step),
-            slowest.rank,
-        ),
-        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
-        *(
-            Evidence("work of a stage", _ms(stage.work), words.unit("ms"), rank=stage.rank)
-            for stage in worst.stages
+            worst,
+            saved,
+            step,
+            words,
         ),
         *(
             Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank)
@@ -190,18 +186,7 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         f"({100 * saved / step:.0f} % less)."
     )
     evidence = [
-        Evidence(
-            "saved at its peers' pace",
-            _ms(saved),
-            words.unit("ms"),
-            _ms(_EVEN_PCT[0] / 100 * step),
-            slowest.rank,
-        ),
-        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
-        *(
-            Evidence("work of a stage", _ms(stage.work), words.unit("ms"), rank=stage.rank)
-            for stage in worst.stages
-        ),
+        *_saved_and_work("saved at its peers' pace", worst, saved, step, words),
         *(
             Evidence("work of the same stage", _ms(s.work), words.unit("ms"), rank=s.rank)
             for s in worst.twins
@@ -212,6 +197,18 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         cause="gpu_compute" if on_gpu else "host",
     )  # fmt: skip
     return UNEVEN_STAGES.verdict(found)
+
+
+def _saved_and_work(
+    metric: str, worst: Bubble, saved: float, step: float, words: StepWords
+) -> list[Evidence]:
+    """What the cure of the slowest stage saves of a step, in ns and in percent, and the work of each stage."""
+    bound, rank = _EVEN_PCT[0], worst.slowest.rank
+    return [
+        Evidence(metric, _ms(saved), words.unit("ms"), _ms(bound / 100 * step), rank),
+        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", bound, rank),
+        *(Evidence("work of a stage", _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.stages),
+    ]
 
 
 def judge_bubble(run: CrossRank) -> Verdict:

@@ -264,22 +264,13 @@ def judge_late(
     single = judge_stragglers(run, slowdown, undisturbed, waits)
     if not comparable(run):
         return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(run))]
-    named = {
-        rank
-        for verdict in single
-        for found in verdict.findings
-        if found.severity != "info"
-        for rank in found.ranks
-    }
+    serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
+    named = {rank for found in serious for rank in found.ranks}
     group = slow_group.judge(run, slowdown, uncertain(run), waits, named)
     groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
     if not groups:
-        return [
-            *single,
-            replace(group, findings=(), clear="single ranks are late, see TO-S001 and TO-S002")
-            if named
-            else group,
-        ]
+        unnamed = replace(group, findings=(), clear="single ranks are late, see TO-S001 and TO-S002")
+        return [*single, unnamed if named else group]
     assert run.slow_groups is not None
     told = set(run.slow_groups.ranks)
     beside = _late_for_other_reasons(run, run.slow_groups, slowdown, undisturbed)

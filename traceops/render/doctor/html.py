@@ -46,12 +46,11 @@ from traceops.render.document import (
     TableBlock,
     bold,
     code,
-    not_used,
     soft,
     spans,
     text,
 )
-from traceops.render.finding_blocks import checks_block, finding_block
+from traceops.render.finding_blocks import checks_block, finding_block, not_used
 from traceops.render.inspector_table import inspector_table
 from traceops.render.report.fabric_html import benchmarks_table, connections_table, nccl_sentence
 from traceops.render.topology.figure import Figure, topology_figure

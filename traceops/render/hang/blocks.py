@@ -16,10 +16,10 @@ from traceops.render.document import (
     code,
     fold,
     items,
-    not_used,
     soft,
     text,
 )
+from traceops.render.finding_blocks import not_used
 from traceops.render.hang import tables as hang_tables
 from traceops.render.hang.graph import LINE, PADDING, WIDTH, wait_graphs
 from traceops.report.hang_rows import merged_ranks

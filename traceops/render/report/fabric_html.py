@@ -26,10 +26,10 @@ from traceops.render.document import (
     Text,
     fold,
     items,
-    not_used,
     soft,
     text,
 )
+from traceops.render.finding_blocks import not_used
 from traceops.render.inspector_table import inspector_table
 from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
