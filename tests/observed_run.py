@@ -58,6 +58,9 @@ STACKS = {
         ("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 9, None),
         ("perplexity", TRAIN, 73, "total += loss.item()"),
     ],
+    # A script without functions.
+    "top_stall": [("<module>", TRAIN, 10, "time.sleep(0.1)")],
+    "top_batch": [("<module>", TRAIN, 13, "batch = make()")],
     "frozen": [("_run_code", "<frozen runpy>", 3, None)],
 }  # fmt: skip
 

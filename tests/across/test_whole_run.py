@@ -332,6 +332,20 @@ def test_the_line_on_which_one_host_is_longer(tmp_path, name):
     assert one.does == ("input" if name == "collate" else None)
 
 
+def test_a_line_outside_of_functions_has_its_own_time_and_not_that_of_all_the_script(tmp_path):
+    """Rank 0 was said to spend 118 ms in the line of its sleep of 100 ms, and its peers 22 ms there."""
+    late = [Step(120, stacks={"top_stall": 100, "top_batch": 20}) for _ in range(60)]
+    peers = [Step(120, stacks={"top_batch": 20, "backward": 100}) for _ in range(60)]
+    [one] = longer_on_one(measured(tmp_path, late, peers))
+    assert one.rank == 0 and one.place.said == "train.py:10" and one.peers_ms == 0
+    assert one.ms == pytest.approx(100, abs=2)
+    run = measured(tmp_path / "again", late, peers)
+    assert [(one.place.said, round(one.ms)) for one in run.host[0]] == [
+        ("train.py:10", 100),
+        ("train.py:13", 20),
+    ]
+
+
 def test_who_waits_elsewhere_is_not_longer(tmp_path):
     """Rank 0 waits in .item() for what rank 1 does; ranks with other work do not wait for each other."""
     late = [Step(80, stacks={"tokenize": 31, "forward": 30, "item": 19}) for _ in range(100)]

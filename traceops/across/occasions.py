@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 
 from traceops.across.run_steps import Floats, Mask, Occasion, WholeRun
-from traceops.measure.host_places import CodePlace, own_overhead, own_place, place_of, waits
+from traceops.measure.host_places import CodePlace, Unit, own_overhead, own_place, place_of, waits
 from traceops.measure.host_purposes import Purpose, stack_purposes, trains, with_waits
 from traceops.measure.typical import spells
 from traceops.traces.observed import Observed
@@ -26,6 +26,9 @@ _LOOKS = 20  # in typical steps: of fewer nobody can say that they do not call a
 _RHYTHM = 3  # steps of one cause that show a rhythm
 _RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
+
+
+_Key = tuple[str, Unit]  # a cause, and where
 
 
 @dataclass(frozen=True)
@@ -108,17 +111,15 @@ class OwnTimes:
             found["recompilation"] = _OwnTime(float(self._compiled[row, at]))
         if self._garbage[row, at] >= _LEAST * more_ms:
             found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
-        seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
-        places: dict[tuple[str, tuple[str, str]], dict[CodePlace, float]] = defaultdict(
-            lambda: defaultdict(float)
-        )
+        seen: dict[_Key, float] = defaultdict(float)
+        places: dict[_Key, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
             key = self._keys[row][stack]
             if key is None:
                 continue
             what, place = key
-            seen[what, (place.function, place.file)] += us / 1e3
-            places[what, (place.function, place.file)][place] += us
+            seen[what, place.unit] += us / 1e3
+            places[what, place.unit][place] += us
         for (what, function), ms in seen.items():
             if what == "host" and not self._is_rare(row, function):
                 continue  # in a step that takes long for another reason, the host is where it always is
@@ -131,7 +132,7 @@ class OwnTimes:
                 found[what] = _OwnTime(before.ms + beyond, place)
         return found
 
-    def _is_rare(self, row: int, function: tuple[str, str]) -> bool:
+    def _is_rare(self, row: int, function: Unit) -> bool:
         own = self._run.host.get(self._ranks[row].rank, ())
         usual_ms = sum(one.ms for one in own if one.key == function)
         return self._looks[row] >= _LOOKS and usual_ms <= _RARE_PCT / 100 * self._run.typical_ms
@@ -159,16 +160,16 @@ def _usual(
     keys: Sequence[tuple[str, CodePlace] | None],
     like: Set[int],
     typical_ms: float,
-) -> dict[tuple[str, tuple[str, str]], float]:
+) -> dict[_Key, float]:
     """What a rank does in a typical step, ms, by cause and function."""
     chosen = [sample for step, own in by_step.items() if step in like for sample in own]
     total = sum(us for _, us in chosen)
-    found: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
+    found: dict[_Key, float] = defaultdict(float)
     for stack, us in chosen:
         key = keys[stack]
         if key is not None:
             what, place = key
-            found[what, (place.function, place.file)] += us / total * typical_ms
+            found[what, place.unit] += us / total * typical_ms
     return found
 
 
@@ -255,19 +256,19 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
 
 def _of_one_function(found: Sequence[_CauseTime]) -> list[_CauseTime]:
     """Those of the function that takes most."""
-    functions: dict[tuple[str, ...], list[_CauseTime]] = defaultdict(list)
+    functions: dict[Unit, list[_CauseTime]] = defaultdict(list)
     for one in found:
         if one.place is not None:
-            functions[_function(one.place)].append(one)
+            functions[one.place.unit].append(one)
     return max(functions.values(), key=lambda own: sum(one.ms for one in own), default=[])
 
 
 def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
     steps = sorted({one.at for one in found})
-    places: dict[tuple[str, ...], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    places: dict[Unit, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for one in found:
         if one.place is not None:
-            places[_function(one.place)][one.place] += one.ms
+            places[one.place.unit][one.place] += one.ms
     functions = {key: sum(lines.values()) for key, lines in places.items()}
     lines = places[max(functions, key=lambda key: functions[key])] if functions else {}
     seen = np.zeros(len(run.numbers), dtype=bool)
@@ -283,9 +284,3 @@ def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasio
         ranks=tuple(sorted({rank for one in found for rank in one.ranks})),
         placed=max(functions.values()) / sum(functions.values()) if lines else 1.0,
     )
-
-
-def _function(place: CodePlace) -> tuple[str, ...]:
-    """Outside of functions a line stands for itself, as `CodePlace.said` shows it."""
-    by_line = place.function == "<module>"
-    return (place.function, place.file, str(place.line) if by_line else "")

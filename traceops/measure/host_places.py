@@ -20,6 +20,9 @@ _WAITS_IN_TEXT = re.compile(
     r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|empty_cache\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
 )
 _ANY = re.compile("")
+Unit = tuple[str, str, int]  # see `CodePlace.unit`
+_Key = tuple[Unit, bool]  # and whether it waits there
+_MODULE = "<module>"  # how Python calls the code of a file that is in no function
 # A comprehension runs as a part of the function that it stands in; before Python 3.11 its name does not say which.
 _COMPREHENSION = re.compile(r"(?:(?:^|\.<locals>\.)<(?:gen|list|set|dict)(?:expr|comp)>)+$")
 _WAITING = (
@@ -44,12 +47,17 @@ class CodePlace:
         """As in 'collate_fn (data.py:88)'."""
         where = f"{PurePosixPath(self.file).name}:{self.line}"
         short = self.function.rpartition("<locals>.")[2]
-        return f"{short} ({where})" if short != "<module>" else where
+        return f"{short} ({where})" if short != _MODULE else where
+
+    @property
+    def unit(self) -> Unit:
+        """What time is added up by: the function. Code in none is a line of its file, as `said` names it."""
+        return self.function, self.file, self.line if self.function == _MODULE else 0
 
 
 @dataclass(frozen=True)
 class FunctionTime:
-    """Of one function of the program's own.
+    """Of one function of the program's own, or of one line outside of any.
 
     ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.
     waits: it waits for other ranks or the device there. does: see `Purpose`. lines: of the function, ms each.
@@ -63,9 +71,9 @@ class FunctionTime:
     lines: tuple[tuple[CodePlace, float], ...] = ()
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Unit:
         """What is the same function on every rank."""
-        return self.place.function, self.place.file
+        return self.place.unit
 
 
 def is_own(frame: SampledFrame) -> bool:
@@ -85,7 +93,7 @@ def place_of(observed: Observed, number: int) -> CodePlace | None:
     frame = observed.frames[number]
     if not is_own(frame):
         return None
-    function = _COMPREHENSION.sub("", frame.function) or "<module>"
+    function = _COMPREHENSION.sub("", frame.function) or _MODULE
     return CodePlace(function, frame.file, frame.line, frame.text)
 
 
@@ -132,21 +140,21 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
         return []
     weight = np.bincount(chosen[:, 1], chosen[:, 2], len(observed.stacks))
     looks = np.bincount(chosen[:, 1], minlength=len(observed.stacks))
-    lines: dict[tuple[str, str, bool], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
-    counted: dict[tuple[str, str, bool], int] = defaultdict(int)
-    does: dict[tuple[str, str, bool], dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
+    lines: dict[_Key, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    counted: dict[_Key, int] = defaultdict(int)
+    does: dict[_Key, dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
     purposes = stack_purposes(observed)
     for stack in np.flatnonzero(weight).tolist():
         place = own_place(observed, stack)
         if place is None or own_overhead(observed, stack):
             continue
-        key = (place.function, place.file, waits(observed, stack))
+        key = (place.unit, waits(observed, stack))
         lines[key][place] += float(weight[stack])
         counted[key] += int(looks[stack])
         does[key][purposes[stack].what] += float(weight[stack])
     found = [
         FunctionTime(
-            max(own, key=lambda place: own[place]), sum(own.values()) / total * step_ms, counted[key], key[2],
+            max(own, key=lambda place: own[place]), sum(own.values()) / total * step_ms, counted[key], key[1],
             max(does[key], key=lambda what: does[key][what]),
             tuple(sorted(((place, us / total * step_ms) for place, us in own.items()), key=lambda one: -one[1])),
         )

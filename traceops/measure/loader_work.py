@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.measure.host_places import CodePlace, own_place
+from traceops.measure.host_places import CodePlace, Unit, own_place
 from traceops.measure.step_ends import step_ends_ns
 from traceops.traces.observed import Observed
 
@@ -55,7 +55,7 @@ def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> Loa
         loaders = within if sum(len(one.samples) for one in within) >= _LEAST_LOOKS else loaders
     if sum(len(one.samples) for one in loaders) < _LEAST_LOOKS:
         return None
-    lines: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    lines: dict[Unit, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     total = busy = busiest_pct = 0.0
     for one in loaders:
         total_before, busy_before = total, busy
@@ -68,7 +68,7 @@ def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> Loa
             place = own_place(one, stack)
             # A program's own frames around the loop are those that started the training, not the loading.
             if place is not None and _below_the_loop(one, stack, place):
-                lines[place.function, place.file][place] += weight[stack]
+                lines[place.unit][place] += weight[stack]
         if len(one.samples) >= _LEAST_LOOKS and total > total_before:
             busiest_pct = max(busiest_pct, 100 * (busy - busy_before) / (total - total_before))
     if not total:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from traceops.across.early_window import much_longer
 from traceops.core.units import ms_text, percent_text
+from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.profiler_cost import SLOWED
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
@@ -243,9 +244,9 @@ def _occasions_table(rows: WholeRunRows) -> Table:
 
 
 def _hosts_table(rows: WholeRunRows) -> Table:
-    by_place: dict[tuple[str, str, bool], dict[int, HostRow]] = defaultdict(dict)
+    by_place: dict[tuple[Unit, bool], dict[int, HostRow]] = defaultdict(dict)
     for row in rows.hosts:
-        by_place[row.function, row.file, row.waits][row.rank] = row
+        by_place[CodePlace(row.function, row.file, row.line).unit, row.waits][row.rank] = row
     ranks = sorted({row.rank for row in rows.hosts})[:MOST_LINES]
     ordered = sorted(by_place.values(), key=lambda own: -max(row.ms for row in own.values()))[:_MOST_PLACES]
     made = []
