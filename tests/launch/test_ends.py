@@ -14,6 +14,9 @@ import pytest
 from hang_run import left_behind as left
 from started import environment
 
+from traceops.cli import build_parser
+from traceops.cli.run import decide, take_folder
+from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, FolderInUse, Launcher, RunLock, held, hold, in_use, launcher_state
 from traceops.launch import process, supervise
 from traceops.launch.folder import clear, free_folder
@@ -192,6 +195,27 @@ def test_what_goes_on_is_neither_overwritten_nor_named_again(tmp_path, monkeypat
     assert (series / "rank_0").exists()
     clear(going)
     assert not list(going.iterdir())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_runs_that_start_at_once_without_a_name_each_get_a_folder(tmp_path, monkeypatch, ended):
+    """Both found profile/train free: the one that came second was refused, and its job was over."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
+    args = build_parser(["run"]).parse_args(["run", "--nproc", "1", "--", "train.py"])
+    found = decide(args)
+    with held(found.plan.out):
+        if not ended:
+            second, lock = take_folder(args, found)
+    if ended:  # meanwhile
+        (found.plan.out / "rank_0").mkdir()
+        (found.plan.out / "run.json").write_text("{}")
+        second, lock = take_folder(args, found)
+    lock.release()
+    assert second.plan.name == second.plan.out.name == "train-2"
+    args.name = "train"
+    with held(found.plan.out), pytest.raises(UsageError):
+        take_folder(args, found)
 
 
 def test_what_became_of_a_launcher(tmp_path):

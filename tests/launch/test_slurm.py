@@ -9,7 +9,7 @@ from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.launch.mounts import of_this_machine
 from traceops.launch.plan import Cluster
-from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each
+from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each, tells_beside
 
 WORDS = ("run", "--nproc", "4", "train.py")
 
@@ -63,6 +63,21 @@ def test_a_requeued_job_gets_a_folder_of_its_own():
     environ = step(1, 1)
     assert name_in_slurm("mine", environ | {"SLURM_RESTART_COUNT": "2"}) == "mine-712.3-2"
     assert name_in_slurm("mine", {"SLURM_JOB_ID": "712"}) == "mine", "a batch script's own shell, or none"
+
+
+def test_the_tasks_of_an_array_have_folders_that_say_which():
+    """The first task to start had profile/train and the next one profile/train-2, whichever these were."""
+    environ = {"SLURM_JOB_ID": "714", "SLURM_ARRAY_JOB_ID": "712", "SLURM_ARRAY_TASK_ID": "7"}
+    assert name_in_slurm("train", environ, given=False) == "train-712_7"
+    assert name_in_slurm("mine", environ, given=True) == "mine", "the script may say which itself"
+    assert name_in_slurm("train", environ | step(1, 1), given=False) == "train-712.3"
+
+
+def test_one_launcher_tells_of_a_run_whose_nodes_write_into_one_log():
+    """Every node told of the progress and the end: 64 nodes, 64 times the same lines."""
+    first, second = (in_slurm(Cluster(4), step(2, 2, node)) for node in (0, 1))
+    assert [tells_beside(first, step(2, 2)), tells_beside(second, step(2, 2, 1))] == [False, True]
+    assert not tells_beside(Cluster(4, 2, 1, master_addr="gpu07"), {}), "started by hand: a terminal each"
 
 
 TYPED = [

@@ -15,7 +15,7 @@ from traceops.capture.schedule import Schedule
 from traceops.cli.options.run import RECORDING, STEPS
 from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
-from traceops.core.run_lock import held
+from traceops.core.run_lock import RunLock, hold
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import pods, slurm
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
@@ -69,9 +69,34 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print((series or plan).shell(os.environ))
         return 0
-    with held(plan.out, shared=plan.cluster.nnodes > 1) as lock:
-        make_room(decided)
-        return launch(plan, lock=lock) if series is None else run_series(series)
+    decided, lock = take_folder(args, decided)
+    try:
+        if decided.series is not None:
+            return run_series(decided.series)
+        return launch(decided.plan, lock=lock)
+    finally:
+        lock.release()
+
+
+def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:
+    """The run with its folder, which is locked and has room.
+
+    Of several runs without a name that start at once, as the tasks of an array do, one gets the folder that all of them
+    found free, and the others take the next ones. Raises UsageError where a run that has a name cannot have its folder.
+    """
+    while True:
+        lock = None
+        try:
+            lock = hold(decided.plan.out, shared=decided.plan.cluster.nnodes > 1)
+            make_room(decided)
+        except UsageError:
+            if lock is not None:
+                lock.release()
+            if args.name is not None or (again := decide(args)).plan.out == decided.plan.out:
+                raise
+            decided = again
+        else:
+            return decided, lock
 
 
 def _write_batch_script(args: argparse.Namespace) -> int:
@@ -167,7 +192,7 @@ def decide(args: argparse.Namespace) -> Decided:
         if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
-    name = slurm.name_in_slurm(name, os.environ)
+    name = slurm.name_in_slurm(name, os.environ, given=args.name is not None)
     settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
     if args.global_batch_size is not None:
         if fallback is not None:
@@ -209,6 +234,7 @@ def decide(args: argparse.Namespace) -> Decided:
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
+        beside=slurm.tells_beside(cluster, os.environ),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run

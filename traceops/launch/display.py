@@ -23,7 +23,9 @@ _KINETO = (
     rb"(?:(?:USDT|STAGE|INFO):{0}|ERROR:{0} gpuGetDeviceCount failed with code (?:35|100)\b).*"
 ).replace(b"{0}", rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\]")
 _CHATTER = re.compile(rb"^" + _KINETO + rb"\n?|" + _KINETO, re.MULTILINE)
-_PLAIN_EVERY_S = 5.0
+_PLAIN_EVERY_S = 5.0  # in a log: at first, then each twentieth of the time that the run has taken
+_PLAIN_PART = 0.05
+_PLAIN_MOST_S = 60.0
 _TERMINAL_EVERY_S = 0.5
 _BAR_EVERY_S = 10.0
 _REDRAW_S = 0.1
@@ -55,10 +57,12 @@ class Screen:
     """Writes the training's output and the lines that change without one tearing the other.
 
     On a terminal the last lines are those that change: a progress bar of the ranks and our own progress. Elsewhere both
-    are written every few seconds. Nobody may be there to read: then the output is lost, and the run goes on.
+    are written now and then. Nobody may be there to read: then the output is lost, and the run goes on.
+    tells_progress: whether our own progress is shown at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_progress: bool = True) -> None:
+        self._tells_progress = tells_progress
         self._terminal = sys.stderr.isatty()
         self._one_terminal = self._terminal and _same_file(sys.stdout, sys.stderr)
         self._lock = threading.Lock()
@@ -66,7 +70,7 @@ class Screen:
         self._bars: dict[LineSource, _Bar] = {}
         self._progress = ""
         self._shown = 0
-        self._drawn_s = self._last = time.monotonic()
+        self._drawn_s = self._last = self._began = time.monotonic()
 
     def live(self, source: LineSource) -> bool:
         """Whether what `source` draws is seen as it changes, on a terminal."""
@@ -101,9 +105,9 @@ class Screen:
                 self._lines(text + b"\n", source)
 
     def progress(self, line: str) -> None:
-        """Show `line`: at once on a terminal, every few seconds elsewhere. Not while others write."""
+        """Show `line`: at once on a terminal, now and then in a log. Not while others write."""
         now = time.monotonic()
-        if now - self._last < (_TERMINAL_EVERY_S if self._terminal else _PLAIN_EVERY_S):
+        if not self._tells_progress or now - self._last < self._pause_s(now, line):
             return
         if not self._lock.acquire(blocking=False):
             return
@@ -114,9 +118,18 @@ class Screen:
                 self._progress = line
                 self._draw()
             else:
+                self._progress = line
                 self._lines(f"traceops: {line}\n".encode(), _OURS)
         finally:
             self._lock.release()
+
+    def _pause_s(self, now: float, line: str) -> float:
+        """Seconds from one line of progress to the next; a log of days shall be read."""
+        if self._terminal:
+            return _TERMINAL_EVERY_S
+        if line == self._progress:
+            return _PLAIN_MOST_S
+        return min(max(_PLAIN_EVERY_S, _PLAIN_PART * (now - self._began)), _PLAIN_MOST_S)
 
     def say(self, text: str) -> None:
         """A line of traceops's own."""

@@ -108,7 +108,8 @@ class Plan:
     command in `trains` itself. summarize: the traces of this node, once it has ended.
     settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
     shown: what of their output. gather: on several nodes whether the others' files come to the first one's folder;
-    gather_port: at which of its ports, None beside the rendezvous's.
+    gather_port: at which of its ports, None beside the rendezvous's. beside: another launcher tells of the run in the
+    same output, and this one only of what happens to its own ranks.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Plan:
     shown: Shown = ALL_SHOWN
     gather: bool = False
     gather_port: int | None = None
+    beside: bool = False
 
     @property
     def evidence(self) -> Path:

@@ -85,7 +85,7 @@ def _expected(plan: Plan) -> int | None:
 
 
 def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None], advise: bool) -> int:
-    screen = Screen()
+    screen = Screen(tells_progress=not plan.beside)
     aside = Aside(screen)
     started = time.time_ns()
     with writable(plan.out):
@@ -115,7 +115,8 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             write_run(plan, env, started)
             reserve = Reserve(plan.out)
         with aside("telling of the run"):
-            screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
+            if not plan.beside:
+                screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None
         with aside("saving the machine's topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
@@ -198,7 +199,9 @@ def _record(
             gathering.send()
     with aside("telling how the run ended"):
         advise = advise and (gathering is None or gathering.first)
-        tell(screen, plan, run, aside, advise)
+        own = run.failure is not None and run.failure.rank in {rank.rank for rank in here}
+        if own or not plan.beside:
+            tell(screen, plan, run, aside, advise)
     return run.code
 
 

@@ -49,10 +49,19 @@ def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     )
 
 
-def name_in_slurm(name: str, environ: Mapping[str, str]) -> str:
-    """`name` with job and step, which are the same on all nodes and no other run's; as it is outside of a step."""
+def tells_beside(cluster: Cluster, environ: Mapping[str, str]) -> bool:
+    """Whether the first node's launcher tells of the run in the same output: srun writes all tasks' into one."""
+    return _IN_STEP in environ and cluster.nnodes > 1 and bool(cluster.node_rank)
+
+
+def name_in_slurm(name: str, environ: Mapping[str, str], *, given: bool = True) -> str:
+    """`name` with job and step, which are the same on all nodes and no other run's; as it is outside of a step.
+
+    A name that nobody has given says which task of an array it is, where the batch script itself starts the run.
+    """
     if _IN_STEP not in environ:
-        return name
+        job, task = (environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
+        return name if given or job is None or task is None else f"{name}-{job}_{task}"
     again = environ.get("SLURM_RESTART_COUNT", "0")  # a job that was requeued keeps its number
     own = f"{name}-{environ.get('SLURM_JOB_ID', '0')}.{environ.get('SLURM_STEP_ID', '0')}"
     return own if again == "0" else f"{own}-{again}"
