@@ -13,22 +13,14 @@ exec > >(tee "$OUT/ranks.log") 2>&1
 export PYTHONDONTWRITEBYTECODE=1
 unset TEARDOWN_CUPTI
 
-pack() { # into three files, in order of worth: runs, traces unpacked (xz packs them better)
+source "$HERE/../pack_traces.sh"
+pack() { # into four files, in order of worth: runs, traces unpacked (xz packs them better)
   trap - EXIT
   cd "$W" || return
-  local one file=1 total=0 size most=15300000
   find . -path '*/profile/*' -name '*.json.gz' -print0 | timeout 20 xargs -0 -r -P 16 -n 1 gunzip
-  mkdir -p packed
-  ls -d ./*.*/ | timeout -k 2 45 xargs -P 16 -I{} bash -c 'one=$(basename {}); XZ_OPT=-4 tar cJf packed/$one.tar.xz.part "$one" && mv packed/$one.tar.xz.part packed/$one.tar.xz'
-  while read -r one; do
-    [ -f "packed/$one.tar.xz" ] || { echo "not packed: $one"; continue; }
-    size=$(stat -c %s "packed/$one.tar.xz")
-    if [ $((total + size)) -gt $most ]; then file=$((file + 1)) total=0; fi
-    [ "$file" -le 4 ] || { echo "left out: $one, $size bytes"; continue; }
-    total=$((total + size))
-    tar rf "$OUT/runs.$file.tar" -C packed "$one.tar.xz"
-  done < <(ls -dtr ./*.*/ | sed 's|^\./||; s|/$||')
-  echo "$SECONDS s: packed"; ls -l "$OUT"
+  ls -d ./*.*/ | sed 's|^\./||; s|/$||' | XZ_OPT=-4 packed_folders 45
+  ls -dtr ./*.*/ | sed 's|^\./||; s|/$|.tar.xz|' | into_tars 15300000 "$OUT"/runs.{1..4}.tar
+  ls -l "$OUT"
 }
 trap pack EXIT
 trap 'exit 143' TERM INT
