@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
 
@@ -117,3 +118,25 @@ def _forked():
     undo = forked.install(preloaded.Preloaded(*_FORKED).fork)
     yield
     undo()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Started once a module: while it runs, playwright's event loop is the thread's."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    """Chromium, for tests that are marked as needing it; skips where it or playwright is not there."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plotly_schema import TRACE_TYPES
@@ -68,29 +68,21 @@ def test_the_readme_names_the_traces_that_figures_may_use() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("name", PAGES)
 def test_every_figure_of_a_page_is_drawn_as_it_was_meant_and_nothing_is_said(
-    name: str, tmp_path: Path
+    browser: Any, name: str, tmp_path: Path
 ) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
     path = tmp_path / f"{name}.html"
     path.write_bytes(PAGES[name](tmp_path))
     said: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        tab = browser.new_context(offline=True, viewport={"width": 1000, "height": 900}).new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto(path.as_uri())
-        tab.wait_for_function(
-            "document.querySelectorAll('.chart').length == document.querySelectorAll('.chart[data-drawn]').length"
-        )
-        # plotly draws a trace of a type that it does not know as a scatter, and says nothing
-        kinds = tab.evaluate(
-            "[...document.querySelectorAll('.chart')].map(c => [c.data.map(t => t.type), c._fullData.map(t => t.type)])"
-        )
-        browser.close()
+    tab = browser.new_context(offline=True, viewport={"width": 1000, "height": 900}).new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(path.as_uri())
+    tab.wait_for_function(
+        "document.querySelectorAll('.chart').length == document.querySelectorAll('.chart[data-drawn]').length"
+    )
+    # plotly draws a trace of a type that it does not know as a scatter, and says nothing
+    kinds = tab.evaluate(
+        "[...document.querySelectorAll('.chart')].map(c => [c.data.map(t => t.type), c._fullData.map(t => t.type)])"
+    )
     assert said == []
     assert kinds and all(given and drawn == given for given, drawn in kinds)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import http.server
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_traces import training, write_run
@@ -34,43 +34,33 @@ def page_url() -> Iterator[str]:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_page_shows_ranks_in_order_and_answers_sql(page_url: str, tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_the_page_shows_ranks_in_order_and_answers_sql(browser: Any, page_url: str, tmp_path: Path) -> None:
     world = range(12)
     write_run(tmp_path / "run", [training(rank, world, 200.0 if rank == 2 else 0.0) for rank in world])
     output = tmp_path / "timeline.pftrace.gz"
     assert main(["view", str(tmp_path / "run"), "-q", "-o", str(output)]) == 0
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        tab = browser.new_page()
-        tab.set_default_timeout(600_000)  # a busy machine needs minutes to load the page
-        tab.route(
-            "**/*", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort()
-        )
-        tab.goto(page_url)
-        tab.wait_for_selector("input[type=file]", state="attached")
-        tab.set_input_files("input[type=file]", str(output))
-        tab.wait_for_function(
-            "() => window.app?.trace && (app.trace.currentWorkspace ?? app.trace.workspace)?.children.length >= 12"
-        )
-        names = tab.evaluate(
-            "() => (app.trace.currentWorkspace ?? app.trace.workspace).children.map(track => track.name)"
-        )
-        assert names == ["findings of traceops", *(f"rank {rank:02}" for rank in world)]
-        query = """async sql => {
-            const result = await app.trace.engine.query(sql), found = [];
-            for (const row = result.iter({}); row.valid(); row.next())
-                found.push(result.columns().map(name => String(row.get(name))));
-            return found; }"""
-        assert tab.evaluate(query, "select count(*) from slice where name = 'gemm'") == [["36"]]
-        waits = (
-            "select r.name, count(*), sum(s.dur) from slice s join track t on s.track_id = t.id "
-            "join track r on t.parent_id = r.id where s.name = 'wait for rank 2' group by 1 order by 1"
-        )
-        assert tab.evaluate(query, waits) == [[f"rank {r:02}", "3", "600000"] for r in world if r != 2]
-        assert tab.evaluate(query, "select name from stats where severity != 'info' and value > 0") == []
-        browser.close()
+    tab = browser.new_page()
+    tab.set_default_timeout(600_000)  # a busy machine needs minutes to load the page
+    tab.route("**/*", lambda route: route.continue_() if "127.0.0.1" in route.request.url else route.abort())
+    tab.goto(page_url)
+    tab.wait_for_selector("input[type=file]", state="attached")
+    tab.set_input_files("input[type=file]", str(output))
+    tab.wait_for_function(
+        "() => window.app?.trace && (app.trace.currentWorkspace ?? app.trace.workspace)?.children.length >= 12"
+    )
+    names = tab.evaluate(
+        "() => (app.trace.currentWorkspace ?? app.trace.workspace).children.map(track => track.name)"
+    )
+    assert names == ["findings of traceops", *(f"rank {rank:02}" for rank in world)]
+    query = """async sql => {
+        const result = await app.trace.engine.query(sql), found = [];
+        for (const row = result.iter({}); row.valid(); row.next())
+            found.push(result.columns().map(name => String(row.get(name))));
+        return found; }"""
+    assert tab.evaluate(query, "select count(*) from slice where name = 'gemm'") == [["36"]]
+    waits = (
+        "select r.name, count(*), sum(s.dur) from slice s join track t on s.track_id = t.id "
+        "join track r on t.parent_id = r.id where s.name = 'wait for rank 2' group by 1 order by 1"
+    )
+    assert tab.evaluate(query, waits) == [[f"rank {r:02}", "3", "600000"] for r in world if r != 2]
+    assert tab.evaluate(query, "select name from stats where severity != 'info' and value > 0") == []
