@@ -133,67 +133,44 @@ def make_room(decided: Decided) -> None:
 
 def decide(args: argparse.Namespace) -> Decided:
     """The plan of a run, from its options. Raises UsageError for everything that cannot work."""
-    schedule = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
-    if args.quick:
-        schedule = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | schedule
-    repeat = None if args.against is None else schedule.pop("repeat", DEFAULT_REPEAT)
-    decided = replace(Schedule(), **schedule)
+    given = _schedule_options(args)
+    repeat = None if args.against is None else given.pop("repeat", DEFAULT_REPEAT)
+    schedule = replace(Schedule(), **given)
     config = config_from(args)
     # argparse leaves the -- in, in some Python versions
     trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     extra_env = parse_assignments(args.env)
-    told: list[str] = []
     applied, ranks_told = None, None
     if args.settings is not None:
         applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
     slurm.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
+    told: list[str] = []
     if own:
-        _check_alone(args, trains, decided)
+        _check_alone(args, trains, schedule)
         refuse_training_options(config)
     elif trains:
         trains = python_program(trains)
         check_script(trains)
         refuse_training_options(config)
-        if (call := starts_ranks(trains)) is not None:
-            told.append(
-                f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
-                f"traceops run --launcher none -- {shlex.join(trains)}"
-            )
-        elif wraps_in_data_parallel(trains):
-            told.append(
-                f"{trains[0]} uses nn.DataParallel: each rank would drive all GPUs, which hangs or runs out of memory. "
-                "Use DistributedDataParallel, one process a GPU (device_ids=[local_rank]), or start it with --nproc 1"
-            )
+        told += _doubts(trains)
     ours = {**(applied.set if applied else {}), **extra_env}
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
-    fallback = None
+    fallback, cluster = None, Cluster(1)
     if args.fallback is not None:
         ranks = stands_for(args.nproc, args.nnodes, args.node_rank, ranks_told, gpus or 2)
-        cluster = Cluster(1)
         config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
-    elif own:
-        cluster = Cluster(1)  # the command decides
+    elif own:  # the command decides how many ranks there are
         if args.launcher != "none":
             trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
     else:
-        nproc = args.nproc if args.nproc is not None else pods.ranks_told(os.environ) or gpus or 2
-        cluster = Cluster(
-            nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
-            args.master_addr, args.master_port,
-        )  # fmt: skip
-        if cluster == Cluster(nproc):  # no option says where the nodes are
-            cluster = slurm.in_slurm(pods.in_pod(cluster, os.environ), os.environ)
-        cluster.check()
-        if args.gather and cluster.nnodes > 1:
-            meeting_of(cluster, args.gather_port)
-        check_gpus(nproc, gpus)
+        cluster = _cluster(args, gpus)
         if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
     name = slurm.name_in_slurm(name, os.environ, given=args.name is not None)
-    settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
+    settings = _capture_settings(args, given)
     if args.global_batch_size is not None:
         if fallback is not None:
             raise UsageError(
@@ -206,7 +183,7 @@ def decide(args: argparse.Namespace) -> Decided:
     if not trains:
         settings["first_window"] = False  # its number of steps is known
         trains = _strategy(
-            config, decided, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light
+            config, schedule, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light
         )
     if args.out is not None:
         out = Path(args.out).absolute()
@@ -214,18 +191,6 @@ def decide(args: argparse.Namespace) -> Decided:
         out = free_folder(name)
     else:
         out = Path("profile", name).absolute()
-    if schedule:
-        settings["schedule"] = schedule
-    if args.overwrite:
-        settings["overwrite"] = True
-    if args.no_observe:
-        settings["observe"] = False
-    if args.no_light:
-        settings["light"] = False
-    if args.detach is not None:
-        settings["detach"] = args.detach
-    if args.step_on != "optimizer":
-        settings["step_on"] = args.step_on
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
     init_s = 0.0 if own else args.init_timeout
     limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s)
@@ -242,6 +207,63 @@ def decide(args: argparse.Namespace) -> Decided:
     told += [part.line() for part in (applied, fallback) if part is not None]
     told += [] if fallback is None else fallback.table()
     return Decided(plan, series, tuple(told), args.overwrite)
+
+
+def _schedule_options(args: argparse.Namespace) -> dict[str, int]:
+    """The options of the schedule that were given, by name; those that --quick stands for among them."""
+    given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
+    if not args.quick:
+        return given
+    return {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given
+
+
+def _capture_settings(args: argparse.Namespace, schedule: dict[str, int]) -> dict[str, Any]:
+    """What the options ask of the capture in each rank, beyond its defaults."""
+    settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
+    if schedule:
+        settings["schedule"] = schedule
+    if args.overwrite:
+        settings["overwrite"] = True
+    if args.no_observe:
+        settings["observe"] = False
+    if args.no_light:
+        settings["light"] = False
+    if args.detach is not None:
+        settings["detach"] = args.detach
+    if args.step_on != "optimizer":
+        settings["step_on"] = args.step_on
+    return settings
+
+
+def _doubts(trains: list[str]) -> list[str]:
+    """What a script's text makes doubtful about starting a rank of it a process."""
+    if (call := starts_ranks(trains)) is not None:
+        return [
+            f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
+            f"traceops run --launcher none -- {shlex.join(trains)}"
+        ]
+    if wraps_in_data_parallel(trains):
+        return [
+            f"{trains[0]} uses nn.DataParallel: each rank would drive all GPUs, which hangs or runs out of memory. "
+            "Use DistributedDataParallel, one process a GPU (device_ids=[local_rank]), or start it with --nproc 1"
+        ]
+    return []
+
+
+def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
+    """The nodes and ranks that torchrun starts, by the options or else as Slurm or Kubernetes tells."""
+    nproc = args.nproc if args.nproc is not None else pods.ranks_told(os.environ) or gpus or 2
+    cluster = Cluster(
+        nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
+        args.master_addr, args.master_port,
+    )  # fmt: skip
+    if cluster == Cluster(nproc):  # no option says where the nodes are
+        cluster = slurm.in_slurm(pods.in_pod(cluster, os.environ), os.environ)
+    cluster.check()
+    if args.gather and cluster.nnodes > 1:
+        meeting_of(cluster, args.gather_port)
+    check_gpus(nproc, gpus)
+    return cluster
 
 
 def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
