@@ -88,15 +88,6 @@ def test_what_hosts_exchange_without_waiting_for_a_gpu_is_not_called_the_gpus():
     assert not verdict.findings and "the hosts' own data" in verdict.not_evaluated
 
 
-def test_summaries_of_an_earlier_traceops_do_not_say_whose_data_it_is():
-    """They were taken for the hosts' own data: a clean bill for gloo beside GPUs."""
-    run = across(run_of(4.0))
-    own = [replace(one, summary=replace(one.summary, exchanges_of_gpu=None)) for one in run.ranks]
-    older = replace(run, ranks=tuple(own))
-    assert "earlier traceops" in judge_through_host(older).not_evaluated
-    assert "TO-C003" in judge_low(older).not_evaluated
-
-
 def test_gpus_that_exchange_over_gloo_beside_nccl_are_no_clean_bill(tmp_path):
     """Two groups in one process: the kernel of one of them hid what the other moves through the hosts."""
     for path in write_traces(run_of(4.0), tmp_path):

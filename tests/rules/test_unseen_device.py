@@ -89,7 +89,7 @@ def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
     """71 % of such a rank's step was said to be 'launched late'."""
     one, other = (SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0) for rank in (0, 1))
     for summary in (one, other):
-        summary.meta, summary.copies = SimpleNamespace(device=None), None
+        summary.meta, summary.copies = SimpleNamespace(device=None), SimpleNamespace(kinds=())
     times = [
         SimpleNamespace(summary=summary, share_pct=lambda name, idle=idle: idle * (name == "idle_host"))
         for summary, idle in ((one, 12.0), (other, 71.0))

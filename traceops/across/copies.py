@@ -60,10 +60,8 @@ def exposed_copies(
     typical: Mapping[int, NDArray[np.bool_]],
     device: str | None,
     fabric: Fabric | None,
-) -> tuple[ExposedCopies, ...] | None:
-    """Of each rank and purpose what is exposed; None where summaries do not tell."""
-    if any(summary.copies is None for summary in ranks):
-        return None
+) -> tuple[ExposedCopies, ...]:
+    """Of each rank and purpose what is exposed."""
     links = {way: _link(ranks, way, device, fabric) for way in ("to_device", "to_host")}
     found = []
     for summary in ranks:
@@ -78,9 +76,7 @@ def _link(
     ranks: Sequence[RankSummary], way: Direction, device: str | None, fabric: Fabric | None
 ) -> HostLink | None:
     """By what large pinned copies reached, by the machines' facts, or by the GPU's name."""
-    reached = [
-        gbs for summary in ranks if summary.copies for known, gbs in summary.copies.best_gbs if known == way
-    ]
+    reached = [gbs for summary in ranks for known, gbs in summary.copies.best_gbs if known == way]
     told = link_of_machine(fabric.machines) if fabric is not None else None
     told = told or link_by_name(device)
     measured = HostLink(max(reached), "trace") if reached else None
@@ -95,7 +91,6 @@ def _of_rank(
     typical: NDArray[np.bool_],
     links: Mapping[str, HostLink | None],
 ) -> ExposedCopies | None:
-    assert summary.copies is not None
     own = [kind.of_steps(typical) for kind in summary.copies.kinds if kind.purpose == purpose]
     own = [kind for kind in own if kind.count.any()]
     kinds = tuple(sorted(own, key=lambda kind: -int(kind.exposed_ns.sum())))
@@ -143,11 +138,11 @@ def _host_ms(summary: RankSummary, typical: NDArray[np.bool_]) -> float | None:
     return float(took.mean()) / 1e6 if len(took) else None
 
 
-def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies] | None) -> list[Prediction]:
+def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies]) -> list[Prediction]:
     """The steps without what the cure of each purpose takes away, where that is not next to nothing."""
     found = []
     for purpose in PURPOSES:
-        own = [one for one in copies or () if one.purpose == purpose and one.rank in graph.ranks]
+        own = [one for one in copies if one.purpose == purpose and one.rank in graph.ranks]
         if not any(100 * one.exposed_ms >= _LEAST_PCT * one.step_ms for one in own):
             continue
         part = {one.rank: min(one.saved_ms / one.memory_ms, 1.0) for one in own if one.memory_ms > 0}

@@ -107,7 +107,7 @@ class CrossRank:
     experts: tuple[Experts, ...] = ()
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
     loading_ms: Mapping[int, float] = field(default_factory=dict)  # by rank: what loader_paces says
-    copies: tuple[ExposedCopies, ...] | None = None  # None where summaries of an earlier traceops do not tell
+    copies: tuple[ExposedCopies, ...] = ()
     own_gpus: bool | None = None  # whether each rank has a GPU to itself, None where that is not known
 
     @property
@@ -167,7 +167,7 @@ class CrossRank:
     def of_hosts_only(self) -> bool:
         """Whether hosts run all collectives of the traces and wait for no GPU: their own data, as far as known."""
         own = [times.summary for times in self.ranks]
-        return self.through_host and all(summary.exchanges_of_gpu is False for summary in own)
+        return self.through_host and not any(summary.exchanges_of_gpu for summary in own)
 
     def times_of(self, rank: int | None) -> RankTimes | None:
         """The rank's times; None where it is none of these."""

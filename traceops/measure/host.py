@@ -24,14 +24,14 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 class BlockingCall:
     """A call that waits for the device, and the operator it was made from ('' outside any).
 
-    usual: how often it comes in one of the rank's typical steps; None in summaries of an earlier traceops.
+    usual: how often it comes in one of the rank's typical steps.
     """
 
     call: str
     operator: str
     count: int
     total_ms: float
-    usual: float | None = None
+    usual: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HostTime:
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
     from the device's driver or give it back, as `blocking`. `recording` has the most that recording takes of each step,
-    ns; empty in summaries of an earlier traceops, and where the trace has no event of a host.
+    ns; empty where the trace has no event of a host.
     `closure`: an optimizer's step holds a backward pass, so it calls a closure, and its time is not its own.
     """
 

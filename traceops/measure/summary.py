@@ -85,13 +85,14 @@ class RankSummary:
     host: HostTime
     backward: BackwardSync
     hta: HtaTables
+    copies: RankCopies  # between host and device
+    # Whether what gloo exchanges waits for the GPU, so that it is not the host's own data, beside NCCL's collectives or
+    # alone.
+    exchanges_of_gpu: bool
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
     through_host: bool = (
         False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     )
-    # Whether what gloo exchanges waits for the GPU, so that it is not the host's own data, beside NCCL's collectives or
-    # alone; None in summaries of an earlier traceops.
-    exchanges_of_gpu: bool | None = None
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
@@ -99,7 +100,6 @@ class RankSummary:
     step_mark: str = ""
     flops: RankFlops = NOT_COUNTED
     detail: bytes = b""  # what each step consists of, to draw it; see measure/detail.py
-    copies: RankCopies | None = None  # between host and device; None in summaries of an earlier traceops
     # Of the process that was recorded; None where the trace tells of none, or of several.
     pid: int | None = None
     stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
@@ -165,9 +165,10 @@ def summarize(
         host=measure_host(activity.host, steps, trace.meta),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
+        copies=measure_copies(events, activity, steps, lane),
+        exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         kernels_lost=activity.lost,
         through_host=_through_host(trace, activity),
-        exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         hta_agreement=agreement,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,
@@ -175,7 +176,6 @@ def summarize(
         step_mark=steps.mark,
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
-        copies=measure_copies(events, activity, steps, lane),
         pid=_process(events),
         stacks=stack_times(trace.frames, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
         if len(trace.frames)

@@ -66,7 +66,7 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
     rows = []
     for times in run.ranks:
         steps = max(len(times.duration), 1)
-        for kind in times.summary.copies.kinds if times.summary.copies is not None else ():
+        for kind in times.summary.copies.kinds:
             size, gbs = kind.size, kind.gbs
             rows.append(
                 CopyRow(

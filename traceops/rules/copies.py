@@ -79,8 +79,6 @@ def judge_copies(inputs: Inputs) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu]
     if not judged:
         return EXPOSED_COPIES.not_evaluated("the traces hold no GPU activity")
-    if run.copies is None:
-        return EXPOSED_COPIES.not_evaluated("summaries of an earlier traceops do not tell what was copied")
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(_CAPTURED)
     by_rank = {times.summary.rank: times for times in run.ranks}

@@ -90,8 +90,8 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
 
 def _other_copies_pct(times: RankTimes) -> float:
     """Percent of its time in which only copies run that are not between host and device."""
-    total, copies = int(times.duration.sum()), times.summary.copies
-    own = sum(int(kind.alone_ns.sum()) for kind in copies.kinds) if copies is not None else 0
+    total = int(times.duration.sum())
+    own = sum(int(kind.alone_ns.sum()) for kind in times.summary.copies.kinds)
     return 100.0 * max(int(times.buckets["memory"].sum()) - own, 0) / total if total > 0 else 0.0
 
 

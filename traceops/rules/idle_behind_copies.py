@@ -21,7 +21,7 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
     told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
     rank, idle = (None, 0.0) if told is None else (told.rank, float(told.value or 0.0))
-    behind = max((one.sync_ms for one in inputs.run.copies or () if one.rank == rank), default=0.0)
+    behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
     if rank is None or behind < _MOSTLY * idle or not behind:
         return found
     words, pct = inputs.run.step_words, min(100 * behind / idle, 100)

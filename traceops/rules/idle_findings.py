@@ -251,11 +251,10 @@ def stretched(idle: Sequence[Idle]) -> str:
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The calls that block most often in a typical step."""
-    steps = max(len(times.duration), 1)
     counted: dict[str, float] = defaultdict(float)
     for call in times.summary.host.blocking:
         name = f"{call.call} in {call.operator}" if call.operator else call.call
-        counted[name] += call.count / steps if call.usual is None else call.usual
+        counted[name] += call.usual
     return tuple(
         Evidence(what, round(count, 1), words.unit("calls"), rank=times.summary.rank)
         for what, count in sorted(counted.items(), key=lambda item: -item[1])[:_MOST_CALLS]

@@ -47,10 +47,6 @@ def judge_through_host(run: CrossRank) -> Verdict:
         )
     if not run.through_host:
         return THROUGH_HOST.clear("no collective of a GPU's data is known to go through the hosts")
-    if not any(told) and None in told:
-        return THROUGH_HOST.not_evaluated(
-            "summaries of an earlier traceops do not say whether hosts exchange the GPUs' data or their own"
-        )
     if not any(told):
         return THROUGH_HOST.not_evaluated(
             "what the hosts exchange waits for no GPU in these traces: it may be the hosts' own data"

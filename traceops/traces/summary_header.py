@@ -14,7 +14,7 @@ from traceops.traces.source import Damaged, chunks, open_binary
 
 SUFFIX = ".summary.msgpack.gz"
 MAGIC = b"traceops summary\n"
-FORMAT = 1  # raised with every change after which older files would be read wrongly
+FORMAT = 2  # raised with every change after which older files would be read wrongly
 ANEW = "make it anew from its trace: traceops run --summarize, or give traceops analyze the trace itself"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 24

@@ -96,9 +96,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     if (anomaly := summary.anomaly) is not None:
         yield "anomaly", anomaly.count.shape == anomaly.host_ns.shape == (steps,)
     yield "held launches", all(one.idle_ns.shape == one.count.shape == (steps,) for one in summary.held)
-    if (copies := summary.copies) is not None:
-        columns = (getattr(kind, name) for kind in copies.kinds for name in BY_STEP)
-        yield "copies", all(own.shape == (steps,) for own in (copies.sync_ns, *columns))
+    columns = (getattr(kind, name) for kind in summary.copies.kinds for name in BY_STEP)
+    yield "copies", all(own.shape == (steps,) for own in (summary.copies.sync_ns, *columns))
     yield "backward", summary.backward.device_end.shape == (steps,)
     tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
     yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
