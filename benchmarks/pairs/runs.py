@@ -1,4 +1,4 @@
-"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second`: of second.py.
+"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second`, `--third`: theirs.
 
 Alone (`--alone`, without traceops), each runs with all its troubles, without each one of them, and with none, and
 times itself (programs/site).
@@ -13,10 +13,11 @@ import socket
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.pairs import second, truth
+from benchmarks.pairs import second, third, truth
 from benchmarks.pairs.second import RESTART, TWO_JOBS
 from benchmarks.pairs.truth import OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
 
@@ -57,7 +58,7 @@ def _commands(
 ) -> list[list[str]]:
     script, profile = _script(case, chosen, work, out), out / "profile"
     traceops = [sys.executable, "-m", "traceops", "run", "--out", str(profile)]
-    if case.program == "lit":
+    if case.program.startswith("lit"):
         if alone:
             return [[sys.executable, *script]]
         if case.way == OWN:
@@ -97,7 +98,7 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
     out.mkdir(parents=True, exist_ok=True)
     plants = ",".join(trouble.plant for trouble in chosen if trouble.plant)
     environment = dict(os.environ, PAIRS_CLOCK=str(out / "clock"), PAIRS_PLANT=plants)
-    if case.program == "lit":
+    if case.program.startswith("lit"):
         environment["PYTHONUNBUFFERED"] = "1"
     folder = work / "data" if case.program in _ELSEWHERE else out
     codes = []
@@ -126,7 +127,7 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
 def steps_of(out: Path) -> dict[str, tuple[int, float, float]]:
     """Of each rank: how many steps, their median and mean in ms from the fourth on."""
     told = {}
-    for file in sorted((out / "clock").glob("*.json")):
+    for file in sorted((out / "clock").glob("[0-9]*.json")):
         ends = json.loads(file.read_text())["steps"][3:]
         lengths = [(b - a) * 1e3 for a, b in pairwise(ends)]
         if len(lengths) > 3:
@@ -138,14 +139,39 @@ def steps_of(out: Path) -> dict[str, tuple[int, float, float]]:
     return told
 
 
+def _cured(case: Case, trouble: Trouble) -> str:
+    option = trouble.options[0]
+    value = case.options[case.options.index(option) + 1] if option in case.options else "0"
+    return f"{option[2:].replace('-', '_')}={value}"
+
+
+def run_phases(case: Case, work: Path) -> dict[str, tuple[float, float]]:
+    """Median and mean step in ms of rank 0 with none, the first, the second trouble and both, in one process."""
+    out, many = work / "phases" / case.name, 2 ** len(case.troubles)
+    os.environ["PAIRS_PHASES"] = ";".join(_cured(case, trouble) for trouble in case.troubles)
+    run(replace(case, steps=20 * many), case.troubles, work, out, alone=True)
+    ends = json.loads((out / "clock" / "costs.0.json").read_text())["ends"]
+    told = {}
+    for phase, name in enumerate((*("none", "first", "second")[: many - 1], "all")):
+        lengths = [(b - a) * 1e3 for a, b in pairwise(ends[20 * phase + 3 : 20 * phase + 20])]
+        told[name] = (round(statistics.median(lengths), 1), round(statistics.fmean(lengths), 1))
+    return told
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument("--second", action="store_true")
+    parser.add_argument(
+        "--second", dest="sample", action="store_const", const=second.CASES, default=truth.CASES
+    )
+    parser.add_argument("--third", dest="sample", action="store_const", const=third.CASES)
+    parser.add_argument(
+        "--phases", action="store_true", help="with --alone: all combinations in one process (third)"
+    )
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    for case in second.CASES if given.second else truth.CASES:
+    for case in given.sample:
         if given.names and case.name not in given.names:
             continue
         if not given.alone:
@@ -153,6 +179,9 @@ def main() -> None:
             print(
                 case.name, run(case, case.troubles, given.work, out, alone=False), steps_of(out), flush=True
             )
+            continue
+        if given.phases:
+            print(case.name, json.dumps(run_phases(case, given.work)), flush=True)
             continue
         for many in range(len(case.troubles) + 1):
             for chosen in combinations(case.troubles, many):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from costs import next_step
 from torch.profiler import profile, schedule, tensorboard_trace_handler
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -50,6 +51,7 @@ class Window:
 
     def step(self) -> None:
         self.steps += 1
+        next_step()
         if self.plain and self.folder and self.steps == 10:
             self.profile = profile()
             self.profile.start()
