@@ -15,7 +15,7 @@ def pack_into_bytes(seconds: float) -> None:
 
 
 def hook_of(given: object):
-    def quantize(_: object, bucket: dist.GradBucket) -> torch.futures.Future:
+    def quantize(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if now(given, "pack"):
             with costs("pack_into_bytes"):
                 pack_into_bytes(given.pack)
