@@ -58,6 +58,8 @@ def optimizer_loaded(module):
 def loader_loaded(module):
     import planted_pairs
 
+    if not any(kind in ("loader", "stuck") for kind, *_ in planted_pairs.PLANTS):
+        return  # a line of ours must not stand in the stacks of programs that have troubles of their own
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
         whole = kind._next_data
 
