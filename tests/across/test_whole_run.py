@@ -35,6 +35,29 @@ def test_even_steps_hold_nothing(tmp_path):
     assert longer_on_one(run) == []
 
 
+def test_ranks_that_meet_in_few_steps_take_the_slowest_ones_steps(tmp_path):
+    """Post-local SGD: of three ranks two take 8 ms and wait in each fourth: 'the typical step takes 9 ms', 79 % odd."""
+
+    def quick():
+        steps = noisy(81, ms=8.0)
+        for at in range(4, 81, 4):
+            steps[at] = Step(8 + 4 * 80, stacks={"forward": 8, "backward": 320})
+        return steps
+
+    late = [Step(88, stacks={"forward": 8, "tokenize": 80}) for _ in range(81)]
+    run = measured(tmp_path, quick(), quick(), late)
+    assert run.typical_ms == pytest.approx(88, rel=0.02) and run.occasions == ()
+    assert run.like.sum() == 80
+    [longer] = longer_on_one(run)
+    assert (longer.rank, longer.ms) == (2, pytest.approx(80, rel=0.05))
+
+
+def test_ranks_that_go_on_alone_are_no_late_and_waiting_ones(tmp_path):
+    """An inference: nothing binds them, so each has its own mean."""
+    run = measured(tmp_path, noisy(81, ms=10.0), noisy(81, ms=10.0), noisy(81, ms=30.0))
+    assert run.typical_ms == pytest.approx(10, rel=0.05)
+
+
 def test_evaluations_and_checkpoints_in_the_same_steps_are_told_apart(tmp_path):
     zero, one = noisy(201), noisy(201, seed=4)
     for at in range(10, 201, 10):

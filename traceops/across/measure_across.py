@@ -75,7 +75,10 @@ def measure_across(
         summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks
     }
     of_others = "comm_wait" if split else "comm_unmatched"
-    unlike = unlike_steps(ranks, {rank: own[of_others] for rank, own in buckets.items()}, usual_ms)
+    waited, exchanged = (
+        {rank: own[name] for rank, own in buckets.items()} for name in (of_others, "comm_transfer")
+    )
+    unlike = unlike_steps(ranks, waited, usual_ms, exchanged)
     unshared = unshared_steps(ranks) if split else ()
     charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     times = []

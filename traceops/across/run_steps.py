@@ -14,6 +14,11 @@ from traceops.measure.loader_work import LoaderWork
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+_ENOUGH = 12  # steps of all ranks, to tell ranks that meet in few of them
+_START = 8  # one in so many steps is the start
+_APART = 1.5  # times the quickest rank's usual step: the slowest one's
+_TOGETHER = 1.2  # times the least mean step of a rank: the longest of ranks that stay together
+
 
 @dataclass(frozen=True)
 class Occasion:
@@ -95,13 +100,36 @@ class WholeRun:
 
     @property
     def step_ms(self) -> Floats:
-        """Each step's median over ranks."""
-        return median_of_ranks(self.took_ms)
+        """What each step took, of all ranks."""
+        return step_of_ranks(self.took_ms)
 
 
-def median_of_ranks(took: Floats) -> Floats:
-    """Of each step, from rank by step; NaN where no rank has it."""
-    known = ~np.isnan(took).all(axis=0)
+def step_of_ranks(took: Floats) -> Floats:
+    """Of each step the median over ranks, from rank by step; NaN where no rank has it.
+
+    Ranks that meet in few steps (post-local SGD, DiLoCo) go on by themselves in most, and those that are early wait in
+    the others. Then a step takes what it takes the rank that the others wait for.
+    """
+    known: Mask = np.asarray(~np.isnan(took).all(axis=0))
+    slowest = _apart_in_most(took)
+    if slowest is not None:
+        return np.where(known & np.isnan(took[slowest]), _median(took, known), took[slowest])
+    return _median(took, known)
+
+
+def _apart_in_most(took: Floats) -> int | None:
+    """The row of the slowest rank where others take far less in most steps, and as long as it over all of them."""
+    shared: Mask = np.asarray(~np.isnan(took).any(axis=0))
+    shared[: len(shared) // _START + 1] = False  # ranks begin one after the other
+    if len(took) < 2 or shared.sum() < _ENOUGH:
+        return None
+    usual, mean = np.median(took[:, shared], axis=1), took[:, shared].mean(axis=1)
+    slowest = int(usual.argmax())
+    apart = usual[slowest] >= _APART * usual.min() and mean.max() <= _TOGETHER * mean.min()
+    return slowest if apart else None
+
+
+def _median(took: Floats, known: Mask) -> Floats:
     found = np.full(took.shape[1], np.nan)
     found[known] = np.nanmedian(took[:, known], axis=0)
     return found

@@ -13,32 +13,41 @@ from traceops.measure.typical import FAR, far_beyond, typical_steps
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one; of a long step: its cause
+_ALONE = 0.3  # of the steps: so many without any communication
 _FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left out
 _SHARED = 0.25  # of the median rank's steps, for the same
 
 
 def unlike_steps(
-    ranks: Sequence[RankSummary], waits: Mapping[int, Int], usual_ms: Sequence[float] = ()
+    ranks: Sequence[RankSummary],
+    waits: Mapping[int, Int],
+    usual_ms: Sequence[float] = (),
+    transfers: Mapping[int, Int] | None = None,
 ) -> tuple[int, ...]:
     """Numbers of the steps that are no measure of the others, in order [docs/metrics.md, the typical step].
 
-    `waits` is what each rank waits for others in each of its steps, ns. A step is unlike the others where its median
-    over ranks takes far longer than most; where a rank's own time makes it as long, though the others, already in the
-    next step, wait for that rank there; and where they do so.
+    `waits` is what each rank waits for others in each of its steps, ns, `transfers` what it then exchanges. A step is
+    unlike the others where its median over ranks takes far longer than most; where a rank's own time makes it as long,
+    though the others, already in the next step, wait for that rank there; and where they do so. Where ranks communicate
+    in few steps, these are part of each round, and only the ranks' own times without communication tell: those of the
+    slowest rank, whom the others wait for.
     """
     steps = {number for summary in ranks for number in summary.step_numbers.tolist()}
     numbers = sorted(steps)
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
+    in_few = _meet_in_few(ranks, at)
     for row, summary in enumerate(ranks):
         place = [at[number] for number in summary.step_numbers.tolist()]
         wait = waits[summary.rank]
         durations[row, place] = summary.ledger.duration
-        own[row, place] = summary.ledger.duration - wait
+        own[row, place] = summary.ledger.duration - wait - (transfers or {}).get(summary.rank, 0) * in_few
         waited[row, place] = wait
     if not numbers:
         return ()
-    took = np.nanmedian(durations, axis=0)
+    if in_few:
+        durations = own
+    took = np.nanmax(durations, axis=0) if in_few else np.nanmedian(durations, axis=0)
     rare = _rare_in_run(took, usual_ms)
     unlike = ~typical_steps(took) | _with_more_work(took, _kernels(ranks, at)) | rare
     if len(numbers) > 1:
@@ -64,6 +73,15 @@ def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     if len(shared) < max(_FEWEST_SHARED, _SHARED * usual):
         return ()
     return tuple(sorted(set.union(*recorded) - shared))
+
+
+def _meet_in_few(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> bool:
+    """Whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others."""
+    meets = np.zeros(len(at), dtype=bool)
+    for summary in ranks:
+        step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
+        meets[[at[number] for number in summary.step_numbers[np.unique(step)].tolist()]] = True
+    return bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
 
 
 def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceops.across.occasions import OwnTimes, with_occasions
-from traceops.across.run_steps import Floats, Mask, Share, WholeRun, median_of_ranks
+from traceops.across.run_steps import Floats, Mask, Share, WholeRun, step_of_ranks
 from traceops.across.step_times import device_ms, is_known, only_queued, single, tells_pace, took_ms
 from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
@@ -68,7 +68,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     took = devices if on_device else hosts
     if queued.any() and not on_device:
         took = np.where(queued, np.nan, partly)
-    step = median_of_ranks(took)
+    step = step_of_ranks(took)
     timed = ~recorded & ~np.isnan(step)
     timed[0] = False  # it holds the program's start
     if timed.sum() < _LEAST_STEPS:
