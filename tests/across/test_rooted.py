@@ -13,8 +13,8 @@ US = 1000
 SENT = 50 * US  # a root hands its data over in this time, and a member that has it goes on
 
 
-def run(op, operations):
-    """Ranks and collectives of [(begin, end) of each member in µs] for each operation."""
+def run(op, operations, a_step=1):
+    """Ranks and collectives of [(begin, end) of each member in µs] for each operation, so many in a step."""
     members = range(len(operations[0]))
     ranks = [
         SimpleNamespace(
@@ -22,6 +22,7 @@ def run(op, operations):
             comm=SimpleNamespace(
                 start=np.array([own[rank][0] for own in operations]) * US,
                 end=np.array([own[rank][1] for own in operations]) * US,
+                step=np.arange(len(operations)) // a_step,
             ),
         )
         for rank in members
@@ -80,6 +81,27 @@ def test_where_all_wait_for_the_last_it_is_no_matter_who_is_the_root():
         [(5000, 5050), (4000, 5060), (4500, 5055)],
     ])  # fmt: skip
     assert [last for _, _, last in found] == [1, 2, 0]
+
+
+def test_each_place_of_a_step_may_have_a_root_of_its_own():
+    """ZeRO's optimizers send from rank after rank, and nobody was charged for what the others wait."""
+    first = [(500, 550), (900, 950), (100, 570)]  # rank 2 waits for rank 0, and nobody for rank 1
+    second = [(600, 1560), (650, 1570), (1500, 1550)]  # and here for rank 2
+    steps = [[(b + 9000 * n, e + 9000 * n) for b, e in own] for n in range(4) for own in (first, second)]
+    found = run("broadcast", steps, a_step=2)
+    assert [needs for needs, _, _ in found[:2]] == [((0, 2), (0, 1), (0, 2)), ((0, 2), (1, 2), (0, 1, 2))]
+    assert [waits for _, waits, _ in found[:2]] == [(0, 0, 400), (900, 850, 0)]
+
+
+def test_who_ends_as_soon_as_another_has_come_waited_for_it():
+    """Several broadcasts are in flight at once, handed on along a tree: it is another one each time."""
+    found = run("broadcast", [
+        [(0, 9010), (0, 900), (9000, 9020)],
+        [(20_000, 20_050), (20_010, 29_030), (29_000, 29_040)],
+        [(49_000, 49_030), (40_000, 49_020), (40_100, 40_200)],
+    ])  # fmt: skip
+    assert [waits for _, waits, _ in found] == [(9000, 0, 0), (10, 8990, 0), (0, 9000, 0)]
+    assert found[0][0] == ((0, 1, 2), (0, 1), (0, 1, 2)), "rank 1 had ended before rank 2 came"
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])

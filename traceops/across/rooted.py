@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,8 @@ _FROM_ROOT = re.compile(r"broadcast|^scatter", re.I)
 _EXPLAINED = 0.9  # of the waiting, that a root must explain
 _NEXT_BEST = 0.5  # of what the root explains: the most that another one may explain
 _ALL = -1  # in place of a root: each member needs all others
+_SOON = 0.2  # of its waiting: a member that waited for another goes on so soon when that has come
+_LEAST_STEPS = 3  # in which a place tells its root
 _EARLY_NS = 200_000  # by so much clocks may let a member end before the root that it waited for has begun
 
 
@@ -29,6 +31,9 @@ def with_roots(
     Of one group's operations of one kind, a root is whose coming ends the others' waiting (broadcast, scatter), or who
     alone waits (reduce, gather), each time. No member may end before one that it needs has begun. Where no root
     explains the waiting and nobody ever ends before the last has come, all wait for the last, as in an all-reduce.
+    Where neither is so, the same is asked of each place in the step: ZeRO's optimizers send from rank after rank.
+    Where that tells nothing either (several in flight, handed on along a tree), but members go on as soon as another
+    has come, each waits for the last that came before it could end.
     """
     begin = {s.rank: clocks.fits[s.rank].correct(s.comm.start) for s in ranks}
     end = {s.rank: clocks.fits[s.rank].correct(s.comm.end) for s in ranks}
@@ -37,24 +42,81 @@ def with_roots(
         if one.is_rooted and not set(one.group) & set(clocks.unaligned):
             alike[one.group, one.description, one.op].append(number)
     found = dict[int, Collective]()
+    step_of = {s.rank: s.comm.step for s in ranks}
     for (_, _, op), numbers in alike.items():
-        own = [matching.collectives[number] for number in numbers]
-        shape = (len(own), len(own[0].members))
-        begins, ends = (
-            np.array([at[rank][position] for one in own for rank, position in one.members]).reshape(shape)
-            for at in (begin, end)
-        )
-        waits = np.array([one.wait_ns for one in own], dtype=np.int64)
-        root = _root(op, begins, ends, waits)
-        for row, (number, one) in enumerate(zip(numbers, own, strict=True)):
-            if root == _ALL:
-                found[number] = replace(one, came_last=one.members[int(begins[row].argmax())][0])
-            elif root is not None:
-                found[number] = _waiting_for(one, root, begins[row].tolist(), ends[row].tolist())
+        if not _find(found, op, numbers, matching, begin, end):
+            for of_place in _by_place(numbers, matching, step_of):
+                _find(found, op, of_place, matching, begin, end)
+            left = [number for number in numbers if number not in found]
+            found |= _by_arrival(left, matching, begin, end)
     return replace(
         matching,
         collectives=tuple(found.get(number, one) for number, one in enumerate(matching.collectives)),
     )
+
+
+def _find(
+    found: dict[int, Collective],
+    op: str,
+    numbers: Sequence[int],
+    matching: MatchedCollectives,
+    begin: Mapping[int, Int],
+    end: Mapping[int, Int],
+) -> bool:
+    """Adds these operations to `found` where times tell whom their members wait for; whether they do."""
+    own = [matching.collectives[number] for number in numbers]
+    shape = (len(own), len(own[0].members))
+    begins, ends = (
+        np.array([at[rank][position] for one in own for rank, position in one.members]).reshape(shape)
+        for at in (begin, end)
+    )
+    waits = np.array([one.wait_ns for one in own], dtype=np.int64)
+    root = _root(op, begins, ends, waits)
+    for row, (number, one) in enumerate(zip(numbers, own, strict=True)):
+        if root == _ALL:
+            found[number] = replace(one, came_last=one.members[int(begins[row].argmax())][0])
+        elif root is not None:
+            found[number] = _waiting_for(one, root, begins[row].tolist(), ends[row].tolist())
+    return root is not None
+
+
+def _by_arrival(
+    numbers: Sequence[int],
+    matching: MatchedCollectives,
+    begin: Mapping[int, Int],
+    end: Mapping[int, Int],
+) -> dict[int, Collective]:
+    """Each member waits for those that came before it ended; none where hardly any ends as soon as the last of them."""
+    found, soon, whole = dict[int, Collective](), 0, 0
+    for number in numbers:
+        one = matching.collectives[number]
+        begins = [int(begin[rank][position]) for rank, position in one.members]
+        ends = [int(end[rank][position]) for rank, position in one.members]
+        needs = [
+            [j for j, came in enumerate(begins) if j == i or came <= ends[i]] for i in range(len(begins))
+        ]
+        came = [max(begins[j] for j in own) for own in needs]
+        waits = [last - first for last, first in zip(came, begins, strict=True)]
+        whole += sum(one.wait_ns)
+        soon += sum(
+            wait for wait, over, last in zip(waits, ends, came, strict=True) if over - last <= _SOON * wait
+        )
+        found[number] = replace(one, wait_ns=tuple(waits), needs=tuple(map(tuple, needs)))
+    return found if whole and soon >= _EXPLAINED * whole else {}
+
+
+def _by_place(
+    numbers: Sequence[int], matching: MatchedCollectives, step_of: Mapping[int, Int]
+) -> list[list[int]]:
+    """The operations by their place among these in a step; none where steps have not as many, or but one has any."""
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for number in numbers:
+        rank, position = matching.collectives[number].members[0]
+        by_step[int(step_of[rank][position])].append(number)
+    inside = [own for step, own in by_step.items() if step >= 0]
+    if len(inside) < _LEAST_STEPS or len({len(own) for own in inside}) > 1:
+        return []
+    return [list(of_place) for of_place in zip(*inside, strict=True)]
 
 
 def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
