@@ -12,7 +12,7 @@ from traceops.across.core_waits import CoreWaits
 from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
-from traceops.rules.straggler_conditions import far_from_all
+from traceops.rules.straggler_conditions import far_from_all, in_one_place
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -148,10 +148,26 @@ def test_of_two_ranks_both_are_named_where_each_is_late_in_a_place_of_its_own():
     late = of(traceops.analyze(str(DATA / "tp_late_gloo2")), "TO-S001")
     assert [(found.ranks, found.cause) for found in late] == [((0,), "input"), ((1,), "host")]
     assert [found.impact_ms for found in late] == [pytest.approx(150, rel=0.1), pytest.approx(80, rel=0.1)]
+    assert [found.severity for found in late] == ["error", "error"]
+    assert "by nature" not in late[1].message, "it is late between two collectives, and nowhere else"
 
 
 def test_hosts_behind_gpus_are_not_compared_by_what_their_ranks_wait():
     """A rank that launches late is waited for by ranks whose hosts may be as slow: 'the slowest by nature' stays."""
     made = program(fsdp2, steps=4)
     run = across(simulate(made, 4, [SlowHost(2, 20000)]))
-    assert not far_from_all(run, run.stragglers.found[0])
+    [late] = run.stragglers.found
+    assert not far_from_all(run, late)
+    assert not in_one_place(run, late, float(late.saved.mean()))
+
+
+def test_a_host_that_is_slower_in_everything_is_late_in_no_one_place():
+    made = program(fsdp2, steps=4)
+    run = across(simulate(made, 4, [SlowHost(2, 20000)]))
+    [late] = run.stragglers.found
+    cpu = replace(
+        run, ranks=tuple(replace(one, summary=replace(one.summary, on_gpu=False)) for one in run.ranks)
+    )
+    saved = float(late.saved.mean())
+    assert in_one_place(cpu, late, saved)
+    assert not in_one_place(cpu, late, 10 * saved), "that place is hardly any of it"

@@ -22,11 +22,12 @@ class CoreWaits:
 
     of_rank: ns by rank and number of the step; ranks that do not tell are left out, as may be those that waited
     nowhere. unfair: by rank the part of that, at most, that the machine does to it more than to its peers; 1 where
-    it is left out.
+    it is left out. fair_ns: by rank what it waits more than its peers, a step, because it computes more than they do.
     """
 
     of_rank: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     unfair: Mapping[int, float] = field(default_factory=dict)
+    fair_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> Co
     refused = {one.rank: one.crowded_pct for one in uses if one.crowded_pct is not None}
     of_run = {one.rank: one.waited_pct for one in uses if one.waited_pct is not None}
     of_window = recorded_waits(observed)
-    waits, parts = core_waits(observed), dict[int, float]()
+    waits, parts, fair = core_waits(observed), dict[int, float](), dict[int, float]()
     for rank in waits.of_rank:
         peers = [other for other in refused if other != rank and other in of_run]
         if peers and rank in refused and rank in of_run and rank in of_window:
@@ -72,8 +73,23 @@ def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> Co
             )
             run = of_run[rank] - _middle([of_run[peer] for peer in peers])
             if window <= _AS_IN_THE_RUN * run:
-                parts[rank] = _beyond(refused[rank], _middle([refused[peer] for peer in peers]))
-    return replace(waits, unfair=parts)
+                others_pct = _middle([refused[peer] for peer in peers])
+                parts[rank] = _beyond(refused[rank], others_pct)
+                computes = {one: _computes(of_run[one], refused[one]) for one in (rank, *peers)}
+                more = max(computes[rank] - _middle([computes[peer] for peer in peers]), 0.0)
+                took_ms = 100 * of_window[rank].ms / of_window[rank].pct
+                fair[rank] = 1e6 * took_ms * more / 100 * _ratio(others_pct)
+    return replace(waits, unfair=parts, fair_ns=fair)
+
+
+def _computes(waited_pct: float, refused_pct: float) -> float:
+    """Percent of the time in which a thread has a core, by how long and how often it has none when it wants one."""
+    return waited_pct / _ratio(refused_pct) if refused_pct else 0.0
+
+
+def _ratio(refused_pct: float) -> float:
+    """What a thread waits for a core over what it has one for."""
+    return refused_pct / max(100 - refused_pct, 1.0)
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -82,7 +98,7 @@ def _middle(values: Sequence[float]) -> float:
 
 def _beyond(refused_pct: float, peers_pct: float) -> float:
     """The part of a rank's waiting that it would not have where it is refused a core as often as its peers."""
-    own, other = (pct / max(100 - pct, 1.0) for pct in (refused_pct, peers_pct))
+    own, other = _ratio(refused_pct), _ratio(peers_pct)
     return max(1 - other / own, 0.0) if own else 0.0
 
 
@@ -112,7 +128,8 @@ def beyond_peers(
 ) -> NDArray[np.float64]:
     """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own.
 
-    Never more than it is held up by the machine more than they are; what they wait counts in full.
+    Never more than it is held up by the machine more than they are; what they wait counts in full. Nor less than all
+    but what it waits more because it computes more: of ranks with as much work, the one without a core is not late.
     """
 
     def of(one: int) -> list[int]:
@@ -120,5 +137,8 @@ def beyond_peers(
 
     others = np.median([of(peer) for peer in peers], axis=0) if peers else np.zeros(len(steps))
     own = np.array(of(rank), dtype=float)
-    more: NDArray[np.float64] = np.clip(own - others, 0.0, waits.unfair.get(rank, 1.0) * own)
+    most = waits.unfair.get(rank, 1.0) * own
+    if rank in waits.fair_ns:
+        most = np.maximum(most, own - others - waits.fair_ns[rank])
+    more: NDArray[np.float64] = np.clip(own - others, 0.0, most)
     return more

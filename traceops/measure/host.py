@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from traceops.measure.typical import typical_steps
 from traceops.traces.model import Events, TraceMeta
 
 MOST_REGIONS = 60
+_WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
@@ -116,9 +118,16 @@ def _blocking(host: HostRows, rows: Int, steps: StepBounds) -> tuple[BlockingCal
 
 
 def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
-    """Total time by name of annotations and of operators inside no other operator, ms."""
+    """Total time by name of annotations and of operators inside no other operator, ms.
+
+    Without what an operator waits inside for a collective: DTensor's `aten::add` does so where its operand is partial.
+    """
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
     total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    waits = _inside_steps(events, rows_named(events, _WAITS), steps)
+    around = host.nesting.outermost_around(waits)
+    waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]
+    np.subtract.at(total, events.name[around], events.dur[waits])
     most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
 

@@ -10,6 +10,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
 from traceops.across.own_times import far_beyond
 from traceops.across.replay.graph import Steps
+from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
@@ -22,6 +23,7 @@ _TIMES = (
     2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
 )
 _REGION_SHARE = 1 / 3  # of what its cure saves: what that region must take longer
+_LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores, these are what is to be told
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 
 
@@ -119,6 +121,21 @@ def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     )
 
 
+def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
+
+    Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
+    """
+    assert run.graph is not None
+    if (
+        any(times.summary.on_gpu for times in run.ranks)
+        or (places := late_places(run.graph, straggler.rank)) is None
+    ):
+        return False
+    own, theirs = places.most
+    return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
+
+
 def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
     """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
 
@@ -128,6 +145,12 @@ def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
     if any(times.summary.on_gpu for times in run.ranks):
         return False
     return far_beyond(run.graph, straggler.rank, times=_TIMES)
+
+
+def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
+    in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
+    return in_part or far_from_all(run, straggler)
 
 
 def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:
@@ -161,6 +184,8 @@ def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bo
     """
     assert run.stragglers is not None and run.lateness is not None
     step = run.stragglers.step_ns
+    if float(own.mean()) < _LEFT * float(straggler.saved.mean()):
+        return False
     if not most:
         return float((own / step).max()) >= BURST_PCT[0] / 100
     late = [number in straggler.late_steps for number in run.lateness.steps]

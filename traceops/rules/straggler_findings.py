@@ -24,9 +24,8 @@ from traceops.core.units import stored
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
 from traceops.rules.straggler_conditions import (
-    by_one_region,
     cured_beside,
-    far_from_all,
+    plainly_slow,
     slowed_by_profiler,
     uncertain,
 )
@@ -180,7 +179,7 @@ def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None)
     assert run.stragglers is not None
     mean = mean_over(run)
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
-    if not by_one_region(run, straggler, saved) and not far_from_all(run, straggler):
+    if not plainly_slow(run, straggler, saved):
         return None
     severity = severity_of(100 * saved / (slowdown or 1.0) / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     return "warning" if severity == "info" else severity

@@ -26,6 +26,7 @@ class LatePlaces:
 
     `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before
     each of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK.
+    `most` is of the one place where it takes longer by most: what it takes there, and the most that a peer does.
     """
 
     spared: Int
@@ -34,6 +35,7 @@ class LatePlaces:
     own: Steps
     peers: NDArray[np.float64]
     more: Mapping[str, float]
+    most: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class _Late:
     gone: Int
     own: Steps
     peers: NDArray[np.float64]
+    most: tuple[float, float]
 
 
 def late_places(graph: StepGraph, rank: int) -> LatePlaces | None:
@@ -69,6 +72,7 @@ def late_places(graph: StepGraph, rank: int) -> LatePlaces | None:
         late.own,
         late.peers,
         _more(graph, rank, late),
+        late.most,
     )
 
 
@@ -103,12 +107,16 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     if not late.any():
         return None
     where = inside & late[place]
-    spent = np.array([by_place(one)[late].sum(axis=0) for one in took])
+    of_place = np.array([by_place(one) for one in took])
+    spent = of_place[:, late].sum(axis=1)
+    means = of_place.mean(axis=2)
+    worst = int(np.where(late, means[0] - means[1:].max(axis=0), -np.inf).argmax())
     gone = np.where(where, np.maximum(more, 0), 0)
     first = numbers.get(_place(labels[0])) if _step(labels[0], index, len(graph.steps)) == 0 else None
     before = gone[where & (place == first)] if first is not None and late[first] else ()  # as in later steps
     gone = np.concatenate(([round(float(np.median(before))) if len(before) else 0], gone))
-    return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:])
+    most = float(means[0, worst]), float(means[1:, worst].max())
+    return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:], most)
 
 
 def _points(graph: StepGraph, rank: int) -> _Points:

@@ -222,13 +222,13 @@ def _single_clause(report: Report, finding: Finding) -> str:
 
 
 def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
-    ranks = sorted(rank for f in findings for rank in f.ranks)
+    ranks = [rank for f in findings for rank in f.ranks]  # the costliest first
     causes = {rank: words_of(f).why for f in findings for rank in f.ranks}
     if len(ranks) <= _MOST_NAMED:
         named = [f"{rank} ({causes[rank]})" for rank in ranks]
         who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"
     else:
-        who = f"{who_text(ranks, len(report.ranks))} are late"
+        who = f"{who_text(sorted(ranks), len(report.ranks))} are late"
     others, words = len(report.ranks) - len(ranks), report.summary.step_words
     known = [waits for f in findings if (waits := _waiting_for(f)) is not None]
     if known and others > 0:  # each is a mean over all ranks but one
