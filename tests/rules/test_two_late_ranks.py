@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from generated_run import SlowHost, fsdp2, simulate
+from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
 import traceops
@@ -13,6 +13,7 @@ from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
 from traceops.rules.straggler_conditions import far_from_all, in_one_place
+from traceops.rules.straggler_evidence import operators_text
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -171,3 +172,13 @@ def test_a_host_that_is_slower_in_everything_is_late_in_no_one_place():
     saved = float(late.saved.mean())
     assert in_one_place(cpu, late, saved)
     assert not in_one_place(cpu, late, 10 * saved), "that place is hardly any of it"
+
+
+@pytest.mark.parametrize(("fault", "told"), [(SlowCompute(1, 3.0), True), (SlowHost(1, 20000), False)])
+def test_a_rank_without_a_gpu_that_computes_longer_is_told_so(fault, told):
+    """One with five times as long texts: 'its host takes longer', and the advice was to look for other processes."""
+    run = across(simulate(program(fsdp2, steps=4), 4, [fault]))
+    [late] = run.stragglers.found
+    on_cpu = replace(run, graph=replace(run.graph, on_cpu=frozenset(run.graph.ranks)))
+    assert ("is in operators" in operators_text(on_cpu, late)) == told
+    assert operators_text(run, late) == "", "behind a GPU kernels tell"

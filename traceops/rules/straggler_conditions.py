@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
-from traceops.across.own_times import far_beyond
-from traceops.across.replay.graph import Steps
+from traceops.across.own_times import far_beyond, own_time
+from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
@@ -151,6 +151,18 @@ def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
     in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
     return in_part or far_from_all(run, straggler)
+
+
+def in_operators(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether most of what a rank without a GPU takes longer than its median peer is in operators, and not between."""
+    assert run.graph is not None and run.stragglers is not None
+    found = {other.rank for other in run.stragglers.found}
+    peers = [peer for peer in run.graph.peers(straggler.rank) if peer not in found]
+    if not peers or straggler.rank not in run.graph.on_cpu:
+        return False
+    usual = np.median([own_time(run.graph, peer) for peer in peers], axis=0)
+    more = np.maximum(own_time(run.graph, straggler.rank) - usual, 0.0)
+    return bool(more[WORK.index("compute")] >= _MOST * max(float(more.sum()), 1.0))
 
 
 def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:

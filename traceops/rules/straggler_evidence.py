@@ -17,6 +17,7 @@ from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.rules.straggler_bounds import CHANCE, FELT, IMPACT_BOUNDS
+from traceops.rules.straggler_conditions import in_operators
 
 
 def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
@@ -127,3 +128,11 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
         )
         for one in grown(run, rank, cause, peers)
     ]
+
+
+def operators_text(run: CrossRank, straggler: Straggler) -> str:
+    """A sentence on a rank without a GPU that takes longer in its operators; '' of others."""
+    if not in_operators(run, straggler):
+        return ""
+    why = "it has more to compute, or gets less done on its cores"
+    return f" Most of what it takes longer is in operators: {why}. Which of both, these traces do not tell."

@@ -32,6 +32,7 @@ from traceops.rules.straggler_conditions import (
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
+    operators_text,
     saved_by_sharing,
     waiting_ms,
     work_evidence,
@@ -108,6 +109,7 @@ def finding_of(
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
         note += f" This is approximate: {doubt}."
+    note = operators_text(run, straggler) + note if longer == "on_cpu" else note
     message += f" ({up_to}{pct} % less).{note}"
     return rule.finding(
         severity,

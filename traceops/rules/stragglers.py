@@ -91,8 +91,9 @@ PERSISTENTLY_LATE = Rule(
         ),
         (
             "on_cpu",
-            "See `grew` for what takes longer on this rank. Then look at its CPU binding and NUMA node, for other "
-            "processes on its cores, and for logging, metrics or checkpoints that only this rank does.",
+            "See `grew` for what takes longer on this rank. If these are operators, compare its samples, tokens and "
+            "layers with its peers' first. Then look at its CPU binding and NUMA node, for other processes on its "
+            "cores, and for logging, metrics or checkpoints that only this rank does.",
         ),
         (
             "host",
