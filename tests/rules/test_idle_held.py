@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,27 @@ def test_many_short_ones_keep_their_advice(tmp_path):
 def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
     """What it has lost looks the same."""
     text = gzip.decompress(COLLECTED.read_bytes())
-    cut = text.rindex(b'"ph": "X"', 0, int(0.97 * len(text)))
-    (tmp_path / "trace.json").write_bytes(text[:cut])
+    broken = text.rindex(b'"ph": "X"', 0, len(text) // 2)
+    (tmp_path / "trace.json").write_bytes(text[:broken] + b'"ph: "X"' + text[broken + 9 :])
     report = analyze(tmp_path)
-    assert all("does not show" not in one.message for one in report.findings)
+    assert "1 event is not readable" in next(one for one in report.findings if one.rule == "TO-V002").message
+    assert "does not show" not in starves(tmp_path).message
+
+
+def test_long_calls_of_a_trace_without_operators_are_told_too(tmp_path):
+    """Of a trace with activities=[CUDA] nothing was read: a call lies in no operator."""
+    trace = json.loads(gzip.decompress(COLLECTED.read_bytes()))
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "cpu_op"]
+    calls = [e for e in trace["traceEvents"] if e.get("cat") == "cuda_runtime" and e["dur"] > 0]
+    calls.sort(key=lambda e: e["ts"])
+    idle = [
+        {**one, "name": "cudaMalloc", "ts": one["ts"] + one["dur"] + 1, "dur": other["ts"] - one["ts"] - one["dur"] - 2,
+         "args": {}}
+        for one, other in pairwise(calls)
+        if other["ts"] - one["ts"] - one["dur"] > 50_000
+    ]  # fmt: skip
+    (tmp_path / "trace.json").write_text(json.dumps({**trace, "traceEvents": trace["traceEvents"] + idle}))
+    assert "in cudaMalloc" in starves(tmp_path).message
 
 
 @pytest.mark.parametrize("name", ["anomaly", "collected"])

@@ -131,7 +131,8 @@ def _named(
     called = np.flatnonzero(is_call[row])
     around = host.nesting.innermost_around(row[called])
     operator = np.full(len(row), -1, dtype=np.int64)
-    operator[called] = np.where(around >= 0, events.name[host.nesting.rows[around]], -1)
+    inside = around >= 0
+    operator[called[inside]] = events.name[host.nesting.rows[around[inside]]]
     keys, group = groups(events.name[row], operator)
     total = np.bincount(group, weights=took_ns, minlength=len(keys))
     found = []
