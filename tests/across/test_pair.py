@@ -18,7 +18,9 @@ def summary(events, step=12):
     start = np.array([begin * 1000 for begin, _ in events], dtype=np.int64)
     end = start + np.array([took * 1000 for _, took in events], dtype=np.int64)
     comm = SimpleNamespace(start=start, end=end, args=[None] * len(events), step=np.zeros(len(events), int))
-    return SimpleNamespace(comm=comm, step_numbers=[step], damage=None, step_number=lambda position: step)
+    return SimpleNamespace(
+        comm=comm, step_numbers=[step], damage=None, incomplete=False, step_number=lambda position: step
+    )
 
 
 def test_events_that_run_at_the_same_time_are_not_moved_to_a_rhythm_that_fits_by_chance():

@@ -145,6 +145,8 @@ def _last_step(summary: RankSummary) -> int | None:
 
 
 def _step_of(summary: RankSummary, position: int) -> int | None:
-    """The number of the step that launched the event; None outside all, and where a damaged trace breaks off."""
+    """The number of the step that launched the event; None outside all, and where some of the step may be missing."""
+    if summary.incomplete:
+        return None
     broken_off = summary.damage and summary.comm.step[position] == len(summary.step_numbers) - 1
     return None if broken_off else summary.step_number(position)

@@ -105,6 +105,7 @@ class RankSummary:
     stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
     anomaly: AnomalyChecks | None = None  # None where autograd does not look for NaN
     held: tuple[HeldLaunches, ...] = ()  # what the host was in long while its device waited for launches
+    incomplete: bool = False  # some of every step may be missing, see RankTrace
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -182,6 +183,7 @@ def summarize(
         else (),
         anomaly=measure_anomaly(activity.host, steps),
         held=measure_held(activity, steps, lane),
+        incomplete=trace.incomplete,
     )
 
 

@@ -23,6 +23,7 @@ from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
 from traceops.core.words import Role
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import in_role, role_evidence, role_of
 
@@ -76,6 +77,8 @@ _LEAST_COUNT = 3
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """What the links gave."""
+    if why := why_incomplete(inputs.run.ranks):
+        return [rule.not_evaluated(why) for rule in RULES]
     return [judge_low(inputs.run), judge_siblings(inputs.run)]
 
 

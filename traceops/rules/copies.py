@@ -10,6 +10,7 @@ from traceops.core.findings import Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.copies_told import Part, evidence_of, impact_ms, message_of
 from traceops.rules.idle_time import work_ms
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 
 EXPOSED_COPIES = Rule(
@@ -81,9 +82,15 @@ def judge_copies(inputs: Inputs) -> Verdict:
         return EXPOSED_COPIES.not_evaluated("the traces hold no GPU activity")
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(_CAPTURED)
-    by_rank = {times.summary.rank: times for times in run.ranks}
+    by_rank = {times.summary.rank: times for times in judged if not times.summary.incomplete}
+    if not by_rank:
+        return EXPOSED_COPIES.not_evaluated(why_incomplete(judged))
     parts = {
-        purpose: [_part(one, by_rank[one.rank], inputs) for one in run.copies if one.purpose == purpose]
+        purpose: [
+            _part(one, by_rank[one.rank], inputs)
+            for one in run.copies
+            if one.purpose == purpose and one.rank in by_rank
+        ]
         for purpose in PURPOSES
     }
     findings = [_judged(inputs, purpose, own) for purpose, own in parts.items() if own]

@@ -23,6 +23,7 @@ from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
 from traceops.rules.idle_time import few_steps, host_share, idle_of, unknown_pct
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE
 
@@ -116,6 +117,10 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
         return kind.rule.not_evaluated("the traces hold no GPU activity")
+    whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
+    if not whole:
+        return kind.rule.not_evaluated(why_incomplete(judged))
+    judged = whole
     if any(times.summary.captures_graphs for times in judged):
         return kind.rule.not_evaluated(CAPTURED)
     if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(judged, manifest):

@@ -17,6 +17,7 @@ from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.overlap_basis import basis_of
 from traceops.rules.overlap_calls import of_one_size
@@ -74,6 +75,8 @@ _DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Communication that costs the step time."""
+    if why := why_incomplete(inputs.run.ranks):
+        return [rule.not_evaluated(why) for rule in RULES]
     waited, host_ms = waited_pct(inputs), None if inputs.whole is None else inputs.whole.host_ms
     return [
         without_waiting(

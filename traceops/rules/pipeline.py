@@ -15,6 +15,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.pipeline_waits import without_loading, without_recording, without_replay
 
@@ -88,6 +89,8 @@ RULES = (UNEVEN_STAGES, LARGE_BUBBLE, LATE_SENDS)
 def judge(inputs: Inputs) -> list[Verdict]:
     """What stages of a pipeline wait for each other."""
     run = inputs.run
+    if why := why_incomplete(run.ranks):
+        return [rule.not_evaluated(why) for rule in RULES]
     if not run.bubbles:
         return [_no_pipeline(run, rule) for rule in RULES]
     late = judge_late(run, core_waits(inputs.observed), inputs.unprofiled_ms, inputs.undisturbed)

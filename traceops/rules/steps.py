@@ -133,6 +133,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every_odd))
     took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, replace(run, unlike=every_odd))
+    if not region and worst.summary.incomplete:
+        cause = "unknown"
     longer = sum(took) - run.step_ms * len(took)
     held = None if region or cause == "other_work" else held_up(inputs, longer)
     cause = CAUSE if held else cause

@@ -13,6 +13,7 @@ from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.incomplete import why_incomplete
 from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
 
 _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
@@ -42,6 +43,8 @@ def nothing_to_compare(run: CrossRank) -> str:
     """Why ranks cannot be compared, or only roughly."""
     if len(run.ranks) < 2:
         return "there is only one rank"
+    if why := why_incomplete(run.ranks):
+        return why
     if not run.split:
         return "no collective could be matched across ranks"
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:

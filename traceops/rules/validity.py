@@ -45,11 +45,12 @@ DAMAGED = Rule(
     title="A trace is damaged or cannot be used",
     fires=(
         "Fires for every file that looks like a trace and is empty, cut off, not JSON, not of torch's "
-        "profiler, a second trace of one rank or of another run."
+        "profiler, a second trace of one rank or of another run. A trace is incomplete where it is cut off, or more "
+        "than 1 % of its events are not readable: then what it lacks may be of any moment."
     ),
     advice=(
         "Capture again, or copy the file again; check the disk's free space and that the job was not killed "
-        "while it wrote. What could be read is used."
+        "while it wrote. What could be read is used, but for what its gaps would make wrong."
     ),
 )
 
@@ -155,17 +156,31 @@ def judge_missing(
     )
 
 
+_INCOMPLETE = (
+    "torch writes one thread behind the other: some of each step may be missing. What compares this rank with others "
+    "is not judged."
+)
+_INCOMPLETE_GPU = (
+    "torch writes what the GPU did last, and not in order of time: some of each step may be missing, and looks idle. "
+    "So idle time is not judged here, nor what compares this rank with others."
+)
+
+
 def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str]]) -> Verdict:
     """TO-V002: one finding a file, so that each is named."""
     found = []
     for summary in ranks:
         if summary.damage:
             what = "; ".join(summary.damage)
+            read = f"{summary.event_count} events were read"
+            used = f"{read} and are used."
+            if summary.incomplete:
+                used = f"{read}. {_INCOMPLETE_GPU if summary.on_gpu else _INCOMPLETE}"
             found.append(
                 DAMAGED.finding(
                     "warning",
                     "high",
-                    f"{summary.path}: {what}. {summary.event_count} events were read and are used.",
+                    f"{summary.path}: {what}. {used}",
                     [
                         Evidence("damage", what, rank=summary.rank),
                         Evidence("events read", summary.event_count),

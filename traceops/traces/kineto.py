@@ -18,6 +18,10 @@ from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
 from traceops.traces.times import EXACT_FLOAT_US, first_times_us
 
+_MOST_UNREADABLE = (
+    0.01  # of the events: with more of them lost, what is missing is not told from what was not there
+)
+
 
 def load_trace(path: str, ahead: bool = True) -> RankTrace:
     """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable.
@@ -48,7 +52,8 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
     size = 0 if is_remote(path) else Path(path).stat().st_size
-    return RankTrace(path, meta, events, tuple(damage), size, frames)
+    incomplete = scanner.cut_off or scanner.unreadable > _MOST_UNREADABLE * len(events)
+    return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete)
 
 
 def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:

@@ -97,7 +97,11 @@ class TraceMeta:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One trace file, read as far as it could be; `damage` says in words what could not."""
+    """One trace file, read as far as it could be; `damage` says in words what could not.
+
+    incomplete: much is missing, at moments that nobody knows. torch writes one thread behind the other and the
+    device's activity last, as its buffers came: a file that is cut off lacks some of every step.
+    """
 
     path: str
     meta: TraceMeta
@@ -105,3 +109,4 @@ class RankTrace:
     damage: tuple[str, ...] = ()
     size_bytes: int = 0
     frames: Frames = NO_FRAMES
+    incomplete: bool = False

@@ -66,6 +66,7 @@ class Scanner:
         self.meta: dict[str, Any] = {}
         self.damage: list[str] = []
         self.unreadable = 0  # events skipped because they are no valid JSON
+        self.cut_off = False  # the list of events goes on behind what could be read
         self._patience = _THOROUGH
         self._given_up = False  # the buffer goes on where an event too long for it was given up
 
@@ -110,6 +111,7 @@ class Scanner:
                 self._event_by_event(sink)
             if not self._closed and self._eof:
                 self.damage.append("the JSON ends before the list of events does")
+                self.cut_off = True
                 return
             self._grow()
 
@@ -164,6 +166,7 @@ class Scanner:
                     self._patience -= _ATTEMPT
             if self._patience < -_HOPELESS:
                 self.damage.append("nearly all of a long stretch is damaged, and what follows was not read")
+                self.cut_off = True
                 self._give_up()
                 return
             at = _skip(text, end)

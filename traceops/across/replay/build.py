@@ -142,7 +142,9 @@ def _common_steps(ranks: Sequence[RankSummary], matching: MatchedCollectives) ->
 
 
 def _usable_steps(summary: RankSummary, matched: Sequence[int]) -> set[int]:
-    """Numbers of the steps that can be replayed; a damaged trace breaks off in its last one."""
+    """Numbers of the steps that can be replayed: none of an incomplete trace; other damage may lie in the last one."""
+    if summary.incomplete:
+        return set()
     count = len(summary.step_numbers)
     inside = (summary.comm.step >= 0) & (summary.comm.step < count)
     of_all = np.bincount(summary.comm.step[inside], minlength=count)
