@@ -206,6 +206,8 @@ def judge_stragglers(
             persistent.append(
                 finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed)
             )
+        elif not most and not straggler.late_steps:
+            left_out.append(f"rank {straggler.rank} takes longer, but is late in no step")
         elif not most and not seen_in_its_steps(run, straggler):
             left_out.append(
                 f"rank {straggler.rank} takes longer in {steps_text(straggler.late_steps)}, but hardly anybody is seen "
