@@ -27,6 +27,7 @@ from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Progress
+    from traceops.traces.discover import Discovery
 
 _MOST_NAMED = 8
 _HANG = "hang.json"
@@ -75,9 +76,7 @@ def open_run(
         before_analysis(shown)
         options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
         report = analyze_window(traces, traces.latest, options)
-        others = len(traces.windows) - 1
-        left = (f"{others} earlier capture window{'s' if others > 1 else ''} left out",) if others else ()
-        return Opened(shown, report, "traces", problems=left)
+        return Opened(shown, report, "traces", problems=_left_out(traces))
     document = report_of(load_object(file), file)
     shared = {name: getattr(document, name) for name in ReportBase.__struct_fields__}
     folder = None if is_remote(file) else Path(file).parent
@@ -90,6 +89,16 @@ def open_run(
         document.hang,
         problems,
     )
+
+
+def _left_out(traces: Discovery) -> tuple[str, ...]:
+    same, of_others = traces.left_out(traces.latest)
+    told = []
+    if same:
+        told.append(f"{same} other capture window{'s' if same > 1 else ''} left out")
+    if of_others:
+        told.append(f"{of_others} capture window{'s' if of_others > 1 else ''} of other jobs left out")
+    return tuple(told)
 
 
 def is_written(path: str) -> bool:

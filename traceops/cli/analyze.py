@@ -185,7 +185,7 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
         from traceops.render.printer import say
 
         jobs = len({window.job for window in found.windows})
-        of_jobs = f"; the folder holds {jobs} jobs, or one that was restarted" if jobs > 1 else ""
+        of_jobs = f"; the folder holds {jobs} jobs, restarts or copies of one" if jobs > 1 else ""
         say(
             f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
             f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}{of_jobs}); --select all analyses each"

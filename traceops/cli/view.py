@@ -45,10 +45,11 @@ def main(args: argparse.Namespace) -> int:
     )
     for note in timeline.notes:
         say(f"  {note}", hanging=4)
-    if len(found.windows) > 1:
-        say(
-            f"  the last of {len(found.windows)} capture windows; for another give the path of that window's trace"
-        )
+    same, of_others = found.left_out(found.latest)
+    if same:
+        say(f"  one of {same + 1} capture windows; for another give the path of that window's trace")
+    if of_others:
+        say(f"  {of_others} capture window{'s' if of_others > 1 else ''} of other jobs left out")
     say("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
     return 0
 

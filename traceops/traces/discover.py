@@ -70,6 +70,12 @@ class Discovery:
         """The window to analyse."""
         return chosen_window(self.windows, self.manifest)
 
+    def left_out(self, used: Window) -> tuple[int, int]:
+        """How many windows besides are of the same job, and how many of other jobs."""
+        others = [own for own in self.windows if own is not used]
+        same = sum(own.job == used.job for own in others)
+        return same, len(others) - same
+
     def job_of(self, paths: Sequence[str]) -> tuple[Window, ...]:
         """The windows of the job that recorded these files; of all, where none is known."""
         jobs = {own.job for own in self.windows for file in own.files if {file.path, file.summary} & {*paths}}
@@ -123,8 +129,9 @@ def discover(path: str) -> Discovery:
     problems.extend(duplicates)
     if (jobs := len({own.job for own in windows})) > 1:
         notes.append(
-            f"the traces are of {jobs} jobs, or of one that was restarted: a rank has several processes. The newest is "
-            "meant; --select all analyses each. Put each job in a folder of its own"
+            f"a rank has several processes: the traces are of {jobs} jobs, of one that was restarted, or of copies of "
+            "one that number their ranks alike. The newest is meant; --select all analyses each. Put each in a folder "
+            "of its own"
         )
     if (chosen := chosen_window(windows, manifest)) is not windows[-1]:
         why = "more ranks recorded two whole steps there"
