@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.host_context import HostContext
@@ -81,34 +82,14 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
 
 
 def _hca(value: str, set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
-    name = "NCCL_IB_HCA"
+    look = partial(setting, host, "NCCL_IB_HCA", value)
     if is_on(set_.get("NCCL_IB_DISABLE", "")):
         why = "NCCL_IB_DISABLE is set too: the list is not even read"
-        return [
-            setting(
-                host,
-                name,
-                value,
-                "warning",
-                why,
-                "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA",
-                rule=CONTRADICTION,
-            )
-        ]
+        return [look("warning", why, "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA", rule=CONTRADICTION)]
     if context.rdma is None:
         return []
     if not context.rdma:
-        return [
-            setting(
-                host,
-                name,
-                value,
-                "note",
-                "this machine has no RDMA device",
-                "unset NCCL_IB_HCA",
-                rule=RDMA_VARIABLE,
-            )
-        ]
+        return [look("note", "this machine has no RDMA device", "unset NCCL_IB_HCA", rule=RDMA_VARIABLE)]
     choice = parse_choice(value)
     there = ", ".join(one.name for one in context.rdma)
     taken = [one for one in context.rdma if any(choice.takes(one.name, port.number) for port in one.ports)]
@@ -119,30 +100,16 @@ def _hca(value: str, set_: Mapping[str, str], context: HostContext, host: str) -
     if not up:
         why = "all it takes are down" if taken else f"nothing here is called so ({there})"
         why += ": NCCL falls back to sockets"
-        return [
-            setting(
-                host,
-                name,
-                value,
-                "warning",
-                why,
-                "unset NCCL_IB_HCA, or name devices that are up",
-                rule=RDMA_VARIABLE,
-            )
-        ]
+        return [look("warning", why, "unset NCCL_IB_HCA, or name devices that are up", rule=RDMA_VARIABLE)]
     looks = []
     absent = [] if choice.leaves_out else missing(choice, [one.name for one in context.rdma])
     if absent:
         why = f"there is no {', '.join(absent)} here ({there})"
-        looks.append(
-            setting(host, name, value, "warning", why, f"leave {', '.join(absent)} out", rule=RDMA_VARIABLE)
-        )
+        looks.append(look("warning", why, f"leave {', '.join(absent)} out", rule=RDMA_VARIABLE))
     more = [] if choice.exact or choice.leaves_out else _more_than_named(choice, context.rdma)
     if more:
         why = f"without = it takes everything that begins so: {', '.join(more)} too"
-        looks.append(
-            setting(host, name, value, "warning", why, f"export NCCL_IB_HCA=={value}", rule=RDMA_VARIABLE)
-        )
+        looks.append(look("warning", why, f"export NCCL_IB_HCA=={value}", rule=RDMA_VARIABLE))
     return looks
 
 
