@@ -70,6 +70,18 @@ class OwnTimes:
             for own, keys in zip(self._by_step, self._keys, strict=True)
         ]
 
+    def functions(self) -> list[dict[int, float]]:
+        """Of each function on each rank, by index of the step what looks at it took, ms; data loading left out."""
+        found: dict[tuple[int, str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        first = int(self._run.numbers[0])
+        for row, (by_step, keys) in enumerate(zip(self._by_step, self._keys, strict=True)):
+            for number, own in by_step.items():
+                for stack, us in own:
+                    key = keys[stack]
+                    if key is not None and key[0] != "input" and 0 <= number - first < len(self._run.numbers):
+                        found[row, key[1].function, key[1].file][number - first] += us / 1e3
+        return list(found.values())
+
     def of(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
         """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
         of_ranks = [self._of_rank(row, at, more_ms) for row in range(len(self._ranks))]

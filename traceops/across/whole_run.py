@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceops.across.occasions import OwnTimes, with_occasions
+from traceops.across.rhythms import in_rhythm
 from traceops.across.run_steps import Floats, Mask, Share, WholeRun, step_of_ranks
 from traceops.across.step_times import device_ms, is_known, only_queued, single, tells_pace, took_ms
 from traceops.core.step_log import RECORDED, SKIPPED
@@ -76,7 +77,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     like = np.zeros(len(numbers), dtype=bool)
     like[timed] = _like_others(step[timed], (garbage.max(axis=0) + compiled.max(axis=0))[timed])
 
-    def divided(like: Mask) -> WholeRun:
+    def divided(like: Mask) -> tuple[WholeRun, OwnTimes]:
         start = _start(timed, like)
         typical = float(step[like].mean())
         own = {one.rank: _own(one, like, first) for one in ranks}
@@ -108,11 +109,15 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
             host_ms=_host_ms(hosts[:, timed]),
         )
         parts = OwnTimes(ranks, found, garbage, compiled, by_calls)
-        return with_occasions(found, parts, timed & ~like & ~start)
+        return with_occasions(found, parts, timed & ~like & ~start), parts
 
-    found = divided(like)
+    found, parts = divided(like)
+    rhythm = in_rhythm(found.step_ms, timed & ~_start(timed, like), parts.functions())
+    if (like & rhythm).any() and (like & ~rhythm).sum() >= _LEAST_STEPS:
+        like &= ~rhythm
+        found, _ = divided(like)
     late = _by_turns(found)
-    return found if late is None else replace(divided(like | late), in_time_ms=found.typical_ms)
+    return found if late is None else replace(divided(like | late)[0], in_time_ms=found.typical_ms)
 
 
 def _host_ms(hosts: Floats) -> float:
