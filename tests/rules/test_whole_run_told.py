@@ -260,6 +260,9 @@ def test_a_late_rank_gets_its_line(tmp_path):
     )
     [line] = found(report, "TO-W003")
     assert line.severity == "info" and line.message.endswith(f"TO-S001 (rank {late_rank}) explains it.")
+    assert told.advice == line.advice, "about the line, and not about the rank's cores and data shard"
+    [without] = found(plain, "TO-S001")
+    assert without.advice != line.advice
     [starving] = found(report, "TO-I002")
     assert "in collate_fn (data.py:88)" in starving.message and "workers of rank" not in starving.message
 

@@ -76,7 +76,8 @@ def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> i
 def _who(plan: Plan) -> str:
     if plan.launcher == "none":
         return "ranks as the command starts them"
-    return f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}"
+    told = f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}"
+    return told if plan.cluster.nnodes == 1 else f"{told} on each of {plan.cluster.nnodes} nodes"
 
 
 def _expected(plan: Plan) -> int | None:

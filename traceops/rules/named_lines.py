@@ -14,6 +14,7 @@ from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.profiler_cost import SLOWED
 from traceops.rules import host_difference
 from traceops.rules.copies import EXPOSED_COPIES
+from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
@@ -31,6 +32,7 @@ REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _ALIKE = 0.5  # of the first function: another that late launches may be for
 _LEAST_LOOKS = 5
+_EXPLAINS = 0.5  # of what a late rank costs: what to do is about that line
 _COPIES = re.compile(r"\.to\(|\.cuda\(|\.cpu\(|\.copy_\(|\.numpy\(|device_put|prefetch")
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
 
@@ -112,6 +114,8 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding
     if one is None:
         return found
     why = Evidence(REASON, f"in {one.place.said}", rank=one.rank)
+    if found.rule == PERSISTENTLY_LATE.id and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
+        found = replace(found, advice=HOST_LONGER.advice_for(one.does))
     return _with(found, f"{host_difference.sentence(one)}.", [why, *host_difference.evidence(one)])
 
 

@@ -59,7 +59,8 @@ PERSISTENTLY_LATE = Rule(
         "count, and with less than a fifth left it is not named. With a rank cured, a step takes no less than the "
         "workers of the slowest data loader need for its batches; where nobody looked at them, what is said to be "
         "saved is the most. Where all traces hold stacks, a function that explains a fifth of the lateness is "
-        "named. If it explains half, and the host's part is the largest, the host is the cause."
+        "named. If it explains half, and the host's part is the largest, the host is the cause. Where samples of the "
+        "hosts name a line (TO-W003) for half of what is saved or more, the advice is about that line."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
