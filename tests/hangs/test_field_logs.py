@@ -160,6 +160,34 @@ def test_a_rank_that_fails_behind_a_kill_explains_none(told):
     assert (0, 2, 3) in [root.ranks for root in roots]
 
 
+LOST = (
+    '[rank0]: Traceback (most recent call last):\n[rank0]:   File "train.py", line 11, in <module>\n'
+    "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:30630\n"
+)
+FAILED = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "train.py", line 13, in <module>\n'
+FAILED += "[rank{0}]: ValueError: bad sample\n"
+
+
+def test_who_only_lost_a_peer_that_failed_did_not_die_by_itself(told):
+    """srun tells that both tasks exited, rank 0 first: 'Rank 0 died: it ended with exit code 1'."""
+    log = f"{LOST}{FAILED.format(1)}{EXITED}srun: error: n2: task 0: Exited with exit code 1\n"
+    (root,) = told(log).roots
+    assert root.ranks == (1,) and "bad sample" in root.message
+
+
+@pytest.mark.parametrize(
+    "said", ["rank 9 on n2 failed first, exit code 1", "rank 9 ended first, exit code 0"]
+)
+def test_our_own_launcher_counts_ranks_where_sruns_tasks_are_nodes(told, said):
+    """'Ranks 0-1 died: each ended with exit code 1' of two nodes of eight ranks, each with a launcher."""
+    ended = (
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
+    )
+    (root,) = told(f"{LOST}traceops: {said}\n{FAILED.format(9)}{ended}").roots
+    assert root.ranks == (9,) and "bad sample" in root.message
+
+
 def test_ranks_that_ended_alike_are_one_cause(told):
     ended = "srun: error: n{}: tasks {}: Exited with exit code 1\n"
     (root,) = told(ended.format(1, "0-3") + ended.format(2, "4-7")).roots

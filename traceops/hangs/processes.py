@@ -75,6 +75,7 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
     ]
     if evidence.failed_rank is not None:
         roots = [evidence.failed_rank]
+    first_told = bool(roots)
     if not roots:  # no launcher says who was first: all that did not merely obey it
         ended = _ended_by_slurm(evidence)
         roots = [
@@ -85,7 +86,7 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
             event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None
         ]
     found: dict[int, Death] = {}
-    for rank in _first_causes(evidence, roots, exits):
+    for rank in _first_causes(evidence, roots, exits, first_told):
         process, event = evidence.processes.get(rank), exits.get(rank)
         code = process.exit_code if process is not None else None
         if code is None and event is not None and event.exit_code is not None:
@@ -140,14 +141,21 @@ def _with_detail(death: Death, text: str) -> Death:
     return replace(death, detail=text.rstrip(". ")) if death.detail is None and by_itself else death
 
 
-def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent]) -> list[int]:
-    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself."""
+def _first_causes(
+    evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool
+) -> list[int]:
+    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself.
+
+    first_told: it does; else `roots` are all that ended, and those that only lost a peer which failed are none.
+    """
     said: dict[int | None, set[str]] = {}
     for event in evidence.log:
         said.setdefault(event.rank, set()).add(event.kind)
     own = {rank for rank, kinds in said.items() if rank is not None and kinds & set(_OWN)}
     own |= {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
     reached = {rank for rank, kinds in said.items() if kinds & set(_REACHED)} - own
+    if not first_told and own.intersection(roots):
+        return [rank for rank in roots if rank not in reached]
     if not roots or not set(roots) <= reached:
         return roots
     echoes = (*_OBEYED, -signal.SIGABRT, 128 + signal.SIGABRT)  # torch aborts ranks whose peers gave up

@@ -14,6 +14,10 @@ _FAILED = re.compile(
     r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)"
 )
 _CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
+# Our own launcher, in `tell`: below srun its tasks are nodes.
+_TRACEOPS = re.compile(
+    r"traceops: rank (\d{1,7})(?: on [^\s:]{1,200})? (?:failed|ended) first, exit code (-?\d{1,3})\b"
+)
 _SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
 _MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
@@ -108,6 +112,9 @@ def _failed(number: int, body: str) -> Exit | None:
         code, local = int(match[3]), int(match[2])
         text = f"torchrun: local rank {local} {_ended(code)}"
         return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[1]))
+    if " first, exit code " in body and (match := _TRACEOPS.search(body)) is not None:
+        text = f"traceops: rank {match[1]} {_ended(int(match[2]))} first"
+        return Exit(number, (int(match[1]),), int(match[2]), text, root=True)
     if "srun: error: " in body and (match := _SRUN.search(body)) is not None:
         srun = _srun_code(match[2])
         return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)

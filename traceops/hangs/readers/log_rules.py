@@ -292,7 +292,7 @@ NEEDLES: tuple[bytes, ...] = (
     b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
-    b" died from signal ", b" crashed with exit code ", b" exit with status code ",
+    b" first, exit code ", b" died from signal ", b" crashed with exit code ", b" exit with status code ",
     b"terminated with ", b"exitcode ", b"terminate called after", b"Process name: ",
     *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
