@@ -45,22 +45,21 @@ PERSISTENTLY_LATE = Rule(
     id="TO-S001",
     title="A rank is persistently late and makes the others wait",
     fires=(
-        "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its peers' "
-        "pace would save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to wait, and a "
-        "permutation test puts chance at 12 % or less. Info where the others wait 10 % of the step for one rank but "
-        "its cure would save less. Info for a rank whose device is late behind data loading, if its peers' pace would "
-        "save 10 % of a step with batches in time. Info also where the cause is the host or no single one, and the "
-        "profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its hosts bound anyway, "
-        "but not where a region of that host takes twice as long as on its peers, and longer by a third of what its "
-        "cure saves, nor, without a GPU, where that is so of its own time between two collectives or where its own "
-        "time is twice that of any peer. Without a GPU, a rank that takes longer for no single cause is named only if "
-        "it causes half of all waiting, and if its waits for cores are known or its own time is twice that of any "
-        "peer; time in which a rank waits for a core, beyond its peers, does not count, and with less than a fifth "
-        "left it is not named. With a rank cured, a step takes no less than the workers of the slowest data loader "
-        "need for its batches; where nobody looked at them, what is said to be saved is the most. Where all traces "
-        "hold stacks, a function that explains a fifth of the lateness is named. If it explains half, and the host's "
-        "part is the largest, the host is the cause. If TO-W003 names a line for half of what is saved or more, the "
-        "advice is about it."
+        "A rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its peers' pace would "
+        "save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to wait; a permutation "
+        "test puts chance at 12 % or less. Info where the others wait 10 % of the step for a rank whose cure would "
+        "save less. Info for a rank whose device is late behind data loading, if its peers' pace would save 10 % of a "
+        "step with batches in time. Info also where the cause is the host or no single one, and the profiler slowed "
+        "the steps by more than 20 %, or by an unknown amount in a run that its hosts bound anyway, but not where a "
+        "region of that host takes twice as long as on its peers, and longer by a third of what its cure saves, nor, "
+        "without a GPU, where that is so of its own time between two collectives or where its own time is twice that "
+        "of any peer. Without a GPU, a rank that takes longer for no single cause is named only if it causes half of "
+        "all waiting, and if its waits for cores are known or its own time is twice that of any peer; time in which a "
+        "rank waits for a core, beyond its peers, does not count, and with less than a fifth left it is not named. "
+        "With a rank cured, a step takes no less than the workers of the slowest data loader need for its batches; "
+        "where nobody looked at them, what is said to be saved is the most. Where all traces hold stacks, a function "
+        "that explains a fifth of the lateness is named. If it explains half, and the host's part is the largest, the "
+        "host is the cause. If TO-W003 names a line for half of what is saved, the advice is its own."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
