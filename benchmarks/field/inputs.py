@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks.field.eighth import EIGHTH, EIGHTH_CHECK
 from benchmarks.field.eighth_fine import EIGHTH_FINE
+from benchmarks.field.eleventh import ELEVENTH
+from benchmarks.field.eleventh_fine import ELEVENTH_FINE
 from benchmarks.field.fabric import FABRIC
 from benchmarks.field.fifth_files import FIFTH_FILES
 from benchmarks.field.fifth_fine import FIFTH_FINE
@@ -30,5 +32,16 @@ THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
 FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
 EIGHTHS = (*EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK)
-SAMPLE = (*SIXTH_FINE, *SIXTH, *SEVENTH, *EIGHTHS, *NINTH, *NINTH_FINE, *TENTH, *TENTH_FINE)
+SAMPLE = (
+    *SIXTH_FINE,
+    *SIXTH,
+    *SEVENTH,
+    *EIGHTHS,
+    *NINTH,
+    *NINTH_FINE,
+    *TENTH,
+    *TENTH_FINE,
+    *ELEVENTH,
+    *ELEVENTH_FINE,
+)
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)
