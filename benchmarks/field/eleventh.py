@@ -27,7 +27,8 @@ ELEVENTH: tuple[Input, ...] = (
         never="✔|holds no evidence",
         root=r"Free memory|5[34]\.\d\d", day=11),
     Input("shikra", CRASH, "diagnose",
-        "varshetshrikar/Shikra-MLLM-Referential-Dialogue-Magic@6118b07de5361fe7a7c1054316419560f481da38", "finetune.log",
+        "varshetshrikar/Shikra-MLLM-Referential-Dialogue-Magic@6118b07de5361fe7a7c1054316419560f481da38",
+        "finetune.log",
         "983931c45c5fab5a4de2d97bb0dca2aac3a5af0b9b6abc22f050e9f88d7eecba",
         (
             "rank 0 ended in a ValueError: the train_dataset has no __len__, so max_steps has to be given; "
