@@ -72,7 +72,7 @@ ELEVENTH: tuple[Input, ...] = (
             "error, unexpected pos)"
         ),
         right="unexpected pos|stream error|badbit", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|crashed, at <module> .brain",
         root="unexpected pos|stream error|badbit", day=11),
     Input("logicrl", CRASH, "diagnose",
         "zhiyuanhubj/logic-rl-formula@6eacbf2929f85db0b6d8922136ab13a206a03205", "grpo.log",
@@ -92,7 +92,7 @@ ELEVENTH: tuple[Input, ...] = (
             "not in these lines"
         ),
         right="terminated|KeyboardInterrupt|SIGTERM|interrupt", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|✖",
         root="terminated|KeyboardInterrupt|SIGTERM|interrupt", day=11),
     Input("qwen3vlt4", CRASH, "diagnose",
         "zjpzhao/vllm-qwen3vl-cu118-t4@bc3dd0912b1bc42bb99f232cfe03cf09ff65c787", "logs/verify_qwen3vl.log",
@@ -123,7 +123,7 @@ ELEVENTH: tuple[Input, ...] = (
             "are what it left behind"
         ),
         right="[Kk]eyboard|interrupt", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|✖",
         root="[Kk]eyboard|interrupt", day=11),
     Input("corenetuec", CRASH, "diagnose",
         "madehua98/corenet@2de6fa830a46245c29d9e7f79935f2b3e51eaee0", "finetune/out/uec_foodv_small.out",
@@ -143,7 +143,7 @@ ELEVENTH: tuple[Input, ...] = (
             "interrupted from the keyboard"
         ),
         right="clients joined|3/4|3 of 4|[Rr]ank 3", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|crashed: UnpicklingError",
         root="clients joined|3/4|3 of 4|[Rr]ank 3", held=True, day=11),
     Input("teeb1", CRASH, "diagnose",
         "vyjur/master-project@ce0c5eb04922d8ad88ebf65f90dc4d2fb2f5df30", "models/tee/model/b1.err",
@@ -160,7 +160,7 @@ ELEVENTH: tuple[Input, ...] = (
             " cut off"
         ),
         right=r"[Tt]raceback|train\.py|fully_sharded|module\.py", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never=r"✔|holds no evidence|crashed: fire\.Fire",
         root=r"train\.py|fully_sharded|module\.py", day=11),
     Input("nemo10229", CRASH, "diagnose",
         "NVIDIA-NeMo/Speech#10229", "log.txt",
@@ -197,7 +197,7 @@ ELEVENTH: tuple[Input, ...] = (
             " are cut off, ranks 0 and 2 have none"
         ),
         right="[Aa]ll-?[Rr]educe|ALLREDUCE|167", abstains=UNTOLD,
-        never="✔|holds no evidence",
+        never="✔|holds no evidence|left no evidence at all",
         root="[Aa]ll-?[Rr]educe|ALLREDUCE|167", held=True, day=11),
     Input("llmd352", CRASH, "diagnose",
         "llm-d/llm-d#352", "log.txt",

@@ -146,7 +146,7 @@ FOURTH_FINE: tuple[Input, ...] = (
         "lora_unsloth_pet/eval_0826.log",
         "e59cdc6d8ccc4ed287ee762086a30a0ec3cade2fa1f03fc94daadedc7258807c",
         "an evaluation runs to its end; a judge's API refused its key, which it logs as ERROR and goes on",
-        right=NO_EVIDENCE, abstains=UNTOLD, never="✖", day=4),
+        right=NO_EVIDENCE + "|after which its logger goes on", abstains=UNTOLD, never="✖", day=4),
     Input("longseq_eight", FINE, "diagnose",
         "rrrsj/long-sequence-finetune@a83df5f70a0c08dc2c28c8b8e956320cc2e3d25a",
         tuple(f"logs/rank_{rank}.log" for rank in range(8)),

@@ -82,14 +82,14 @@ def test_rules_without_evidence_for_one_reason_share_a_line(told):
 )
 def test_of_a_traceback_in_pieces_the_innermost_frame_is_named(told, lines):
     diagnosis = told("\n".join(lines) + "\n")
-    assert f"… init_device ({LIBRARY}/vllm/gpu_worker.py:135) …" in hang_sentence(diagnosis)
+    assert "… init_device (vllm/gpu_worker.py:135) …" in hang_sentence(diagnosis)
 
 
 def test_a_torn_traceback_names_the_programs_own_line_too(told):
     head = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 8, in main\n    fit()\n'
     diagnosis = told(head + f'  File "{LIBRARY}/ray/worker.py", line 2174, in get\n    raise value.as_inst')
     said = hang_sentence(diagnosis)
-    assert "… main (/home/me/train.py:8) … " in said and f"get ({LIBRARY}/ray/worker.py:2174)" in said
+    assert "… main (/home/me/train.py:8) … " in said and "get (ray/worker.py:2174)" in said
 
 
 def test_of_a_long_command_the_end_is_shown(told):

@@ -30,6 +30,8 @@ _ECHOES = (
 _NO_WHOLE_FILE = (
     "OSError: [Errno 22]", "ValueError: negative seek", "_pickle.UnpicklingError", "zipfile.BadZipFile", "EOFError",
 )  # fmt: skip
+# What a child raises in its first lines whose parent ended before it had handed over what is to run.
+_HALF_HANDED_OVER = ("_pickle.UnpicklingError: pickle data was truncated", "EOFError")
 # The watchdog asks the GPU, and so is told of an error that a kernel of this process made.
 _THREAD_ENDED = "thread terminated with exception: "
 
@@ -137,12 +139,23 @@ def _reads_weights(frame: Frame) -> bool:
     return frame.file.endswith("torch/serialization.py") and "load" in frame.function
 
 
+def _lost_its_parent(event: LogEvent) -> bool:
+    """Whether it is what multiprocessing's child says of its parent's end."""
+    where = event.frames[0] if event.frames else None
+    return (
+        where is not None
+        and where.function == "_main"
+        and where.file.endswith("multiprocessing/spawn.py")
+        and event.text.startswith(_HALF_HANDED_OVER)
+    )
+
+
 def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
 
     by_watchdog: what ended its thread counts too.
     """
-    if event.kind not in _FAILURES:
+    if event.kind not in _FAILURES or _lost_its_parent(event):
         return None
     text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""
     kind = crash_kind(text or event.text, raised=event.kind == "error")

@@ -24,11 +24,13 @@ from traceops.hangs.kernel_lines import with_kernel_joined
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.log_interrupts import interruptions
 from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
 from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_progress import read_progress
+from traceops.hangs.readers.log_spoken import last_lines
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
@@ -117,6 +119,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         problems += strange
     nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
     if nothing and manifest.get("failed_rank") is None:
+        problems += redact_fields(interruptions(found.texts))
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise _NothingFound(
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that shows one, no stacks"
@@ -286,6 +289,8 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             raise FileError(path, NEWEST_FIRST)
         events = without_outlived(str(path), read_log(str(path), rank))
         events = with_pod_states(str(path), without_passed(str(path), events))
+        if any(event.kind == "timeout" for event in events):
+            events += last_lines(str(path), {event.rank for event in events if event.rank is not None})
         if events:
             found.log += events
             found.files.append(str(path))

@@ -28,6 +28,7 @@ LogKind = Literal[
     "passed",
     "ras",
     "inspector",
+    "said",
 ]
 
 FEW_RANKS = 512  # so many are gone through whatever is known of them
@@ -163,10 +164,11 @@ class LogEvent:
     again, where a log tells of nothing else; 'outlived' any of these after which the log shows steps, or the program's
     own end: it, or its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's
     RAS report tells apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector'
-    ranks on which NCCL Inspector wrote nothing more after that operation.
+    ranks on which NCCL Inspector wrote nothing more after that operation; 'said' the last line of a rank that says
+    nothing else, where others ran out of time.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
-    shown late, or made after it. was: the kind of what was outlived.
+    shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on.
     """
 
     kind: LogKind

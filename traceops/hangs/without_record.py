@@ -153,12 +153,16 @@ def silent(
         here = [rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)]
         told = [event for event in log if {event.rank, *event.accused} & set(members)]
         said = told if kind == "unseen" else []
+        speak = {rank for event in said for rank in (event.rank, *event.accused)}
+        quiet = tuple(sorted(set(members) - speak)) if said else ()
         roots.append(
             Root(
                 rule=HOST,
                 ranks=tuple(sorted(members)),
                 confidence=_SURE.get(kind, "low"),
-                statement=words.without_record(members, "said" if said else kind, here or waiting, wait),
+                statement=words.without_record(
+                    members, "said" if said else kind, here or waiting, wait, quiet
+                ),
                 tells_waiting=True,
                 waiting=waiting,
                 cause="host" if kind != "unseen" else None,

@@ -226,12 +226,20 @@ def exit_text(code: int) -> str:
     return f"it was killed by {name} (exit code {code}{hint})"
 
 
-def without_record(members: Sequence[int], known: WithoutRecord, waiting: Sequence[int], wait: Wait) -> str:
+def without_record(
+    members: Sequence[int],
+    known: WithoutRecord,
+    waiting: Sequence[int],
+    wait: Wait,
+    quiet: Sequence[int] = (),
+) -> str:
+    """quiet: those of whom there is no line either."""
     subject = who_first(members)
+    but = f" (of {who(quiet)} not even that)" if quiet else ""
     why = {
         "stopped": f"{subject} {_is(members)} stopped by a signal (SIGSTOP or a debugger)",
         "seen": f"{subject} left no record of collectives and {_is(members)} elsewhere",
-        "said": f"{subject} left no record of collectives, but messages in the log",
+        "said": f"{subject} left no record of collectives, but messages in the log{but}",
         "unseen": f"{subject} left no evidence at all: dead, on another host, or not collected",
     }[known]
     return f"{why}; {who(waiting)} {_wait(waiting)} in {waited_operation(wait)}"

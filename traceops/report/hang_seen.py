@@ -27,7 +27,7 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     return [
         event
         for event in diagnosis.evidence.log
-        if event.kind != "status"
+        if event.kind not in ("status", "said")
         and event not in told
         and f"{event.path}:{event.line}" not in quoted
         and not any(_is_end_of(event, root) for root in diagnosis.roots)
@@ -37,6 +37,11 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
 def is_warning(event: LogEvent) -> bool:
     """Whether it is NCCL's warning and nothing more: where the program went on, that ended no start either."""
     return event.kind == "nccl" or (event.was == "nccl" and "NCCL WARN" in event.text)
+
+
+def was_logged_only(event: LogEvent) -> bool:
+    """Whether it is a line that calls itself an error, after which its logger goes on."""
+    return event.kind == "outlived" and event.was == "trouble"
 
 
 def _without_numbers(event: LogEvent) -> str:
@@ -117,7 +122,7 @@ _OF_PODS = (
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
-    if diagnosis.roots or all(is_warning(event) for event in seen):
+    if diagnosis.roots or all(is_warning(event) or was_logged_only(event) for event in seen):
         return ""  # of NCCL's warnings the rules of the fabric say what would tell more
     kinds = {event.kind for event in seen}
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}

@@ -14,7 +14,14 @@ from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import is_warning, most_telling, seen_events, seen_groups, timed_out
+from traceops.report.hang_seen import (
+    is_warning,
+    most_telling,
+    seen_events,
+    seen_groups,
+    timed_out,
+    was_logged_only,
+)
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
@@ -25,7 +32,8 @@ def hang_level(diagnosis: Diagnosis) -> Severity:
     """How bad it is: 'error' with a cause, 'warning' where something waits or stalled, else 'info'."""
     if diagnosis.roots:
         return "error"
-    seen = seen_events(diagnosis) and not _tells_of_fabric_only(diagnosis)
+    events = seen_events(diagnosis)
+    seen = events and not _tells_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
     trouble = _waiting(diagnosis) or diagnosis.evidence.stall is not None or seen
     return "warning" if trouble else "info"
 
@@ -193,6 +201,13 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if seen and all(event.kind == "inspector" for event in seen):
         more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
         return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
+    if seen and all(map(was_logged_only, seen)):
+        several = len(seen) > 1
+        lines = f"{len(seen)} line{'s' if several else ''}"
+        first = f"{'the first: ' if several else ''}{quoted_line(diagnosis, seen[0], ())}"
+        return (
+            f"{lines} with an error, after which its logger goes on: {first}. Read: {read_text(diagnosis)}."
+        )
     if seen and all(event.kind == "outlived" for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         went_on = (

@@ -37,6 +37,7 @@ _WHAT = "what():"
 _ECHOES = ("watchdog thread terminated with exception", "what():")
 _MOST_BARE = 16
 _PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
+_SHOWN_BEHIND = 2  # lines behind a message that ends in a colon: what is raised there is what it means
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
@@ -64,6 +65,12 @@ def _ends_nothing(text: str) -> bool:
     )
 
 
+def _is_its_object(before: LogEvent, ended: int, raised: Raised) -> bool:
+    """Whether a message ends in a colon, behind which the program shows another's traceback."""
+    is_behind = 0 < raised.line - ended <= _SHOWN_BEHIND
+    return is_behind and not raised.link and before.kind == "error" and before.text.endswith(":")
+
+
 class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
@@ -78,6 +85,7 @@ class _LogReader:
         self._said = False  # a line that is not indented, and not of a traceback, has come
         self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
+        self._ended: dict[int | None, int] = {}  # the last line of the last traceback
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
         self._unexplained = Unexplained()
         self._last = 0  # line
@@ -240,12 +248,14 @@ class _LogReader:
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._unexplained.failures.raised(raised.line, rank, raised.text)
             return
-        before = self._raised.get(rank)
+        before, ended = self._raised.get(rank), self._ended.get(rank, 0)
+        if rank in self._ended or len(self._ended) < _MOST_SPEAKERS:
+            self._ended[rank] = raised.end
         if before is not None and before.event.line <= self._attempts.begun:
             before = None
         if before is not None and self._is_again(before.event, raised):
             return
-        if raised.link == "origin" and before is not None:
+        if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
             text = shortened(f"{before.event.text} {raised.text}")
             before.amend(text=text, frames=raised.frames + before.event.frames)
             return

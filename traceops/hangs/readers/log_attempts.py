@@ -11,6 +11,7 @@ from traceops.hangs.readers.log_beginnings import Beginnings
 from traceops.hangs.readers.log_events import EventList, OpenEvent
 from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_outlived import as_outlived
+from traceops.hangs.readers.log_reruns import reruns
 from traceops.hangs.readers.log_rules import RESTARTS
 
 FATAL = "Fatal Python error: "
@@ -110,9 +111,9 @@ class Attempts:
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
-        begun = [*self._again, *self._beginnings.found] if alone else []
+        begun = [*self._again, *self._beginnings.found, *reruns(events)] if alone else []
         last = max((event.line for event in events), default=0)
-        if begun and self._beginnings.is_furthest and 0 < last < self._beginnings.found[-1]:
+        if self._beginnings.is_furthest and 0 < last < self._beginnings.found[-1]:
             return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
         for first in sorted({*self._boundaries, *begun}, reverse=True):
             latest = tuple(event for event in events if event.line > first)

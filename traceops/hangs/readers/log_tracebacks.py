@@ -12,6 +12,7 @@ from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import is_own
 
 _START = "Traceback (most recent call last):"
+HEAD_ONLY = f"{_START} …"  # of a traceback of which nothing more is there
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in(?: (.{1,1000}))?)?$')
 _FATAL_FRAME = re.compile(r'^ {1,2}File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _TORN = 'File "'  # a frame whose line is cut, where all lines stood indented
@@ -33,17 +34,22 @@ _EXCEPTION = re.compile(
 )
 # 'MeanSquaredError: 0.0123' is a metric.
 _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
-# How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message.
+# How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message, 'fire.Fire(train)' code.
 _ENDS = re.compile(
-    r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL):)[^\W\d](?:[\w.]|<locals>){0,300}(?:[:(]| \(|$)"
+    r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL):)[^\W\d](?:[\w.]|<locals>){0,300}"
+    r"(?::| \(|$|(?:(?<=Error)|(?<=Exception))\(|\([\w.]{1,200}\): )"
 )
 # What torch before 1.5 prints of a CUDA call that failed, before it raises a RuntimeError of the same words.
 _THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{1,9}) : (.{1,300})$")
 # The last line of a traceback without a message: 'NotImplementedError'.
 _NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
 _DOTTED = re.compile(r"^[a-z_][\w.]{0,300}\.[a-z_]{0,100}$")
+_LABEL = re.compile(r"^[(\[][^()\[\]]{0,80}$")  # of who says a line, whose end is missing
 # Ray's word on what a task raised: the task's own traceback follows, without its first line.
 _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
+_INSTALLED = re.compile(
+    r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/"
+)  # where libraries are: the file tells which
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -61,7 +67,7 @@ class Raised:
     """A whole traceback: its last line, its frames innermost first, and how it follows the one before.
 
     link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
-    exception of a worker that the one before tells of. survived: the process went on.
+    exception of a worker that the one before tells of. survived: the process went on. end: its last line.
     """
 
     text: str
@@ -69,6 +75,7 @@ class Raised:
     frames: tuple[Frame, ...]
     link: Literal["", "cause", "origin"]
     survived: bool
+    end: int
 
 
 @dataclass
@@ -95,6 +102,7 @@ class Tracebacks:
         self._of_ray = False  # the last traceback ended in Ray's word on another, which comes
         self.dropped = False  # the last line did not end a traceback: what had looked like one was none
         self._torn: tuple[int, str] | None = None  # the first frames without a head that no exception ended
+        self._broken: tuple[int, str] | None = None  # the same with a head: another process wrote into it
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +124,7 @@ class Tracebacks:
                 )
                 self._survived = body.startswith(SURVIVED)
             return None
-        return self._continue(self._open, body)
+        return self._continue(self._open, number, body)
 
     def cut_off(self, at_head: int | None) -> tuple[int, str] | None:
         """The line and the text of a traceback whose end did not come; None without one.
@@ -124,12 +132,15 @@ class Tracebacks:
         at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
         line are a stack that the program printed.
         """
+        return self._open_at_end(at_head) or self._broken
+
+    def _open_at_end(self, at_head: int | None) -> tuple[int, str] | None:
         if self._open is None:
             return None
         if self._open.headless and self._torn is not None and self._torn[0] == at_head:
             return self._torn  # frames from the head to the end: those of several, mixed
         if not self._open.frames:
-            return None if self._open.headless else (self._open.line, f"{_START} …")
+            return None if self._open.headless else (self._open.line, HEAD_ONLY)
         if self._open.headless:
             return None if self._open.line != at_head else (at_head, _inside(self._open.frames))
         return self._open.line, f"{_START} {_inside(self._open.frames)}"
@@ -144,7 +155,7 @@ class Tracebacks:
         self._open = _OpenTraceback(number, 0 if in_report else found, 2 if in_report else 0, link, survived)
         self._chained = self._survived = False
 
-    def _continue(self, open_: _OpenTraceback, body: str) -> Raised | None:
+    def _continue(self, open_: _OpenTraceback, number: int, body: str) -> Raised | None:
         open_.length += 1
         if open_.length > _LONGEST:
             self._open = None
@@ -172,21 +183,29 @@ class Tracebacks:
             self.dropped = True
             if open_.headless and self._torn is None:
                 self._torn = open_.line, _inside(open_.frames)
+            elif not (open_.headless or open_.survived) and self._broken is None and open_.frames:
+                self._broken = open_.line, f"{_START} {_inside(open_.frames)}"
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
-        return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
+        return Raised(line.strip(), open_.line, frames, open_.link, open_.survived, number)
 
 
 def _inside(frames: Sequence[Frame]) -> str:
     """The innermost line of the program's own, and the innermost of all."""
     own = next((frame for frame in reversed(frames) if is_own(frame)), frames[-1])
-    return f"… {own} … {frames[-1]} …" if own != frames[-1] else f"… {own} …"
+    said = f"… {own} … {frames[-1]} …" if own != frames[-1] else f"… {own} …"
+    return as_of_library(said)
+
+
+def as_of_library(frames: str) -> str:
+    """Frames as text, '(ray/worker.py:2174)' for what lies among the installed libraries."""
+    return _INSTALLED.sub("(", frames)
 
 
 def _is_torn(line: str) -> bool:
-    """Whether a line is a dotted name that is cut before the exception's own: 'torch.distributed.ela'."""
-    return _DOTTED.match(line) is not None
+    """Whether a line is cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi'."""
+    return _DOTTED.match(line) is not None or _LABEL.match(line) is not None
 
 
 def is_frame(body: str) -> bool:

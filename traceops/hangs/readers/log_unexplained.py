@@ -9,7 +9,7 @@ from traceops.hangs.readers.log_events import EventList
 from traceops.hangs.readers.log_failures import Failures
 from traceops.hangs.readers.log_passing import Retried, only_warned, tries_again
 from traceops.hangs.readers.log_suspects import Suspects
-from traceops.hangs.readers.log_tracebacks import Tracebacks
+from traceops.hangs.readers.log_tracebacks import HEAD_ONLY, Tracebacks
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _WAITS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
@@ -58,11 +58,16 @@ class Unexplained:
             events.add("memory", rank, number, text)  # a rank that leaves a batch out makes the others wait
         if any(event.kind != "trouble" for event in told):
             return
-        lines = [*self._retried.found(last), *self._suspects.found()]
+        suspects = list(self._suspects.found())
+        survived = [one for one in suspects if self._suspects.went_on(one[0], last)]
+        lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
         if not (told or lines):
             cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
             lines = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+            lines = [one for one in lines if one[2] != HEAD_ONLY] or lines
         if not (told or lines):
             lines = list(self.failures.found())
+        for number, rank, text in survived:
+            events.add("outlived", rank, number, text, was="trouble")
         for number, rank, text in (*lines, *self._warned.found(last)):
             events.add("trouble", rank, number, text)

@@ -24,7 +24,10 @@ _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line.
-_TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$")
+_TO_COME = re.compile(
+    r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$"
+    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"  # 'because of the following error:'
+)
 # VS Code's debugger: the exception's name, its message in the next line.
 _IN_EDITOR = re.compile(
     r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"
