@@ -11,6 +11,7 @@ from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.measure.summary import summarize
 from traceops.pipeline.mapping.summary_check import check_summary
+from traceops.render.report.verdict import verdict
 from traceops.traces.discover import TraceFile
 
 COLLECTED = Path(__file__).parents[1] / "data" / "plain_profiler" / "collected" / "trace.json.gz"
@@ -53,6 +54,12 @@ def holes(events):
             own = {"ts": reach + 1, "dur": event["ts"] - reach - 2, "name": "aten::unique_dim", "tid": main}
             yield {"ph": "X", "cat": "cpu_op", "pid": event["pid"], "args": {}, **own}
         reach = max(reach, event["ts"] + event["dur"])
+
+
+def test_the_first_sentence_names_what_holds_the_host_most():
+    """It said that the GPU waits for launches, and not that one thing takes nearly all of that."""
+    told = verdict(analyze(COLLECTED.parent)).sentence
+    assert "for 123 ms of each 141 ms step, 107 ms of it in what the trace does not show; with" in told
 
 
 def test_an_operator_that_takes_long_is_named(tmp_path):

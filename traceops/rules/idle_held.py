@@ -26,6 +26,7 @@ UNSEEN_ADVICE = (
     "not the main trouble. Where no function is named, with_stack=True or `traceops run` names it. Do it less often, "
     "outside of the step, or on another thread or process while the GPU works."
 )
+PART = "of it in "  # how the metric of each begins, most first
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to mend
@@ -47,10 +48,10 @@ class _Part:
 
     @property
     def what(self) -> str:
-        """'in cudaMalloc (aten::empty)'."""
+        """'cudaMalloc (aten::empty)'."""
         if self.held.unseen:
-            return "in what the trace does not show"
-        return f"in {self.held.name}" + f" ({self.held.operator})" * bool(self.held.operator)
+            return "what the trace does not show"
+        return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -69,14 +70,25 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         Evidence("idle while the host does one long thing", stored(whole), words.unit("ms"), rank=rank)
     ]
     for part in named:
-        evidence.append(Evidence(f"of it {part.what}", stored(part.ms), words.unit("ms"), rank=rank))
-        evidence.append(Evidence(f"times {part.what}", round(part.count, 1), words.unit("times"), rank=rank))
+        evidence.append(Evidence(f"{PART}{part.what}", stored(part.ms), words.unit("ms"), rank=rank))
+        evidence.append(
+            Evidence(f"times in {part.what}", round(part.count, 1), words.unit("times"), rank=rank)
+        )
     found = replace(found, evidence=(*found.evidence, *evidence))
     if found.advice != rule.advice:  # the optimizer is named, in which that is
         return found
     message = f"{found.message} {_said(named[:_MOST_SAID], whole, times, words)}"
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
     return replace(found, message=message, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
+
+
+def held_mostly(found: Finding, rule: Rule, lost_ms: float) -> Evidence | None:
+    """The one long thing that is most of these ms, where the advice is about such."""
+    first = next((e for e in found.evidence if e.metric.startswith(PART) and e.unit.startswith("ms")), None)
+    if first is None or not isinstance(first.value, (int, float)):
+        return None
+    mended = found.advice in (rule.advice_for(CALLS), rule.advice_for(UNSEEN))
+    return first if mended and _MOSTLY * lost_ms <= first.value <= lost_ms else None
 
 
 def _parts(times: RankTimes) -> list[_Part]:
@@ -101,6 +113,6 @@ def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: Step
             told.append(f"mostly in {part.steps} of {steps} steps")
         elif part.count >= _OFTEN:
             told.append(f"{count_text(part.count)} times")
-        listed.append(part.what + f" ({', '.join(told)})" * bool(told))
+        listed.append(f"in {part.what}" + f" ({', '.join(told)})" * bool(told))
     spent = f"As recorded, the host does one long thing at a time for {ms_text(whole_ms)} ms {words.per}"
     return f"{spent}: {' and '.join(listed)}."

@@ -29,6 +29,7 @@ from traceops.render.report.whole_run import unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_held import held_mostly
 from traceops.rules.idle_recording import AT_MOST
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.overlap_gain import SAVED_AT_BEST
@@ -264,6 +265,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
     lost, cure, words = lost_ms(finding), rule_cure(report, finding), report.summary.step_words
     clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding), words)}"
+    if rule is HOST_BOUND and (held := held_mostly(finding, rule, lost)):
+        clause += f", {ms_text(float(held.value or 0))} ms {held.metric}"
     if cure is None:
         return clause, 1
     return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1
