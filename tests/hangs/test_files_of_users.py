@@ -194,3 +194,18 @@ def test_a_head_alone_is_not_quoted_where_frames_are(told):
         '[rank2]:   File "/x/module.py", line'
     )
     assert "pretrain_gpt.py:218" in hang_sentence(told(text))
+
+
+def test_a_warning_of_nccl_that_no_rule_knows_is_quoted(told):
+    info = "vm:3355:3402 [0] NCCL INFO "
+    said = hang_sentence(
+        told(
+            f"{info}Bootstrap : Using eth0:10.0.0.1<0>\n"
+            "vm:3355:3402 [0] bootstrap.cc:114 NCCL WARN Some new words of this release\n"
+            f"{info}ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 busId 3b000 - Init START\n"
+        )
+    )
+    assert said.startswith(
+        "No rank hangs or fails in what was read: it tells of machines and NCCL only. NCCL warns: "
+    )
+    assert "Some new words of this release”" in said

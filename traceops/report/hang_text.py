@@ -193,7 +193,9 @@ def _waiting(diagnosis: Diagnosis) -> list[int]:
 def _nobody(diagnosis: Diagnosis) -> str:
     if _tells_of_fabric_only(diagnosis):
         only = "No rank hangs or fails in what was read: it tells of machines and NCCL only"
-        return f"{only}. Read: {read_text(diagnosis)}."
+        warned = seen_events(diagnosis)
+        quoted = f". NCCL warns: {quoted_line(diagnosis, warned[0], ())}" if warned else ""
+        return f"{only}{quoted}. Read: {read_text(diagnosis)}."
     if ras := [event for event in diagnosis.evidence.log if event.kind == "ras"]:
         more = f" (and {len(ras) - 1} more, below)" if len(ras) > 1 else ""
         return f"{ras[0].text}{more}, as NCCL's RAS tells. One report does not say whether that is a hang."
