@@ -3,10 +3,11 @@
 import json
 import random
 
+import pytest
 from observed_run import STACKS, usual, write_machine, write_rank
 
 from traceops.across.whole_run import whole_run
-from traceops.core.step_log import OBSERVED_FILE, STEPS_FILE
+from traceops.core.step_log import OBSERVED_FILE, RECORD, STEPS_FILE
 from traceops.traces.observed import read_machines, read_observed
 
 
@@ -45,6 +46,18 @@ def test_zeros_at_the_end_are_no_steps(tmp_path):
         path.write_bytes(tail)
         seen, problem = read_observed(str(tmp_path), 0)
         assert problem is None and len(seen.steps) == 9 and (seen.steps["host_us"] > 0).all()
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 240, b"a text of somebody else's file. " * 9])
+def test_what_follows_damage_is_left_out_and_that_is_told(tmp_path, garbage):
+    """A disk's garbage was believed: steps of an hour."""
+    write_rank(tmp_path, 0, [usual()] * 40)
+    path = tmp_path / "rank_0" / STEPS_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -20 * RECORD.size] + garbage)
+    seen, problem = read_observed(str(tmp_path), 0)
+    assert len(seen.steps) == 20 and "is damaged: of its steps the first 20 are used" in problem
+    assert seen.steps["host_us"].max() < 60_000_000
 
 
 def test_damage_costs_what_it_touches(tmp_path):

@@ -46,6 +46,7 @@ RECORDED = 1  # the profiler was at work, or the ranks were not yet together aga
 SKIPPED = 2  # a gradient scaler skipped the optimizer
 EVENT = 4  # the GPU was asked for the time at this step's end
 SPAN = 8  # `device_us` is of all steps behind the latest EVENT before this one, and of this step
+FLAGS = RECORDED | SKIPPED | EVENT | SPAN  # one more needs another `MAGIC`
 
 
 def split_log(raw: bytes) -> tuple[dict[str, Any], bytes]:

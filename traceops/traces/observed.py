@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceops.core.errors import InputError, problem_of
 from traceops.core.machine_log import PREFIX, SUFFIX
-from traceops.core.step_log import FIELDS, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE, split_log
+from traceops.core.step_log import FIELDS, FLAGS, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE, split_log
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
@@ -113,14 +113,18 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
         first, began = (_whole(told[key]) for key in ("first", "started_ns"))
     except (ValueError, TypeError, KeyError):
         return None, f"{folder}/{STEPS_FILE} is no record of steps; every step of the run is not shown"
-    steps = np.frombuffer(records, np.dtype(list(FIELDS)))
+    steps, problem = np.frombuffer(records, np.dtype(list(FIELDS))), None
+    unknown = np.flatnonzero(steps["flags"] & ~np.uint8(FLAGS))
+    if len(unknown):  # a damaged disk or a bad copy
+        steps = steps[: unknown[0]]
+        problem = f"{folder}/{STEPS_FILE} is damaged: of its steps the first {len(steps)} are used"
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
     loaders = tuple(
         Observed(rank, first, _begun(raw), steps[:0], **_read_lines(raw)) for raw in _loaders(folder)
     )
     tells = told.get("core_waits") is True
     read = Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders, core_waits=tells)
-    return read, None
+    return read, problem
 
 
 def _loaders(folder: str) -> Iterator[bytes]:
