@@ -43,6 +43,11 @@ GROUPS = {
     "third_memory": ("third_input", "MEMORY"),
     "third_frames": ("third_frames", "CASES"),
     "third_compiled": ("third_host", "COMPILED"),
+    # The fourth set: promises that can be held to the cured step, and what was told wrong of whole runs.
+    "fourth_busy": ("fourth_busy", "CASES"),
+    "fourth_host": ("fourth_host", "CASES"),
+    "fourth_input": ("fourth_host", "INPUT"),
+    "fourth_compiled": ("fourth_busy", "COMPILED"),
 }
 
 
