@@ -1,6 +1,7 @@
 #!/bin/bash
 # Ten programs of several ranks on one GPU, by themselves and under `traceops run`: see truth.py. W: where they
 # work, OUT: where results go, BUDGET: seconds. Without a GPU they are tiny, over gloo. NAMES: which, and in what order.
+# TURNS=1: twice each at once and step by step in turn, see turns.py; TURNS=--one-rank: the programs of one rank.
 set -u
 SECONDS=0
 BUDGET=${BUDGET:-525}
@@ -17,6 +18,7 @@ source "$HERE/../pack_traces.sh"
 pack() { # into four files, in order of worth: runs, traces unpacked (xz packs them better)
   trap - EXIT
   cd "$W" || return
+  find . -path '*.traced[1-9]/profile/*' -name '*.pt.trace.json*' -delete
   find . -path '*/profile/*' -name '*.json.gz' -print0 | timeout 20 xargs -0 -r -P 16 -n 1 gunzip
   ls -d ./*.*/ | sed 's|^\./||; s|/$||' | XZ_OPT=-4 packed_folders 45
   ls -dtr ./*.*/ | sed 's|^\./||; s|/$|.tar.xz|' | into_tars 15300000 "$OUT"/runs.{1..4}.tar
@@ -30,5 +32,8 @@ nvidia-smi --query-gpu=name,clocks.sm,temperature.gpu,memory.used,compute_mode -
 $PY -c 'import traceops.capture.light._cupti, traceops.traces._native; print("compiled parts are there")'
 cd "$HERE/../.." || exit 1
 LEFT=$((BUDGET - SECONDS - 55))
-timeout -k 15 $((LEFT + 20)) $PY -m benchmarks.observed_ranks.runs --work "$W" --until "$LEFT" ${NAMES:-}
+how=runs
+[ -z "${TURNS:-}" ] || how=turns
+[ "${TURNS:-1}" = 1 ] && TURNS=
+timeout -k 15 $((LEFT + 20)) $PY -m benchmarks.observed_ranks.$how --work "$W" --until "$LEFT" $TURNS ${NAMES:-}
 echo "$SECONDS s: programs ended with $?"

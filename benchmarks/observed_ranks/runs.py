@@ -65,64 +65,64 @@ def chosen(names: list[str]) -> list[tuple[Run, str]]:
 
 def one(run: Run, how: str, folder: Path, limit_s: float) -> list[int]:
     """Exit codes of the ranks, or of their launchers."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     script = [str(_HERE / "programs" / f"{run.program}.py"), "--steps", str(STEPS), *run.options]
-    port = _port()
-    started = []
-    for rank in range(run.ranks):
-        variables = dict(os.environ) | _shared(folder, how) | {"NCCL_HOSTID": f"host{rank}"}
-        if how == "traced":
-            meet = [
-                "--nnodes",
-                str(run.ranks),
-                "--node-rank",
-                str(rank),
-                "--master-addr",
-                "127.0.0.1",
-                "--master-port",
-                str(port),
-            ]
-            command = [
-                sys.executable,
-                "-m",
-                "traceops",
-                "run",
-                "--out",
-                str(folder / "profile"),
-                *meet,
-                "--nproc",
-                "1",
-                "--",
-                *script,
-            ]
-        else:
-            command = [sys.executable, *script]
-            variables |= _rank(rank, run.ranks, port)
-        out = (folder / f"out.{rank}.txt").open("wb")
-        started.append(subprocess.Popen(
-            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ))  # fmt: skip
+    more = {"OBSERVED_CUPTI": str(CUPTI_FROM)} if how == "alone" else {}
+    started = start(script, run.ranks, folder, more, [] if how == "traced" else None)
     until = time.monotonic() + limit_s
     try:
         return [_wait(process, until) for process in started]
     finally:
         for process in started:
-            _end(process)
+            end(process)
 
 
-def _shared(folder: Path, how: str) -> dict[str, str]:
+def start(
+    script: list[str], ranks: int, folder: Path, more: dict[str, str], options: list[str] | None
+) -> list[subprocess.Popen[bytes]]:
+    """Each rank of a job, or its launcher. more: variables. folder: made anew, in a folder that has the caches.
+
+    options: of `traceops run`; None: without it.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    port = _port()
+    started = []
+    for rank in range(ranks):
+        variables = dict(os.environ) | _shared(folder) | more | {"NCCL_HOSTID": f"host{rank}"}
+        if options is not None:
+            meet = ["--nnodes", str(ranks), "--node-rank", str(rank)]
+            meet += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+            own = [
+                "run",
+                "--out",
+                str(folder / "profile"),
+                *(meet if ranks > 1 else []),
+                "--nproc",
+                "1",
+                *options,
+            ]
+            command = [sys.executable, "-m", "traceops", *own, "--", *script]
+        else:
+            command = [sys.executable, *script]
+            variables |= _rank(rank, ranks, port)
+        out = (folder / f"out.{rank}.txt").open("wb")
+        started.append(subprocess.Popen(
+            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ))  # fmt: skip
+    return started
+
+
+def _shared(folder: Path) -> dict[str, str]:
     cache = folder.parent / "cache"
     path = [str(ROOT / "benchmarks/observed/site"), os.environ.get("PYTHONPATH", ""), str(ROOT)]
-    told = {
+    return {
         "PYTHONPATH": os.pathsep.join(part for part in path if part), "PYTHONUNBUFFERED": "1",
         "OBSERVED_CLOCK": str(folder / "clock"), "NCCL_IB_DISABLE": "1",
         "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton"),
         "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
-    return told | ({"OBSERVED_CUPTI": str(CUPTI_FROM)} if how == "alone" else {})
 
 
 def _rank(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -147,7 +147,7 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> int:
         return 124
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

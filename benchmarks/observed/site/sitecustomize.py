@@ -2,12 +2,14 @@
 
 Each step's end has an event on the device. From STEP on, CUPTI alone records seven steps, the first of them to warm up;
 without it nothing is recorded. FOLDER/rank_R.json has the times, what the process is like after its first step, and
-where CUPTI recorded. This folder stands on the PYTHONPATH of the ranks.
+where CUPTI recorded. OBSERVED_TURNS: other jobs on this machine train in turn with this one (_Turns). This folder
+stands on the PYTHONPATH of the ranks.
 """
 
 import atexit
 import gc
 import json
+import mmap
 import os
 import re
 import resource
@@ -28,6 +30,48 @@ _MARK_BYTES = 8192 + 17  # of a copy that nobody else makes: it marks where a st
 _VARIABLES = re.compile(r"NCCL|TORCH|OMP|MKL|KMP|CUDA|KINETO|MALLOC|GLOO|TRACEOPS|PYTHON|LD_")
 
 
+class _Turns:
+    """Jobs that train in turn, `block` steps each, after a first step that all make at once.
+
+    OBSERVED_TURNS=FILE:JOB:JOBS:RANKS:BLOCK:ROUNDS. FILE has a byte of each rank of each job: 1 and the rounds that it
+    has done. In every other round the jobs go in the other order. Behind the last one all wait for each other.
+    """
+
+    limit_s = 90.0
+
+    def __init__(self, told, rank):
+        path, *numbers = told.rsplit(":", 5)
+        self.job, self.jobs, self.ranks, self.block, self.rounds = map(int, numbers)
+        with Path(path).open("r+b") as file:
+            self.done = mmap.mmap(file.fileno(), self.jobs * self.ranks)
+        self.own = self.job * self.ranks + rank
+        self.late = False
+
+    def step(self, number, wait):
+        """Behind step `number`: where it ends a turn, wait for the device and until the next turn comes."""
+        done, left = divmod(number - 1, self.block)
+        if left or done > self.rounds or self.late:
+            return
+        wait()
+        self.done[self.own] = done + 1
+        until = time.monotonic() + self.limit_s
+        while not self.may(done + 1):
+            time.sleep(0.001)
+            if time.monotonic() > until:
+                self.late = True
+                return
+
+    def may(self, coming):
+        """Whether all that goes before this job's round `coming` is done."""
+        order = list(range(self.jobs))[:: 1 if coming % 2 else -1]
+        first = order[: order.index(self.job)] if coming <= self.rounds else []
+        return all(
+            self.done[job * self.ranks + rank] >= coming + (job in first)
+            for job in order
+            for rank in range(self.ranks)
+        )
+
+
 class _Clock:
     """One rank's; `ended` is called where an optimizer's step ends."""
 
@@ -39,6 +83,8 @@ class _Clock:
         self.source = self.mark = self.activities = None
         self.why = None if first else "not asked for"
         self.written = False
+        told = os.environ.get("OBSERVED_TURNS")
+        self.turns = _Turns(told, int(os.environ.get("RANK", "0"))) if told else None
 
     def ended(self, *_):
         torch = sys.modules["torch"]
@@ -59,6 +105,8 @@ class _Clock:
                 self.record(torch)
             except Exception as error:
                 self.source, self.why = None, repr(error)
+        if self.turns is not None:
+            self.turns.step(self.steps, torch.cuda.synchronize if on_gpu else int)
 
     def record(self, torch):
         """Begin behind step `first` - 1; mark the ends of the steps from `first` on; end behind the last one."""
@@ -94,6 +142,7 @@ class _Clock:
         told = {
             "host_ms": host, "device_ms": device, "thread_cpu_ms": thread, "process_cpu_ms": process,
             "facts": self.facts, "why": self.why, "first": self.first, "mark_bytes": _MARK_BYTES,
+            "turns": [self.turns.block, self.turns.rounds, self.turns.late] if self.turns else None,
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = self.folder / f"rank_{os.environ.get('RANK', '0')}"

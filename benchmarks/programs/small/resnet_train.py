@@ -1,5 +1,6 @@
 """ResNet-50 under DDP: bf16, channels_last, random pictures from a loader with pinned memory."""
 
+import argparse
 import os
 
 import torch
@@ -30,6 +31,9 @@ class Pictures(Dataset):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args()
     dist.init_process_group("nccl" if CUDA else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
     if CUDA:
@@ -38,7 +42,7 @@ def main() -> None:
     model = (resnet50 if CUDA else resnet18)().to(device, memory_format=torch.channels_last)
     model = DistributedDataParallel(model, device_ids=[device.index] if CUDA else None)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    pictures = Pictures(BATCH * STEPS * dist.get_world_size())
+    pictures = Pictures(BATCH * given.steps * dist.get_world_size())
     loader = DataLoader(
         pictures, BATCH, sampler=DistributedSampler(pictures), num_workers=4 if CUDA else 1, pin_memory=CUDA
     )

@@ -1,0 +1,171 @@
+"""Runs a program several times at once, step by step in turn: twice by itself and once or twice under `traceops run`.
+
+    python -m benchmarks.observed_ranks.turns --work DIR --until S [NAME …]
+
+Two runs one after the other differ by what the machine did meanwhile, and by up to 16 %. Here one job trains for some
+steps while the others stand, then the next one (benchmarks/observed/site). What two jobs without traceops differ by is
+then what processes differ by. DIR/NAME.JOB/ has what came of a job; `turns_table` reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import ROOT
+from benchmarks.observed_ranks.runs import end, start
+
+_LIMIT_S = 110.0
+_ENDED = 255
+_CUPTI_STEPS = 9  # at the end of the last round: one to warm up, six, and what is left
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A program. path: in benchmarks/. steps: that it makes, where it takes no --steps. seconds: about what all take.
+
+    block: steps of a turn. traced: how many jobs run under traceops; as many as `alone` run without.
+    """
+
+    name: str
+    path: str
+    options: tuple[str, ...] = ()
+    ranks: int = 2
+    block: int = 24
+    rounds: int = 4
+    alone: int = 2
+    traced: int = 2
+    steps: int | None = None
+    seconds: float = 50.0
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Names: 'alone0', 'traced0', …"""
+        return tuple(
+            f"{how}{at}"
+            for at in range(max(self.alone, self.traced))
+            for how, many in (("alone", self.alone), ("traced", self.traced))
+            if at < many
+        )
+
+
+def _ranks(name: str, program: str, **more: object) -> Turn:
+    return Turn(name, f"observed_ranks/programs/{program}.py", **more)  # type: ignore[arg-type]
+
+
+def _one(
+    name: str, program: str, *options: str, block: int = 20, seconds: float = 40.0, **more: object
+) -> Turn:
+    path = program if "/" in program else f"observed/programs/{program}.py"
+    return Turn(
+        name, path, options, ranks=1, block=block, traced=1, seconds=seconds, **more  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+RANKS = (
+    _ranks("tensor_parallel", "tensor_parallel"),
+    _ranks("fsdp2", "fsdp2", seconds=65),
+    _ranks("experts", "experts"),
+    _ranks("ddp", "ddp"),
+    _ranks("nano", "nano", seconds=65),
+    _ranks("mesh", "mesh", ranks=4, block=20, rounds=3, traced=1, seconds=60),
+    _ranks("hf_trainer", "hf_trainer", block=20, seconds=55),
+    _ranks("pipeline", "pipeline"),
+    _ranks("accelerate", "acc"),
+    _ranks("lightning", "lit"),
+)
+ONE_RANK = (
+    _one("Trainer", "hf_llama", seconds=50),
+    _one("Lightning", "lit_vit"),
+    _one("FSDP2, compiled, checkpointing", "sharded_blocks", "--compile", "--checkpoint", seconds=65),
+    _one("GPT-2, eager", "gpt_124m"),
+    _one("GPT-2, compiled", "gpt_124m", "--compile", seconds=55),
+    _one("ResNet-50, DDP", "programs/small/resnet_train.py"),
+    _one("FSDP2, eager", "sharded_blocks", seconds=50),
+    _one("FSDP2, checkpointing", "fsdp2_checkpointed", block=19, rounds=3, steps=60),
+    _one("LBFGS", "heat_lbfgs", block=19, rounds=3, steps=60),
+    _one("small GPT, eager", "observed_ranks/programs/nano.py", "--compile", "0", block=40),
+    _one("diffusion", "diffusion_unet", block=24, rounds=4, steps=100),
+    _one("two towers", "two_towers", block=14, rounds=4, steps=60),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--until", type=float, default=1e9, metavar="S")
+    parser.add_argument("--one-rank", action="store_true", help="the programs of one rank")
+    parser.add_argument(
+        "--job",
+        action="append",
+        help="alone0, traced0+VAR=VALUE+--option, …: these instead of a program's own",
+    )
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    known = {turn.name: turn for turn in (ONE_RANK if args.one_rank else RANKS)}
+    for turn in (known[name] for name in args.names) if args.names else known.values():
+        left = args.until - (time.monotonic() - began)
+        if left < 0.8 * turn.seconds:
+            print(f"{turn.name}: no time left", flush=True)
+            continue
+        codes = in_turn(turn, tuple(args.job or turn.jobs), args.work.resolve(), min(_LIMIT_S, left))
+        print(f"{time.monotonic() - began:5.0f} s  {turn.name}: {codes}", flush=True)
+
+
+def folder_of(turn: Turn, job: str, work: Path) -> Path:
+    """Where a job leaves what came of it."""
+    return work / ".".join("".join(c if c.isalnum() else "_" for c in one) for one in (turn.name, job))
+
+
+def in_turn(turn: Turn, jobs: tuple[str, ...], work: Path, limit_s: float) -> dict[str, list[int | None]]:
+    """Exit codes of each job's ranks, or of their launchers; None where one had to be ended."""
+    work.mkdir(parents=True, exist_ok=True)
+    shared = work / "turns"
+    shared.write_bytes(bytes(len(jobs) * turn.ranks))
+    script = [str(ROOT / "benchmarks" / turn.path), *turn.options]
+    steps = 1 + turn.block * turn.rounds
+    script += [] if turn.steps else ["--steps", str(steps)]
+    started = {}
+    for at, job in enumerate(jobs):
+        told = f"{shared}:{at}:{len(jobs)}:{turn.ranks}:{turn.block}:{turn.rounds}"
+        more = {"OBSERVED_TURNS": told, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        asked = job.split("+")[1:]
+        more |= dict(one.split("=", 1) for one in asked if not one.startswith("--"))
+        if job.startswith("alone"):
+            more["OBSERVED_CUPTI"] = str(steps - _CUPTI_STEPS)
+        options = [one for one in asked if one.startswith("--")] if job.startswith("traced") else None
+        started[job] = start(script, turn.ranks, folder_of(turn, job, work), more, options)
+    until = time.monotonic() + limit_s
+    try:
+        while time.monotonic() < until and _running(started, shared, turn.ranks):
+            time.sleep(0.2)
+        return {job: [one.poll() for one in processes] for job, processes in started.items()}
+    finally:
+        for processes in started.values():
+            for process in processes:
+                end(process)
+
+
+def _running(started: dict[str, list], shared: Path, ranks: int) -> bool:  # type: ignore[type-arg]
+    """Whether any job runs; nobody waits any more for one that has ended."""
+    left = False
+    for at, processes in enumerate(started.values()):
+        if all(one.poll() is not None for one in processes):
+            with shared.open("r+b") as file:
+                file.seek(at * ranks)
+                file.write(bytes([_ENDED] * ranks))
+        else:
+            left = True
+    return left
+
+
+if __name__ == "__main__":
+    main()
