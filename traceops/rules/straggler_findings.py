@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
@@ -37,6 +36,7 @@ from traceops.rules.straggler_evidence import (
     waiting_ms,
     work_evidence,
 )
+from traceops.rules.straggler_undisturbed import waited_for, without_profiler
 
 _PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
@@ -165,10 +165,10 @@ def _of_host(
         return "medium", "info", note
     if slowdown is None:
         return "medium", severity, ""
-    if slowdown <= PROFILED:
+    if slowdown <= PROFILED and (sometimes or undisturbed is None or waited_for(straggler, undisturbed)):
         return confidence, severity, ""
     if undisturbed is not None:
-        return _without_profiler(straggler, severity, undisturbed)
+        return without_profiler(straggler, severity, undisturbed)
     note = (
         f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
         "rank may not be late."
@@ -206,7 +206,7 @@ def only_waited_for(
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
     if confidence == "low" and undisturbed is not None:
-        message += _without_profiler(leader, "info", undisturbed)[2]
+        message += without_profiler(leader, "info", undisturbed)[2]
     return [
         rule.finding(
             "info",
@@ -274,40 +274,6 @@ def _shared_pct(run: CrossRank, ends: tuple[float, float] | None, step: float, s
     pcts = [shared] if ends is None else [step - max(ends), step - min(ends)]
     shown = list(dict.fromkeys(f"{100 * max(saved, 0.0) / step:.0f}" for saved in pcts))
     return shown[-1] if run.cures_are_least else " to ".join(shown)
-
-
-def _without_profiler(
-    straggler: Straggler, severity: Severity, undisturbed: Undisturbed
-) -> tuple[Confidence, Severity, str]:
-    """What remains of a late host without the profiler: what the others wait in the light window, at most."""
-    late = undisturbed.of(straggler.rank)
-    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
-    if late is None or not others:
-        return "low", "info", ""
-    waits = float(np.mean([one.wait_ms for one in others]))
-    unknown = float(np.mean([one.unmatched_ms for one in others]))
-    if 100 * unknown / undisturbed.step_ms >= IMPACT_BOUNDS[0]:
-        return (
-            "low",
-            "info",
-            (
-                f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms; how much of it the others wait "
-                f"for is not known: the light window does not tell waiting from transfer in {unknown:.2f} ms of it."
-            ),
-        )
-    note = (
-        f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms, and by the light window the others wait for "
-        f"{waits:.2f} ms of it."
-    )
-    if late.wait_ms >= waits or 100 * waits / undisturbed.step_ms < IMPACT_BOUNDS[0]:
-        return "low", "info", note
-    least = float(np.mean([one.least_wait_ms for one in others]))
-    seen = severity_of(100 * least / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    if seen is None:
-        cost = undisturbed.light_ms - undisturbed.step_ms
-        doubt = f" But the light window's own steps are {cost:.2f} ms longer: all of that may come of them."
-        return "low", "info", note + doubt
-    return "medium", "warning" if seen != "error" else severity, note
 
 
 def steps_text(steps: Sequence[int]) -> str:
