@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import html
 import io
 import json
 import lzma
+import re
+import textwrap
 import zipfile
 from collections.abc import Callable, Mapping
 
@@ -126,6 +129,63 @@ DRESSES: Mapping[str, Dress] = {
     "mail": _each(lambda n, said: f"> {said}"),
     "bullets of a chat": lambda text: ("```\n" + text + "```\n").encode(),
     "a pager's end": lambda text: (text + "\n(END)\n").encode(),
+    "docker compose, coloured": _each(lambda n, said: f"\x1b[36mtrainer-1  | \x1b[0m{said}"),
+    "gh run view --log": _each(lambda n, said: f"gpu-test\tRun tests\t{_time(n)}7Z {said}"),
+    "GitLab": _each(lambda n, said: f"{_time(n)}Z 01O {said}"),
+    "Jenkins": _each(lambda n, said: f"[{_time(n)[:23]}Z] {said}"),
+    "Azure ML": _each(lambda n, said: f"{_time(n)}Z [stderr] {said}"),
+    "BuildKit": _each(lambda n, said: f"#12 {n / 10:.3f} {said}"),
+    "ts(1)": _each(lambda n, said: f"Mar 01 {_time(n)[11:19]} {said}"),
+    "a clock": _each(lambda n, said: f"[{_time(n)[11:19]}] {said}"),
+    "a program's logger": _each(
+        lambda n, said: f"{_time(n)[:19].replace('T', ' ')},{n % 1000:03} - run - INFO - {said}"
+    ),
+    "root logger": _each(lambda n, said: f"INFO:root:{said}"),
+    "loguru": _each(lambda n, said: f"{_time(n)[:19].replace('T', ' ')} | INFO     | relay:read:52 - {said}"),
+    "supervisord": _each(lambda n, said: f"{_time(n)[:19]},{n % 1000:03} DEBG 'train' stderr output: {said}"),
+    "syslog, RFC 5424": _each(lambda n, said: f"<14>1 {_time(n)}Z gpu07 train 771 - - {said}"),
+    "a tag": _each(lambda n, said: f"wandb: {said}"),
+    "lines that are numbered": _each(lambda n, said: f"{n + 1:6}\t{said}"),
+    "indented by a tab": _each(lambda n, said: f"\t{said}"),
+    "quoted twice": _each(lambda n, said: f"> > {said}"),
+    "a fence in a quote": lambda text: "".join(
+        f"> {x}\n" for x in ("```", *text.splitlines(), "```")
+    ).encode(),
+    "colours written out": _each(lambda n, said: f"^[[31m{said}^[[0m"),
+    "colours without their escape": _each(lambda n, said: f"[31m{said}[0m"),
+    "HTML": lambda text: f"<html><body><pre>\n{html.escape(text)}</pre></body></html>\n".encode(),
+    "a word processor's quotes": lambda text: re.sub(r'"([^"\n]*)"', "\u201c\\1\u201d", text).encode(),
+    "spaces that do not break": _each(
+        lambda n, said: re.sub("^ +", lambda found: "\xa0" * len(found[0]), said)
+    ),
+    "spaces behind": _each(lambda n, said: said + "   "),
+    "ends of lines twice": lambda text: text.replace("\n", "\r\r\n").encode(),
+    "a bar between": lambda text: "".join(f"{x}\n\r{BAR.format(7)}" for x in text.splitlines()).encode(),
+}
+
+
+def _broken(line: str, width: int) -> list[str]:
+    return [line[at : at + width] for at in range(0, len(line), width)] or [""]
+
+
+def _folded(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, break_on_hyphens=False, replace_whitespace=False) or [""]
+
+
+def _wrapped(way: Callable[[str, int], list[str]], width: int, before: str = "") -> Dress:
+    return lambda text: "".join(
+        f"{before}{part}\n" for line in text.splitlines() for part in way(line, width)
+    ).encode()
+
+
+# Lines that a terminal or a mail program broke: a sentence may quote less, the cause and its place are the same.
+WRAPS: Mapping[str, Dress] = {
+    "a terminal of 80 columns": _wrapped(_broken, 80),
+    "a terminal of 120 columns": _wrapped(_broken, 120),
+    "a terminal of 200 columns": _wrapped(_broken, 200),
+    "words of 80 columns": _wrapped(_folded, 80),
+    "words of 120 columns": _wrapped(_folded, 120),
+    "a mail of 72 columns": _wrapped(_folded, 72, "> "),
 }
 NAMES = {"gzip": "train.log.gz", "xz": "train.log.xz", "bzip2": "train.log.bz2", "zip": "logs.zip"}
 # Who says a line, or seems to: a task of srun is a node where torchrun starts its ranks.
@@ -135,6 +195,7 @@ LABELS: Mapping[str, str] = {
     "mpirun": "[1,3]<stderr>:{}",
     "SageMaker": "[1,mpirank:3,algo-1]<stderr>:{}",
     "torchrun --tee": "[default3]:{}",
+    "torchrun's role": "[trainer3]:{}",
     "a JobSet": "[pod/t-worker-0-0-abcde/pytorch] [default3]:{}",
     "pdsh": "gpu07: {}",
     "clush": "node-12: {}",

@@ -27,6 +27,7 @@ from traceops.hangs.processes import Death, deaths, ended_too, stopped
 from traceops.hangs.progress_words import progress_text
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
+from traceops.hangs.starts import earlier_starts_text
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
 from traceops.hangs.ways import over_gloo, with_way
@@ -82,6 +83,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=(
             *aftermath(without_own_end(evidence), roots),
+            *filter(None, (earlier_starts_text(evidence.earlier) if roots else None,)),
             *map(progress_text, evidence.progress),
             *_notes(evidence, ranks),
         ),

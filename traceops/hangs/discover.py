@@ -23,7 +23,7 @@ from traceops.hangs.jobs import one_job
 from traceops.hangs.kernel_lines import with_kernel_joined
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
-from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.hang_log import read_starts, records_from_log
 from traceops.hangs.readers.log_interrupts import interruptions
 from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
 from traceops.hangs.readers.log_outlived import without_outlived
@@ -69,8 +69,6 @@ def find_evidence(
         try:
             return given.named(_find(given.path, jobs))
         except _NothingFound as error:
-            if not given.path.is_dir():
-                raise given.error(error) from error
             with opened_archives(given.path, _SKIPPED) as packed:
                 if packed is None:
                     raise given.error(error) from error
@@ -140,6 +138,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         fabric=fabric,
         progress=tuple(found.progress),
         models=redact_fields(dict(sorted(found.models.items()))),
+        earlier=tuple(found.earlier),
     )
 
 
@@ -287,12 +286,14 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             return
         if is_newest_first(head):
             raise FileError(path, NEWEST_FIRST)
-        events = without_outlived(str(path), read_log(str(path), rank))
+        events, earlier = read_starts(str(path), rank)
+        events = without_outlived(str(path), events)
         events = with_pod_states(str(path), without_passed(str(path), events))
         if any(event.kind == "timeout" for event in events):
             events += last_lines(str(path), {event.rank for event in events if event.rank is not None})
         if events:
             found.log += events
+            found.earlier += earlier
             found.files.append(str(path))
             if (progress := read_progress(str(path), rank)) is not None:
                 found.progress.append(progress)

@@ -276,6 +276,7 @@ class HangEvidence:
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
     failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
     progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
+    earlier: by start what a log tells of starts before the one that `log` is of.
     """
 
     root: str
@@ -292,6 +293,7 @@ class HangEvidence:
     fabric: Fabric | None = None
     progress: tuple[LoggedProgress, ...] = ()
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
+    earlier: tuple[tuple[LogEvent, ...], ...] = ()
 
     @property
     def counted(self) -> int:

@@ -76,8 +76,9 @@ def opened(path: Path, skipped: tuple[str, ...], called: str | None = None) -> I
 
 @contextlib.contextmanager
 def opened_archives(folder: Path, skipped: tuple[str, ...]) -> Iterator[Given | None]:
-    """The archives that lie in a folder, unpacked while the block runs; None where it has none."""
-    archives = [one for one in sorted(folder.iterdir()) if one.is_file() and is_archive(str(one))]
+    """The archives that lie in a folder, unpacked while the block runs; None where it has none, or is none."""
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    archives = [one for one in inside if one.is_file() and is_archive(str(one))]
     if not archives:
         yield None
         return

@@ -41,6 +41,7 @@ class Found:
     one_node: bool = False
     progress: list[LoggedProgress] = field(default_factory=list)
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
+    earlier: list[tuple[LogEvent, ...]] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
 
 

@@ -13,7 +13,7 @@ from traceops.traces.source import Damaged, chunks, open_binary
 
 LONGEST_LINE = 1 << 14
 _MANY = 16  # words, from which one pass for all is faster than one for each
-_ENDS = re.compile(rb"\r\n|\n|\r")  # progress bars end theirs with \r, and messages follow on the same line
+_ENDS = re.compile(rb"\r{0,3}\n|\r")  # progress bars end theirs with \r, and messages follow on the same line
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
@@ -110,11 +110,17 @@ def _blocks(path: str, longest: int) -> Iterator[tuple[int, bytes]]:
 
 def lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
     """The lines of a block, each with its number, from `number`; only a newline counts as one."""
+    if b"\r" not in block:  # most are so, and this is fast
+        own = block.split(b"\n")
+        if not own[-1]:
+            own.pop()
+        yield from ((own_number, _text(line)) for own_number, line in enumerate(own, number))
+        return
     start = 0
     for end in _ENDS.finditer(block):
         if end.start() > start:
             yield number, _text(block[start : end.start()])
-        else:
+        elif end.group() != b"\r":  # before a bar nothing stands
             yield number, ""
         number += end.group().endswith(b"\n")
         start = end.end()
@@ -150,6 +156,13 @@ def holds_any(block: bytes, needles: Sequence[bytes]) -> bool:
     from traceops.traces.word_search import word_search
 
     return word_search(tuple(needles)).any_in(block)
+
+
+def words_in(block: bytes, words: Sequence[bytes]) -> list[bytes]:
+    """Those of the words that stand in the block."""
+    from traceops.traces.word_search import word_search
+
+    return word_search(tuple(words)).all_in(block)
 
 
 def _first_end(chunk: bytes) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -28,8 +28,14 @@ class WordSearch:
 
     def any_in(self, block: bytes) -> bool:
         """Whether one of the words stands in the block."""
-        if any(word in block for word in self._short):
-            return True
+        return next(self._all_in(block), None) is not None
+
+    def all_in(self, block: bytes) -> list[bytes]:
+        """The words that stand in the block."""
+        return list(self._all_in(block))
+
+    def _all_in(self, block: bytes) -> Iterator[bytes]:
+        yield from (word for word in self._short if word in block)
         pieces: set[int] = set()
         for offset in range(_PIECE):
             count = (len(block) - offset) // _PIECE
@@ -38,7 +44,7 @@ class WordSearch:
             at = np.frombuffer(block, dtype="<u4", count=count, offset=offset)
             likely = at[self._table[(at * _HASH) >> _SHIFT]]
             pieces.update(np.intersect1d(likely, self._pieces).tolist())
-        return any(word in block for piece in pieces for word in self._words[piece])
+        yield from (word for piece in pieces for word in self._words[piece] if word in block)
 
 
 @lru_cache(maxsize=16)

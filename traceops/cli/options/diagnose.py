@@ -13,8 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "path",
-        help="profile/NAME, its evidence/, a folder or archive with dumps and logs of any job, one of them, or - "
-        "(stdin)",
+        help="profile/NAME, its evidence/, a folder or archive of dumps and logs of any job, one of them, or - (stdin)",
     )
     add(
         "-o",

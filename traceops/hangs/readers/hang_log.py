@@ -11,7 +11,7 @@ from traceops.hangs.readers.log_attempts import FATAL, Attempts
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_frames import LineFrames
 from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, ToldFields, told_by
+from traceops.hangs.readers.log_rules import GROUP, IN_PASSING, NEEDLES, OF_RAY, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_stalls import timed_out_rank
 from traceops.hangs.readers.log_tracebacks import (
@@ -27,7 +27,9 @@ from traceops.hangs.readers.log_unexplained import Unexplained
 from traceops.hangs.readers.logical_lines import LogicalLines
 from traceops.hangs.readers.relevant_lines import relevant_lines
 
-__all__ = ["read_log", "records_from_log"]
+__all__ = ["read_log", "read_starts", "records_from_log"]
+
+Starts = tuple[tuple[LogEvent, ...], ...]  # by start
 
 _STACK_OF_FAILED = "Stack trace of the failed collective:"
 _MOST_SPEAKERS = 1 << 14
@@ -46,15 +48,20 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
 
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
+    return read_starts(path, rank)[0]
+
+
+def read_starts(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...], Starts]:
+    """The events of the last start that the log tells of, as `read_log`, and by start those of the ones before it."""
     speakers = Speakers(rank)
     events = _read(path, speakers)
     return _read(path, speakers) if speakers.misled else events
 
 
-def _read(path: str, speakers: Speakers) -> tuple[LogEvent, ...]:
+def _read(path: str, speakers: Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
     reader = _LogReader(path, speakers)
-    for number, line in relevant_lines(path, NEEDLES, lambda: reader.busy):
-        reader.read(number, line)
+    for number, line, may_tell in relevant_lines(path, NEEDLES, lambda: reader.busy):
+        reader.read(number, line, may_tell)
     return reader.finish()
 
 
@@ -98,11 +105,13 @@ class _LogReader:
             return True
         return bool(self._open) or self._frames.is_open
 
-    def read(self, number: int, line: str) -> None:
+    def read(self, number: int, line: str, may_tell: bool) -> None:
+        """Take the next line. may_tell: it may hold one of `NEEDLES`; without, no rule knows it."""
+        joins = self._lines.is_open
         for its_number, whole in self._lines.take(number, line):
-            self._take(its_number, whole)
+            self._take(its_number, whole, may_tell or joins)
 
-    def _take(self, number: int, line: str) -> None:
+    def _take(self, number: int, line: str, may_tell: bool = True) -> None:
         self._last = number
         rank, body = self._speakers.split(line)
         if self._frames.take(rank, body) or self._attempts.take(number, body):
@@ -129,14 +138,14 @@ class _LogReader:
             open_event = self._events.recent("timeout", rank, lambda event: not event.frames)
             self._frames.of_failed(rank, open_event)
             return
-        self._told(number, rank, body)
+        self._told(number, rank, body, may_tell=may_tell or IN_PASSING in body)
 
     def _told(
-        self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = ()
+        self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = (), may_tell: bool = True
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
-        told = told_by(body)
-        if (late := timed_out_rank(body)) is not None:
+        told = told_by(body) if may_tell else None
+        if may_tell and (late := timed_out_rank(body)) is not None:
             self._timed_out(late, number, body)
         if told is not None and not frames and self._unexplained.survived(told.kind, number, rank, body):
             return None
@@ -280,7 +289,7 @@ class _LogReader:
         """Whether it was printed, and is in an error file too."""
         return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
-    def finish(self) -> tuple[LogEvent, ...]:
+    def finish(self) -> tuple[tuple[LogEvent, ...], Starts]:
         for number, line in self._lines.flush():
             self._take(number, line)
         self._attempts.add_to(self._events)
@@ -292,4 +301,6 @@ class _LogReader:
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
         self._unexplained.add_to(self._events, self._tracebacks.items(), self._at_head, self._last)
-        return self._attempts.latest(self._events.in_order())
+        events = self._events.in_order()
+        latest = self._attempts.latest(events)
+        return latest, self._attempts.earlier(events, latest)

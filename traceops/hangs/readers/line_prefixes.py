@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -19,7 +20,6 @@ _OF_REPORT = (
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:> ?){1,8}",  # an e-mail
         # docker logs -t, kubectl logs --timestamps; containerd's files, journalctl -o short-iso, aws logs tail
         rf"{_TIME} (?:std(?:out|err) [FP] |{_BY_UNIT}|[\w.$-]{{1,100}}/[\w./$\[\]-]{{1,200}} )?",
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_BY_UNIT}",
@@ -30,7 +30,8 @@ _PREFIXES = tuple(
         r"| (?:pytorch|trainer|train|main|worker|master|launcher|app) )",
         r"[\w.-]{1,100}-\d{1,4} {1,20}\| ",  # docker compose
         # Ray; vLLM's '(VllmWorker TP0 pid=3)'
-        r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",
+        r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}|pid=\d{1,10})"
+        r"(?:, ip=[\w.:]{1,60})?\) ?",
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
         r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,3}(?:\.\d{1,3}){3} \[\d{1,6}\] ",  # xla_dist, of TPU hosts
@@ -46,7 +47,11 @@ _BAR = re.compile(
 # A line that somebody stressed in Markdown: '**Killed**'.
 _STRESSED = re.compile(r"(\*\*|`{1,3})(?=[^\s*`])([^*`]{1,2000})\1\s{0,8}$")
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}$")  # Ray, at the end of a line
+_ENTITY = re.compile(r"&(?:quot|lt|gt|amp|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4});")
+_COLOUR = re.compile(r"(?:\^\[)?\[[\d;]{0,19}[mK]")  # whose escape is written out, or lost
+_QUOTES = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 _MOST = 4
+_MOST_QUOTES = 8
 # pdsh, clush and DeepSpeed's launcher: whatever the host is called. A number in it tells it from 'INFO: '.
 _HOST = re.compile(r"(?=[\w.-]{0,99}\d)[A-Za-z][\w.-]{0,99}: ?(?!\d{1,10}:\d{1,10} \[)")
 _HOST_SHARE = 0.9
@@ -61,13 +66,35 @@ def host_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("^" + _HOST.pattern)
 
 
+def plain(line: str) -> str:
+    """The line as the program wrote it, where a page, a chat or a terminal changed its characters."""
+    line = line.rstrip()
+    if "&" in line and _ENTITY.search(line) is not None:
+        line = html.unescape(line)
+    if "\xa0" in line:
+        line = line.replace("\xa0", " ")
+    if "[0m" in line or "^[[" in line:
+        line = _COLOUR.sub("", line)
+    return line.translate(_QUOTES) if "File \u201c" in line else line
+
+
+def _unquoted(line: str, start: int) -> int:
+    """Where a line begins behind the marks of an e-mail."""
+    for _ in range(_MOST_QUOTES):
+        if not line.startswith(">", start):
+            break
+        start += 2 if line.startswith("> ", start) else 1
+    return start
+
+
 def without_prefixes(line: str) -> str:
     """The line as the program wrote it, with the rank's own prefix if it has one."""
     start = 0
     for _ in range(_MOST):
-        match = next(
-            (found for prefix in _PREFIXES if (found := prefix.match(line, start)) is not None), None
-        )
+        if line.startswith(">", start):
+            start = _unquoted(line, start)
+            continue
+        match = next(filter(None, (prefix.match(line, start) for prefix in _PREFIXES)), None)
         if match is None or match.end() == start:
             break
         start = match.end()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from itertools import pairwise
 
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.log_beginnings import Beginnings
 from traceops.hangs.readers.log_events import EventList, OpenEvent
 from traceops.hangs.readers.log_exits import Exit, Exits
-from traceops.hangs.readers.log_outlived import as_outlived
+from traceops.hangs.readers.log_outlived import ADVANCE, as_outlived
 from traceops.hangs.readers.log_reruns import reruns
 from traceops.hangs.readers.log_rules import RESTARTS
+from traceops.hangs.readers.log_steps import Scale, sightings
 
 FATAL = "Fatal Python error: "
 _FATAL_SIGNALS = {
@@ -24,6 +26,7 @@ _FATAL_SIGNALS = {
 }
 _SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
 _JOB = re.compile(r"\*\*\* JOB (\d{1,12}) ")
+_STEP_WORDS = ("tep", "TEP", "ter", "TER", "it/s", "s/it", "poch", "POCH", "Train:")
 _FAR = 10  # lines: tasks of one array that share a file are cancelled together
 _MOST = 1 << 14  # of exits, and of kills
 
@@ -44,6 +47,7 @@ class Attempts:
         self._failed = False  # an exception ended something
         self._again: list[int] = []  # lines that are the first one again, behind a failure
         self._beginnings = Beginnings()
+        self._counts: dict[Scale, tuple[int, int]] = {}  # of steps since `begun`, the least and the most
 
     @property
     def is_open(self) -> bool:
@@ -74,17 +78,32 @@ class Attempts:
         """Note where the ranks start again."""
         if body.strip():
             self._beginnings.take(number, body, self._failed)
-        if any(words in body for words in RESTARTS):
+        if any(map(body.__contains__, RESTARTS)):
             self._boundaries.append(number)
             if not any(words in body for words in _SLURM):
-                self.begun = number
-        elif self._head is None and body.strip():
+                self.begun, self._counts = number, {}
+            return
+        if self.begun and any(map(body.__contains__, _STEP_WORDS)):
+            self._look_for_steps(body)
+        if self._head is None and body.strip():
             self._head = body
         elif body == self._head:
             if not self._failed:
                 self._head = "\n"  # several processes begin alike, or it is a line of each step
             elif len(self._again) < _MOST:
                 self._again.append(number)
+
+    def _look_for_steps(self, body: str) -> None:
+        for sight in sightings(body.encode(errors="replace")):
+            first, last = self._counts.get(sight.scale, (sight.number, sight.number))
+            self._counts[sight.scale] = min(first, sight.number), max(last, sight.number)
+
+    @property
+    def _went_well(self) -> bool:
+        """Whether the ranks that torchrun started again made steps: what earlier ones had printed came before that."""
+        return any(
+            last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs"
+        )
 
     def failed(self) -> None:
         """A traceback ended something: whoever begins the log once more is another attempt."""
@@ -108,13 +127,30 @@ class Attempts:
                 event.amend(accused=(self._pids[pid],))
         self._place_fatal(events)
 
+    def earlier(
+        self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]
+    ) -> tuple[tuple[LogEvent, ...], ...]:
+        """By attempt the events of those before the one of which `latest` tells."""
+        if not latest or len(latest) == len(events):
+            return ()
+        first = latest[0].line
+        begun = [*self._boundaries, *self._again, *self._beginnings.found]
+        ends = sorted({end for end in begun if end < first} | {first - 1})
+        parts = (
+            tuple(event for event in events if after < event.line <= end)
+            for after, end in pairwise([0, *ends])
+        )
+        return tuple(part for part in parts if part)
+
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
         begun = [*self._again, *self._beginnings.found, *reruns(events)] if alone else []
         last = max((event.line for event in events), default=0)
+        if 0 < last <= self.begun and self._went_well:
+            return _all_outlived(events)
         if self._beginnings.is_furthest and 0 < last < self._beginnings.found[-1]:
-            return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
+            return _all_outlived(events)
         for first in sorted({*self._boundaries, *begun}, reverse=True):
             latest = tuple(event for event in events if event.line > first)
             if any(not event.text.startswith(_SLURM) for event in latest):
@@ -130,6 +166,10 @@ class Attempts:
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
             if len(told) == len(ranks) == 1:
                 told[0].amend(rank=ranks[0])
+
+
+def _all_outlived(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
+    return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
 
 
 def _is_other_job(latest: Sequence[LogEvent], before: Sequence[LogEvent], first: int) -> bool:

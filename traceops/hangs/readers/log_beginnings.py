@@ -31,7 +31,7 @@ class Beginnings:
     def take(self, number: int, body: str, failed: bool) -> None:
         """A line that says something."""
         self._said += 1
-        letters = "".join(char for char in body[:_SEARCHED] if char.isalpha())[:_COMPARED]
+        letters = "".join(filter(str.isalpha, body[:_SEARCHED]))[:_COMPARED]
         if len(self._head) < 2:
             self._head.append(letters)
             self._ordinary = len(letters) < _FEWEST or letters in self._head[:-1]

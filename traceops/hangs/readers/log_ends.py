@@ -156,8 +156,9 @@ _SHELL_WORDS = (
 )  # fmt: skip
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _MOST_SHOWN = 120  # characters of a line
+IN_PASSING = "abort"  # in too many lines to look for blocks with it
 NEEDLES: tuple[bytes, ...] = tuple(
-    words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != "abort"
+    words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != IN_PASSING
 )
 
 
@@ -166,7 +167,7 @@ def ended(body: str) -> str | None:
     for way in _WAYS:
         if way.needle in body and (match := way.pattern.match(body)) is not None:
             return _told(way.who, _code(match))
-    if any(words in body for words in _SHELL_WORDS):
+    if any(map(body.__contains__, _SHELL_WORDS)):
         for pattern in _SHELLS:
             if (match := pattern.match(body)) is not None:
                 return _told("the shell", _code(match))

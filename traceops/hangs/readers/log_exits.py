@@ -84,10 +84,11 @@ class Exits:
         if self._rank_line is not None:
             line, self._rank_line = self._rank_line, None
             return self._reported(number, f"{line}\n{body}")
-        if _REPORTED_RANK.match(body) is not None:
+        if "local_rank: " in body and _REPORTED_RANK.match(body) is not None:
             self._rank_line = body
             return None
-        process, self._process = self._process, _PROCESS.match(body)
+        process = self._process
+        self._process = _PROCESS.match(body) if "Process name: " in body else None
         if process is not None and (its := _ITS_CODE.match(body)) is not None and int(its[1]) > _SIGNALLED:
             return _of_rank(number, process[1], int(its[1]), f"mpirun: rank {process[1]}, exit code {its[1]}")
         return _failed(number, body)

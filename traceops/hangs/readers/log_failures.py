@@ -117,6 +117,8 @@ _WORDS = (
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
     "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ",
 )  # fmt: skip
+_DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
+_OF_ALL = re.compile(r"(?<=\d)/\d")
 _DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
 
 
@@ -135,9 +137,9 @@ class Failures:
         head = body[:_SEARCHED]
         if body.strip():
             self._last = number
-        if not self._done and any(word in head for word in _DONE_WORDS):
-            self._done = _DONE.search(head) is not None
-        if not any(word in head for word in _WORDS):
+        if not self._done and any(map(head.__contains__, _DONE_WORDS)):
+            self._done = _may_be_done(head) and _DONE.search(head) is not None
+        if not any(map(head.__contains__, _WORDS)):
             return
         if _STORE.search(head) is not None:
             _keep(self._store, number, rank, body)
@@ -162,6 +164,12 @@ class Failures:
         return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[
             :_MOST
         ]
+
+
+def _may_be_done(head: str) -> bool:
+    """A quick look for what `_DONE` looks for: it takes long, and a slash is in most lines ('tokens/s')."""
+    lower = head.lower()
+    return any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
 
 
 def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int | None, body: str) -> None:

@@ -14,7 +14,7 @@ from traceops.traces.text_lines import blocks
 # holds 8 kB, and a job may have several.
 _BUFFER = 1 << 14
 _BUFFERS = 1 << 16
-_ADVANCE = 10  # steps: the other ranks may make one or two before they wait for the one that failed
+ADVANCE = 10  # steps: the other ranks may make one or two before they wait for the one that failed
 _SIGHTS = 3  # of steps at different seconds
 _COUNTED: tuple[Scale, ...] = ("steps", "bars", "batches")  # one by one
 _FURTHEST = 2  # counts of a block that matter to what came long before
@@ -163,15 +163,15 @@ class _Series:
         count, self.furthest = sight.number, max(sight.number, self.furthest)
         if flushes or sight.flushed:
             self.flushed = count if self.flushed is None else self.flushed
-            if count - self.flushed >= _ADVANCE:
+            if count - self.flushed >= ADVANCE:
                 return True
         moment = None if failed is None else sight.moment
         if failed is not None and moment is not None and failed[0] == moment[0] and moment[1] > failed[1]:
             self.later = count if self.later is None else self.later
             self.seconds = {*sorted(self.seconds)[: _SIGHTS - 1], moment[1]}
-            if len(self.seconds) == _SIGHTS and count - self.later >= _ADVANCE // 2:
+            if len(self.seconds) == _SIGHTS and count - self.later >= ADVANCE // 2:
                 return True
-        return count - self.first >= _ADVANCE and offset > self.begin + _BUFFER
+        return count - self.first >= ADVANCE and offset > self.begin + _BUFFER
 
 
 @dataclass
@@ -196,7 +196,7 @@ class _Window:
     def shown(self) -> int | None:
         """The furthest step close behind the failure: made before it, or after; None of no more than a few."""
         told = [self.close[scale] for scale in _COUNTED if scale in self.close]
-        return next((one.furthest for one in told if one.furthest - one.first >= _ADVANCE), None)
+        return next((one.furthest for one in told if one.furthest - one.first >= ADVANCE), None)
 
     def is_near(self, begin: int) -> bool:
         """Whether what is at `begin` may still have been in a buffer."""

@@ -79,6 +79,6 @@ def _seconds(text: str) -> float:
 
 def _moment(text: str) -> float | None:
     try:
-        return datetime.strptime(text, "%Y-%m-%d %H:%M:%S").timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None

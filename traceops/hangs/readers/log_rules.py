@@ -9,6 +9,7 @@ from typing import TypedDict
 from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.crash_kinds import only_said, told_alone
 from traceops.hangs.evidence import Frame, LogKind
+from traceops.hangs.readers.log_ends import IN_PASSING as IN_PASSING
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.log_ends import ended, in_short, last_words
 from traceops.hangs.readers.log_stalls import NEEDLES as STALL_NEEDLES

@@ -63,11 +63,13 @@ class Speakers:
         return self._default, body
 
     def _label(self, line: str, start: int) -> tuple[str, int, int] | None:
+        if line.startswith("[rank", start):
+            return None
         for kind, pattern in _LABELS:
             if kind == "task" and (self._default is not None or start):
                 continue  # anything may start with a number and a colon
             match = pattern.match(line, start)
-            if match is not None and not line.startswith("[rank", start):
+            if match is not None:
                 return kind, int(match[match.lastindex or 1]), match.end()
         return None
 

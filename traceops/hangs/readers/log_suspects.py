@@ -166,7 +166,7 @@ def _is_severe(head: str) -> bool:
         return glog[glog.lastindex or 0] in "EFC"
     if (said := _SAID.match(head)) is not None:
         return _is_message(head[said.end() :])
-    if not any(word in head for word in _WORDS):
+    if not any(map(head.__contains__, _WORDS)):
         return False
     if _ANYWHERE.search(head) is not None:
         return True

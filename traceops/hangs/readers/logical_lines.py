@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from traceops.hangs.memory_message import memory_message
-from traceops.hangs.readers.line_prefixes import without_prefixes
+from traceops.hangs.readers.learned_prefixes import LearnedPrefixes
+from traceops.hangs.readers.line_prefixes import plain, without_prefixes
 from traceops.hangs.readers.log_rules import WORK
 from traceops.hangs.readers.log_stalls import BY_RANK, RANK_LINE
 
@@ -43,6 +44,7 @@ class LogicalLines:
     def __init__(self) -> None:
         self._held: list[str] = []
         self._number = 0
+        self._learned = LearnedPrefixes()
 
     @property
     def is_open(self) -> bool:
@@ -50,7 +52,10 @@ class LogicalLines:
 
     def take(self, number: int, line: str) -> Iterator[tuple[int, str]]:
         """The whole lines that are ready, with the number of their first line."""
-        line = _IN_EDITOR.sub(r"\1:", without_prefixes(line))
+        said, line = line, self._learned.without(without_prefixes(plain(line)))
+        if not line and "%|" in said:  # a progress bar, and nothing behind it
+            return
+        line = _IN_EDITOR.sub(r"\1:", line)
         if self._held:
             if self._continues(line):
                 of_rank = RANK_LINE.match(line)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from traceops.hangs.readers.learned_prefixes import common_prefix
 from traceops.hangs.readers.line_prefixes import host_prefix
-from traceops.traces.text_lines import blocks, holds_any, lines
+from traceops.hangs.readers.wrapped_lines import unwrapped
+from traceops.traces.text_lines import blocks, holds_any, lines, words_in
 
 _SAMPLE = 1 << 15  # bytes
 _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
@@ -15,9 +17,10 @@ _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 def relevant_lines(
     path: str, needles: Sequence[bytes], busy: Callable[[], bool]
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[tuple[int, str, bool]]:
     """Numbered lines; those of a paste without the spaces that all of them begin with, those of hosts without names.
 
+    Beside each: whether a needle may stand in it. In a large log one in each block is much, and few lines hold it.
     busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be read.
     """
     file = Path(path)
@@ -30,16 +33,33 @@ def relevant_lines(
         if indent is None:
             indent = _indent(block)
         if first:
-            first, prefix = False, host_prefix([line for _, line in lines(block[:_SAMPLE], number)])
-        passed = None if is_paste or busy() or holds_any(block, needles) else (number, block)
+            first, sample = False, [line for _, line in lines(block[:_SAMPLE], number)]
+            prefix = host_prefix(sample) or common_prefix([line[indent:] for line in sample])
+        own = (
+            (at, (line if prefix is None else prefix.sub("", line, count=1)))
+            for at, line in _without_indent(lines(block, number), indent)
+        )
+        if is_paste:
+            yield from ((at, line, True) for at, line in unwrapped(list(own)))
+            continue
+        # An escape may stand within a needle.
+        found = None if b"\x1b" in block else [word.decode() for word in words_in(block, needles)]
+        tells = holds_any(block, needles) if found is None else bool(found)
+        passed = None if tells or busy() else (number, block)
         if passed is None:
-            for line_number, line in lines(block, number):
-                line = line[indent:] if line[:indent].isspace() else line
-                yield line_number, line if prefix is None else prefix.sub("", line, count=1)
-    for line_number, line in lines(passed[1], passed[0]) if passed is not None else ():
-        yield line_number, line if prefix is None else prefix.sub("", line, count=1)
+            for at, line in own:
+                yield at, line, found is None or any(map(line.__contains__, found))
+    for at, line in lines(passed[1], passed[0]) if passed is not None else ():
+        yield at, line if prefix is None else prefix.sub("", line, count=1), True
+
+
+def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterator[tuple[int, str]]:
+    for number, line in numbered:
+        yield number, line[indent:] if indent and line[:indent].isspace() else line
 
 
 def _indent(block: bytes) -> int:
     """By how much all lines are indented, as people paste them."""
-    return min((len(line) - len(line.lstrip(b" ")) for line in block.splitlines() if line.strip()), default=0)
+    return min(
+        (len(line) - len(line.lstrip(b" \t")) for line in block.splitlines() if line.strip()), default=0
+    )
