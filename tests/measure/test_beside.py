@@ -43,6 +43,16 @@ def test_a_kernel_that_takes_longer_beside_communication_is_told_apart_from_a_la
     assert held_up(*sizes, beside, *comm) == [0, 0, 0]
 
 
+def test_kernels_that_vary_are_not_said_to_be_slowed_by_communication() -> None:
+    """The longer half of them counted, so that all that vary looked slowed."""
+    alone = [kernel(1000 * i, 480 + 10 * i, 10 + i) for i in range(5)]
+    beside = [kernel(10_000 + 1000 * i, 470 + 20 * i, 100 + i) for i in range(4)]
+    comm = kernel(10_000, 4_000, 50, name=NCCL, stream=9)
+    assert held_up(*alone, *beside, comm) == [0]
+    slowed = [kernel(10_000 + 1000 * i, 570 + 20 * i, 100 + i) for i in range(4)]
+    assert held_up(*alone, *slowed, comm) == [400]
+
+
 def test_amounts_spread_over_intervals_that_overlap_add_up() -> None:
     start, end = np.array([0, 50, 70, 5]), np.array([100, 150, 70, 9])
     amounts = np.array([100, 200, 40, 0])  # what lies in an interval of no length counts for nothing
@@ -54,10 +64,9 @@ def test_work_shared_evenly_is_predicted_without_what_waiting_did_to_the_kernels
     """DDP of linear layers, 70 % of the rows on one of two H200s; with half a rank it takes 17.4 ms (measured)."""
     report = analyze(UNEVEN)
     (shared,) = [row for row in report.what_if if row.change == "work shared evenly"]
-    assert shared.predicted_step_time_ms == pytest.approx(
-        17.4, rel=0.08
-    )  # no less than is measured: it promises less
-    assert shared.predicted_least_ms == pytest.approx(17.4, rel=0.01)
+    assert shared.predicted_step_time_ms == pytest.approx(17.4, rel=0.04)
+    assert shared.predicted_least_ms is not None
+    assert 0.94 * 17.4 < shared.predicted_least_ms < 17.4 < shared.predicted_step_time_ms
 
 
 def test_a_late_rank_is_cured_without_what_waiting_did_to_the_others_kernels() -> None:
