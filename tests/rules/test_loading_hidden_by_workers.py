@@ -59,7 +59,7 @@ def test_workers_that_need_longer_than_the_cured_step_are_told(tmp_path):
 
 def test_workers_that_keep_up_are_not(tmp_path):
     report, late, hidden = behind_late(tmp_path, {"idle": 40, "tokenize": 40})
-    assert not hidden and "would take 63.62 instead of 79.38 ms" in late.message
+    assert not hidden and "would take 63.69 instead of 79.38 ms" in late.message
     assert report.summary.replay.loaders_unknown == ()
 
 
@@ -79,8 +79,8 @@ def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
     """Without looks at them it was 'would take 63.62 ms', which workers that are slower do not allow."""
     report, late, hidden = behind_late(tmp_path, {})
     assert not hidden and report.summary.replay.loaders_unknown == (0, 1, 2, 3)
-    assert "would take 63.62 or more instead of 79.38 ms (up to 20 % less)" in late.message
-    assert "a step would take 63.6 ms or more (up to 20 % less)" in verdict(report).sentence
+    assert "would take 63.69 or more instead of 79.38 ms (up to 20 % less)" in late.message
+    assert "a step would take 63.7 ms or more (up to 20 % less)" in verdict(report).sentence
     assert "the pace of data loaders' workers is not known" in replay_sentence(report)
     shown = answer(open_run(tmp_path / "run"), Asked("what-if"))
     assert shown.loaders_unknown == (0, 1, 2, 3)

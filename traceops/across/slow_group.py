@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from traceops.across.chance import chance
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
 from traceops.across.own_times import own_steps, own_time
+from traceops.across.replay.cure import as_peers, median_rank
 from traceops.across.replay.graph import WORK, StepGraph, Steps
-from traceops.across.replay.simulate import Scenario, simulate
-from traceops.across.replay.what_if import Replays, median_rank, shared_work
+from traceops.across.replay.simulate import simulate
+from traceops.across.replay.what_if import Replays, shared_work
 from traceops.across.stragglers import LATE_STEP, Straggler, straggler
 from traceops.across.work import WorkCompared, compare_work
 from traceops.measure.summary import RankSummary
@@ -186,8 +187,9 @@ def _group(
     compared = None
     if cause == "gpu_compute":
         compared = compare_work(summaries[middle], [summaries[rank] for rank in peers])
-    others = Scenario(program_of=dict.fromkeys(beside, peer))
-    change = Scenario(program_of=dict.fromkeys([*beside, *group], peer))
+    late_ranks = [*beside, *group]
+    others = as_peers(graph, dict.fromkeys(beside, peer), late_ranks, typical)
+    change = as_peers(graph, dict.fromkeys(late_ranks, peer), late_ranks, typical)
     if compared is not None and compared.kind == "more_work" and not beside:
         change = shared_work(graph, group)
     if cause == "gpu_compute" and group[0] in graph.on_cpu:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps
+from traceops.across.replay.places import place_of, step_of
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
@@ -81,14 +82,14 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     own, *others = points
     labels = sorted(set(own).intersection(*others), key=lambda label: (own[label], str(label)))
     index = {number: place for place, number in enumerate(graph.steps)}
-    step = np.array([_step(label, index, len(graph.steps)) for label in labels[1:]], dtype=np.int64)
+    step = np.array([step_of(label, index, len(graph.steps)) for label in labels[1:]], dtype=np.int64)
     if not (step >= 0).any():
         return None
     took = np.array([np.maximum(np.diff([one[label] for label in labels]), 0) for one in points])
     usual = np.sort(took[1:], axis=0)[(len(others) - 1) // 2]
     more = took[0] - usual
-    numbers = {place: number for number, place in enumerate(dict.fromkeys(map(_place, labels[1:])))}
-    place = np.array([numbers[_place(label)] for label in labels[1:]], dtype=np.int64)
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(map(place_of, labels[1:])))}
+    place = np.array([numbers[place_of(label)] for label in labels[1:]], dtype=np.int64)
     shape = (len(numbers), len(graph.steps))
     inside = step >= 0
 
@@ -112,7 +113,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     means = of_place.mean(axis=2)
     worst = int(np.where(late, means[0] - means[1:].max(axis=0), -np.inf).argmax())
     gone = np.where(where, np.maximum(more, 0), 0)
-    first = numbers.get(_place(labels[0])) if _step(labels[0], index, len(graph.steps)) == 0 else None
+    first = numbers.get(place_of(labels[0])) if step_of(labels[0], index, len(graph.steps)) == 0 else None
     before = gone[where & (place == first)] if first is not None and late[first] else ()  # as in later steps
     gone = np.concatenate(([round(float(np.median(before))) if len(before) else 0], gone))
     most = float(means[0, worst]), float(means[1:, worst].max())
@@ -159,15 +160,3 @@ def _more(graph: StepGraph, rank: int, late: _Late) -> dict[str, float]:
 def _before(moments: Int, at: Int, gone: Int) -> Int:
     """What is gone before each of these moments."""
     return np.rint(np.interp(moments, at, gone)).astype(np.int64)
-
-
-def _place(label: Label) -> Label:
-    """The same in each step."""
-    return (label[0], *label[2:]) if label[0] == "step" else label[1:]
-
-
-def _step(label: Label, index: Mapping[int, int], count: int) -> int:
-    """Index of the step that a segment up to this label is of; -1 outside."""
-    if label[0] != "step":
-        return index.get(label[0], -1)
-    return count - 1 if label[1] == "end" else index[label[1]] - 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.changed_program import recomputed, relabelled, spared, unslowed
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph, Steps
 from traceops.across.replay.late_places import LatePlaces
 from traceops.across.replay.leads import lead as lead_of
 from traceops.across.replay.leads import least_loss
@@ -29,6 +30,9 @@ class Scenario:
     """
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
+    usual: Mapping[int, RankNodes] = field(
+        default_factory=dict
+    )  # that rank -> the program, where it is no step's own
     without: tuple[str, ...] = ()  # of WORK
     without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
     transfer: Int | None = None
@@ -86,11 +90,13 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
 
 def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     """The steps under a change, if loaders keep up with it."""
-    replayed, lost = _replay(graph, change, {})
+    replayed, lost, gained = _replay(graph, change, {})
     least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
+    if any(gained.values()) and _longer_at_first(replayed.step_ns(), least):
+        replayed, lost, _ = _replay(graph, change, {}, gained)
     later = {rank: ns for rank, ns in lost.items() if ns > least}
     if later:
-        again = _replay(graph, change, later)[0]
+        again = _replay(graph, change, later, gained)[0]
         if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()):
             return again
     if replayed.step_ns().sum() <= measured_step_ns(graph).sum():
@@ -99,9 +105,12 @@ def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     return as_ahead if as_ahead.step_ns().sum() < replayed.step_ns().sum() else replayed
 
 
-def _no_longer(
-    steps: NDArray[np.float64], measured: NDArray[np.float64], replayed: NDArray[np.float64]
-) -> bool:
+def _longer_at_first(steps: Steps, least: float) -> bool:
+    """Whether the first step takes longer than any other by more than `least`, ns."""
+    return len(steps) > 1 and float(steps[0] - steps[1:].max()) > least
+
+
+def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:
     """Whether the first step, and all together, take no longer than they were measured, or replayed with the lead."""
     return float(steps[0]) <= max(float(measured[0]), float(replayed[0])) and float(steps.sum()) <= max(
         float(measured.sum()), float(replayed.sum())
@@ -109,27 +118,35 @@ def _no_longer(
 
 
 def _replay(
-    graph: StepGraph, change: Scenario, later: Mapping[int, int] | None
-) -> tuple[SimulatedSteps, dict[int, int]]:
-    """The replayed steps, and by how much each host is less ahead at their end than where they begin, ns.
+    graph: StepGraph,
+    change: Scenario,
+    later: Mapping[int, int] | None,
+    kept: Mapping[int, int] | None = None,
+) -> tuple[SimulatedSteps, dict[int, int], dict[int, int]]:
+    """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns.
 
-    later: by how much hosts are later than just in time for the first step; None: as they were.
+    later: by how much hosts are later than just in time for the first step; None: as they were. kept: how much of its
+    lead a host keeps, because it would gain that much under the change too.
     """
     programs = {}
     for rank, nodes in graph.ranks.items():
         source = change.program_of.get(rank, rank)
-        own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
-        spared = change.without_on is not None and rank not in change.without_on
-        without = () if spared else change.without
-        own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
-        own = _spared(own, change.spared[rank]) if rank in change.spared else own
-        own = _unslowed(own, change.unslowed) if change.unslowed else own
+        program = graph.ranks[source] if source == rank else change.usual.get(source, graph.ranks[source])
+        own = nodes if source == rank else relabelled(program, nodes)
+        kept_whole = change.without_on is not None and rank not in change.without_on
+        without = () if kept_whole else change.without
+        own = recomputed(own, change.compute[rank]) if rank in change.compute else own
+        own = spared(own, change.spared[rank]) if rank in change.spared else own
+        own = unslowed(own, change.unslowed) if change.unslowed else own
         part = change.part.get(rank, 0.0) if change.part else 1.0
         # A host that waited in what vanishes was not ahead by that.
         ahead = (
             own if not change.part else replace(own, standing=own.standing - _gone(own.spent, without, part))
         )
-        lead = 0 if later is None else lead_of(ahead) + later.get(rank, 0)
+        lead = 0
+        if later is not None:
+            own_lead = lead_of(ahead)
+            lead = own_lead - min(own_lead, (kept or {}).get(rank, 0)) + later.get(rank, 0)
         programs[rank] = _Simulation(own, graph.end_of[rank], without, lead, part)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
@@ -153,100 +170,8 @@ def _replay(
         rank: programs[rank].lost_lead(own, edges[rank], graph.ranks[rank].begin[own])
         for rank, own in graph.edges.items()
     }
-    return SimulatedSteps(edges, waited_for), lost
-
-
-def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
-    """The program with other times of compute before its nodes. Kernels that take longer are launched as before.
-
-    So a gap in which the device had nothing launched closes by as much as it is behind by then; the launches alone say
-    when it opens. Where launches are not known the gaps stay.
-    """
-    column = WORK.index("compute")
-    own = nodes.spent[:, column]
-    order = np.argsort(own, kind="stable")
-    joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
-    late = [WORK.index("idle_host"), WORK.index("masked")]
-    known = bool((nodes.host > NEVER).any())
-    gaps, joined_gaps = (spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent))
-    moment = np.concatenate((nodes.joined_at, nodes.stands_at))
-    behind = _behind(
-        np.argsort(moment, kind="stable"),
-        np.concatenate((joined - nodes.join_spent[:, column], compute - own)),
-        np.concatenate((joined_gaps, gaps)),
-    )
-    joins = len(nodes.join_work)
-    return replace(nodes, work=nodes.work + behind[joins:], join_work=nodes.join_work + behind[:joins])
-
-
-def _behind(order: Int, more: Int, gaps: Int) -> Int:
-    """How much later a device is at each of these moments: it takes `more` before them, and `gaps` close by that."""
-    later, before_more, before_gaps = 0, 0, 0
-    behind = np.zeros(len(order), dtype=np.int64)
-    more_by, gaps_by = more[order].tolist(), gaps[order].tolist()
-    for at, (place, longer, gap) in enumerate(zip(order.tolist(), more_by, gaps_by, strict=True)):
-        later += longer - before_more if at else 0
-        later -= min(max(gap - before_gaps, 0), max(later, 0)) if at else 0
-        before_more, before_gaps = longer, gap
-        behind[place] = later
-    return behind
-
-
-def _spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:
-    """The program without what it takes longer in these places."""
-    return replace(
-        nodes,
-        work=nodes.work - places.spared,
-        standing=nodes.standing - places.spared,
-        join_work=nodes.join_work - places.spared_joins,
-        host=np.where(nodes.host > NEVER, nodes.host - places.spared_host, NEVER),
-    )
-
-
-def _unslowed(nodes: RankNodes, part: float) -> RankNodes:
-    """The program without this part of what its kernels took longer beside communication that waited."""
-    order = np.argsort(nodes.stands_at, kind="stable")
-    joined = np.interp(nodes.joined_at, nodes.stands_at[order], nodes.slowed[order])
-    first = int(nodes.slowed[nodes.first_edge])
-    return replace(
-        nodes,
-        work=nodes.work - np.rint(part * (nodes.slowed - first)).astype(np.int64),
-        join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
-    )
-
-
-def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
-    """The program of `source` with its nodes in the order of `target`.
-
-    A node that only the target has begins with the one before it; a join for one that only the source has goes.
-    """
-    if source.labels == target.labels:
-        return source
-    at = {label: node for node, label in enumerate(source.labels)}
-    same = np.array([at.get(label, -1) for label in target.labels], dtype=np.int64)
-    known = np.flatnonzero(same >= 0)
-    before = np.maximum(np.searchsorted(known, np.arange(len(same)), side="right") - 1, 0)
-    take = same[known[before]]
-    to = np.full(len(source.labels), -1, dtype=np.int64)
-    to[same[known]] = known
-    after = source.after[take]
-    return replace(
-        source,
-        labels=target.labels,
-        first_edge=target.first_edge,
-        work=source.work[take],
-        delay=np.where(same >= 0, source.delay[take], 0),
-        after=np.where((same >= 0) & (after >= 0), to[after], -1),
-        stands_at=source.stands_at[take],
-        standing=source.standing[take],
-        join_node=to[source.join_node],
-        host=source.host[take],
-        host_input=source.host_input[take],
-        spent=source.spent[take],
-        slowed=source.slowed[take],
-        begin=source.begin[take],
-        end=source.end[take],
-    )
+    gained = {rank: programs[rank].gained_lead(own, edges[rank]) for rank, own in graph.edges.items()}
+    return SimulatedSteps(edges, waited_for), lost, gained
 
 
 def _gone(spent: Int, without: tuple[str, ...], part: float) -> Int:
@@ -322,3 +247,12 @@ class _Simulation:
         ahead = (begins - host)[known[known > 0]]
         shorter = int(measured[1] - measured[0]) - int(begins[1] - begins[0])
         return max(min(int(begins[0]) - launched - int(ahead.max()), shorter), 0)
+
+    def gained_lead(self, edges: Int, begins: NDArray[np.int64]) -> int:
+        """By how much the host is further ahead of its rank at the last of these edges than at the second, ns.
+
+        The first step says nothing: it is replayed with another lead than the steps before it.
+        """
+        host = self._host[edges[1:]]
+        ahead = (begins[1:] - host)[host > NEVER // 2]
+        return max(int(ahead[-1] - ahead[0]), 0) if len(ahead) > 1 else 0

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.replay.cure import cure, faster_median
 from traceops.across.replay.graph import WORK, Label, StepGraph, Steps
-from traceops.across.replay.late_places import late_places
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
@@ -175,7 +175,7 @@ class Replays:
         """These ranks run as their peers do; kernels beside communication are slowed as much less as less is waited."""
         key = tuple(sorted(ranks))
         if key not in self._changes:
-            change = cure(self.graph, key)
+            change = cure(self.graph, key, self.typical)
             if change is not None and self.without:
                 change = replace(change, without=self.without)
             if change is not None and key and self._are_slowed:
@@ -217,7 +217,7 @@ def measure_what_if(
     }
     if reference_ns is not None:
         changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
-    median_of = {role: _faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
+    median_of = {role: faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
     made = []
     if uneven:
@@ -244,24 +244,6 @@ def _predicted(graph: StepGraph, name: str, change: Scenario) -> Prediction:
     best = np.minimum(simulate(graph, replace(change, without=HOST)).step_ns(), steps)
     open_ = float(steps.mean() - best.mean()) > _WORTH * float(steps.mean())
     return Prediction(name, (), steps, (best, steps) if open_ else None)
-
-
-def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
-    """These ranks run as their median peer outside the set does.
-
-    Where all peers of one are in the set, each is as quick as they are where it is late, in a place of its own; None
-    where it is late in none.
-    """
-    program_of, spared = {}, {}
-    for rank in ranks:
-        peer = median_peer(graph, rank, ranks)
-        if peer is not None:
-            program_of[rank] = peer
-        elif (places := late_places(graph, rank)) is not None:
-            spared[rank] = places
-        else:
-            return None
-    return Scenario(program_of=program_of, spared=spared)
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> Scenario:
@@ -300,26 +282,3 @@ def _compute_alone(graph: StepGraph, rank: int) -> Int:
     alone = nodes.spent[:, _COMPUTE] - nodes.slowed
     since: Int = alone - alone[graph.edges[rank][0]]
     return since
-
-
-def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
-    """The peer of `rank` outside `excluded` with the median own time; of two the slower one."""
-    peers = [peer for peer in graph.peers(rank) if peer not in excluded]
-    return median_rank(graph, peers) if peers else None
-
-
-def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:
-    """The rank with the median own time over the window; of two the slower one."""
-    ordered = sorted(ranks, key=lambda rank: (_own_ns(graph, rank), rank))
-    return ordered[len(ordered) // 2]
-
-
-def _faster_median(graph: StepGraph, ranks: Sequence[int]) -> int:
-    """As median_rank, of two the faster one: where half of the ranks are late, the others set the pace."""
-    ordered = sorted(ranks, key=lambda rank: (_own_ns(graph, rank), rank))
-    return ordered[(len(ordered) - 1) // 2]
-
-
-def _own_ns(graph: StepGraph, rank: int) -> int:
-    nodes = graph.ranks[rank]
-    return int(nodes.work[-1] - nodes.work[nodes.first_edge])

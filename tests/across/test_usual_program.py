@@ -1,0 +1,37 @@
+"""A cured rank runs as its peers usually do: without one peer's luck, and with what all ranks have in common."""
+
+from __future__ import annotations
+
+import pytest
+from generated_run import SlowCompute, simulate
+from measured_runs import across, predicted, program, true_step
+
+from traceops.across.replay.simulate import simulate as replay
+from traceops.across.replay.what_if import rank_change, shared_work
+
+SLOW = SlowCompute(0, factor=2.0)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (SlowCompute(1, factor=0.5, steps=(5,)),),  # lucky in one step: the other rank is not
+        (SlowCompute(1, factor=3.0, steps=(5,)),),  # a mishap: the other rank has none
+        (
+            SlowCompute(0, factor=1.5, steps=(4, 6)),
+            SlowCompute(1, factor=1.5, steps=(4, 6)),
+        ),  # longer for all
+    ],
+)
+def test_the_cure_of_one_of_two_ranks_leaves_what_chance_does_to_the_other(others):
+    late = across(simulate(program(steps=5), 2, (SLOW, *others)))
+    healthy = true_step(simulate(program(steps=5), 2, others))
+    assert predicted(late, rank_change((0,)), (0,)) == pytest.approx(healthy, rel=0.02)
+
+
+def test_hosts_that_are_quicker_than_the_cured_steps_are_not_late_in_the_first_one():
+    """Their lead was taken off, as if they had got it by waiting only: the first step took as long as before."""
+    late = across(simulate(program(steps=4, sync=True), 4, (SLOW,)))
+    steps = replay(late.graph, shared_work(late.graph, [0])).step_ns()
+    assert steps[0] == pytest.approx(steps[1:].mean(), rel=0.05)
+    assert steps.mean() < 0.7 * true_step(simulate(program(steps=4, sync=True), 4, (SLOW,)))
