@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from generated_run import SlowCompute, simulate
 from measured_runs import across, predicted, program, true_step
@@ -32,6 +33,13 @@ def test_the_cure_of_one_of_two_ranks_leaves_what_chance_does_to_the_other(other
 def test_hosts_that_are_quicker_than_the_cured_steps_are_not_late_in_the_first_one():
     """Their lead was taken off, as if they had got it by waiting only: the first step took as long as before."""
     late = across(simulate(program(steps=4, sync=True), 4, (SLOW,)))
-    steps = replay(late.graph, shared_work(late.graph, [0])).step_ns()
+    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(4, dtype=bool))).step_ns()
     assert steps[0] == pytest.approx(steps[1:].mean(), rel=0.05)
     assert steps.mean() < 0.7 * true_step(simulate(program(steps=4, sync=True), 4, (SLOW,)))
+
+
+def test_shared_work_is_what_a_rank_has_beyond_its_peers_usual_and_not_beyond_their_luck():
+    """Where the peer is lucky the late rank got as little work as it, and a step took less than with even work."""
+    late = across(simulate(program(steps=5), 2, (SLOW, SlowCompute(1, factor=0.5, steps=(5,)))))
+    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(5, dtype=bool))).step_ns()
+    assert steps[2] == pytest.approx(np.delete(steps, 2).mean(), rel=0.05)

@@ -191,7 +191,7 @@ def _group(
     others = as_peers(graph, dict.fromkeys(beside, peer), late_ranks, typical)
     change = as_peers(graph, dict.fromkeys(late_ranks, peer), late_ranks, typical)
     if compared is not None and compared.kind == "more_work" and not beside:
-        change = shared_work(graph, group)
+        change = shared_work(graph, group, typical)
     if cause == "gpu_compute" and group[0] in graph.on_cpu:
         cause, compared = "host", None
     base = simulate(graph, others if beside else None).step_ns()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +63,22 @@ def usual_program(
         join_work=nodes.join_work - joins,
         host=nodes.host if host is None else nodes.host - host.before(nodes.host),
     )
+
+
+def usual_moments(
+    graph: StepGraph,
+    source: int,
+    peers: Sequence[int],
+    cured: Sequence[int],
+    moments: Mapping[int, Int],
+    typical: NDArray[np.bool_],
+) -> Int:
+    """The same of other times of each rank's nodes, such as what it has computed by then: those of `source`, ns."""
+    chosen = _thinned(graph, peers)
+    ranks = (source, *chosen, *_thinned(graph, cured))
+    programs = [graph.ranks[rank] for rank in ranks]
+    gone = _gone(programs, [moments[rank] for rank in ranks], len(chosen), graph.steps, typical)
+    return moments[source] if gone is None else moments[source] - gone.before(moments[source])
 
 
 def _thinned(graph: StepGraph, ranks: Sequence[int]) -> list[int]:

@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.cure import cure, faster_median
+from traceops.across.replay.cure import cure, faster_median, median_rank
 from traceops.across.replay.graph import WORK, Label, StepGraph, Steps
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
+from traceops.across.replay.usual import usual_moments
 from traceops.core.arrays import Int
 
 _WORTH = 0.01  # of the time: how much shorter it might be to be told as a range
@@ -221,7 +222,9 @@ def measure_what_if(
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
     made = []
     if uneven:
-        ends = [simulate(graph, shared_work(graph, uneven, own)).step_ns() for own in (pace, 1.0)]
+        ends = [
+            simulate(graph, shared_work(graph, uneven, replays.typical, own)).step_ns() for own in (pace, 1.0)
+        ]
         between = (ends[0], ends[1]) if pace <= 1 - _WORTH else None
         made.append(Prediction(WORK_SHARED, (), ends[1], between))
     elif medians:
@@ -246,7 +249,9 @@ def _predicted(graph: StepGraph, name: str, change: Scenario) -> Prediction:
     return Prediction(name, (), steps, (best, steps) if open_ else None)
 
 
-def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> Scenario:
+def shared_work(
+    graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0
+) -> Scenario:
     """What these ranks compute more than their peers is shared by all of them, between each two collectives.
 
     What peers take longer for another reason stays theirs. All of it takes `pace` of the time.
@@ -257,8 +262,11 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> S
         at = {rank: _nodes_of(graph, rank, shared) for rank in role}
         own = {rank: _compute_alone(graph, rank) for rank in role}
         more = [rank for rank in role if rank in uneven]
-        rest = [own[rank][at[rank]] for rank in role if rank not in more]
-        usual = np.median(rest, axis=0) if rest else np.zeros(len(at[role[0]]))
+        rest = [rank for rank in role if rank not in more]
+        usual = np.zeros(len(at[role[0]]))
+        if rest:
+            peer = median_rank(graph, rest)
+            usual = usual_moments(graph, peer, rest, more, own, typical)[at[peer]].astype(float)
         each = sum((own[rank][at[rank]] - usual for rank in more), np.zeros(len(usual))) / len(role)
         for rank in role:
             first = graph.edges[rank][0]
