@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from started import environment
 
 from traceops.cli import main
 
@@ -186,3 +189,21 @@ def test_in_a_github_job_it_announces_itself(
     )
     assert "\n::error" in capsys.readouterr().out
     assert "Regression" in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_gate_fails_also_where_nobody_reads_all_that_it_says(tmp_path: Path, lines: int) -> None:
+    """`set -o pipefail; traceops compare … | head -1` let a regression pass with 0."""
+    sides = [str(DATA / name) for name in ("ddp4", "slow_gpu4")]
+    options = ["--force", "--threshold", "kernels=0.01", "-o", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "traceops", "compare", *sides, *options],
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert b"Regression" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait() == 1
+    assert (tmp_path / "compare.json").exists()

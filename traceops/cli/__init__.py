@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TextIO
 
 from traceops.cli.parser import Parser
+from traceops.cli.piped import outlive_the_reader
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.shown_text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see docs/formats.md)."""
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
+    outlive_the_reader()
     for stream in (sys.stdout, sys.stderr):
         show_our_signs(stream)
     words = sys.argv[1:] if argv is None else argv
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away: `traceops analyze … | head`
+    except BrokenPipeError:  # the reader of our messages went away
         sys.stderr.close()
         return 0
     except (
