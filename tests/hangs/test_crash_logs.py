@@ -31,11 +31,13 @@ WRITTEN_WITH = {
     "batch_norm": ("TO-E006", "batch_norm", (), "torch.Size([1, 16, 1, 1])"),
     "disk_full": ("TO-E007", "disk_full", (), "disk or the quota is full"),
     "device_assert": ("TO-E003", "device_assert", (0,), "index out of range"),
-    "nccl_no_route": ("TO-E004", "nccl_system", (), "unhandled system error"),
+    "nccl_no_route": ("TO-E004", "nccl_system", (), "No route to host"),
     "sigkill_torchrun": ("TO-H004", "killed", (0,), "SIGKILL"),
     "import_undefined_symbol": ("TO-E005", "import_error", (7,), "train.py:120"),
     "slurm_oom_kill": ("TO-E002", "host_memory", (), "host's memory"),
     "fork": ("TO-E006", "cuda_fork", (), "forked process"),
+    "nccl_internal": ("TO-E004", "nccl_internal", (), "internal error"),
+    "nccl_shared_memory": ("TO-E002", "shared_memory", (1,), "/dev/shm"),
 }
 SET_ASIDE = {
     "shm_torch_file": ("TO-E002", "shared_memory", ()),
@@ -452,6 +454,16 @@ def test_nccls_own_error_is_not_an_echo_of_the_rank_that_torchrun_killed(tmp_pat
     assert (root.ranks, root.where) == ((1,), "main (train.py:71)")
     assert root.crash is not None and root.crash.kind == "nccl_interface"
     assert "NCCL_SOCKET_IFNAME" in advice_of(root)
+
+
+@pytest.mark.parametrize("label", ["[rank 1] ", "1: ", "[1,1]<stderr>: ", "[default1]: ", ""])
+def test_a_launchers_label_before_torchs_own_hides_no_last_error(tmp_path: Path, label: str) -> None:
+    lines = (DATA / "planted" / "no_interface.txt").read_text().splitlines()
+    own = [line.replace("[rank 1] ", label) for line in lines if line.startswith("[rank 1] ")]
+    (tmp_path / "train.log").write_text("\n".join(own))
+    (root,) = diagnose(tmp_path).roots
+    assert root.ranks == (1,)
+    assert root.crash is not None and root.crash.kind == "nccl_interface"
 
 
 def test_memory_that_the_process_limits_itself(tmp_path: Path) -> None:

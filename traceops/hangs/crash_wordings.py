@@ -97,6 +97,11 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("shared_memory", ("No space left on device", "shared memory segment")),
     Wording("shared_memory", ("DataLoader worker", "is killed by signal: Bus error")),
     Wording("shared_memory", ("failed to extend", "/dev/shm")),
+    Wording(
+        "shared_memory",
+        ("Error while creating shared memory segment /dev/shm/nccl",),
+        ("Permission denied", "Too many open files", "not permitted"),
+    ),
     *_each("evicted_memory", "low on resource: memory", "had condition: [MemoryPressure]"),
     *_each("evicted_disk", "low on resource: ephemeral-storage", "had condition: [DiskPressure]"),
     Wording("disk_full", ("No space left on device",), ("Warning: ",)),
@@ -227,8 +232,10 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("rendezvous", "RendezvousTimeoutError"),
     # Once the workers run, the store is lost: 'has failed to send a keep-alive heartbeat to the rendezvous'.
     Wording("rendezvous", ("RendezvousConnectionError",), ("has failed to ",)),
-    *_each("nccl_usage", "ncclInvalidUsage", "NCCL error: invalid usage"),
-    *_each("nccl_internal", "ncclInternalError"),
+    # The results of NCCL's calls, by name or in the words of ncclGetErrorString.
+    *_each("nccl_usage", "ncclInvalidUsage", "ncclInvalidArgument", "NCCL error: invalid usage"),
+    *_each("nccl_usage", "invalid usage (run with NCCL_DEBUG", "invalid argument (run with NCCL_DEBUG"),
+    *_each("nccl_internal", "ncclInternalError", "please report this issue to the NCCL developers"),
     *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),
     *_each("nccl_system", "ncclSystemError", "unhandled system error"),
     Wording("bus_error", ("Fatal Python error: Bus error",)),

@@ -96,7 +96,11 @@ _QUOTED: tuple[CrashKind, ...] = (
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
-_NCCL_HINT = " (run with NCCL_DEBUG=INFO for details)"
+_NCCL_HINT = re.compile(r" \(run with NCCL_DEBUG=\w{1,9} for details\)")
+# What its result means in general, where its last error says what it was.
+_NCCL_RESULT = re.compile(
+    r"(NCCL version [\d.]{1,20})[\s,]{0,8}nccl\w{1,40}: .{0,300}?Last error:\s{0,8}(?=\S)"
+)
 _LEAST, _MOST = 80, 240
 
 
@@ -161,8 +165,8 @@ def memory_told(memory: MemoryMessage) -> str:
 
 
 def _quoted(text: str) -> str:
-    said = _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip())).replace(_NCCL_HINT, "")
-    said = " ".join(said.split()).rstrip(". ")
+    said = _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip()))
+    said = _NCCL_RESULT.sub(r"\1: ", _NCCL_HINT.sub("", " ".join(said.split()))).rstrip(". ")
     if len(said) <= _MOST:
         return said
     whole = said[:_MOST].rpartition(". ")[0]  # sentences that fit

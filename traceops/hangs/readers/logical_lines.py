@@ -12,7 +12,7 @@ from traceops.hangs.readers.line_prefixes import plain, without_prefixes
 from traceops.hangs.readers.log_rules import WORK
 from traceops.hangs.readers.log_stalls import BY_RANK, RANK_LINE
 
-_PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
+_PREFIX = re.compile(r"(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 # Of srun and mpirun: anything may begin with a number and a colon, so it is one where the line before has the same.
 _LABEL = re.compile(
     r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)"
@@ -77,9 +77,8 @@ class LogicalLines:
 
     def _continues(self, line: str) -> bool:
         first = self._held[0]
-        own = _PREFIX.match(line)
-        begun = _PREFIX.match(first)
-        if len(line) > _LONGEST or (own is not None and (begun is None or own[0] != begun[0])):
+        own = line[: _end_of_labels(line)]
+        if len(line) > _LONGEST or (own and own != first[: _end_of_labels(first)]):
             return False
         body = line[_own_length(first, line) :]
         if not body.strip():
@@ -113,9 +112,22 @@ class LogicalLines:
 
 
 def _own_length(first: str, line: str) -> int:
-    """Of the label of who says a line, where it is the one of the first line."""
-    label = _PREFIX.match(line) or _LABEL.match(first)
-    return len(label[0]) if label is not None and line.startswith(label[0]) else 0
+    """Of the labels of who says a line, where they are those of the first line: srun's, torch's, or both."""
+    if (end := _end_of_labels(line)) > 0:
+        return end
+    label = _LABEL.match(first)
+    if label is None or not line.startswith(label[0]):
+        return 0
+    both = _end_of_labels(first, label.end())
+    return both if line.startswith(first[:both]) else label.end()
+
+
+def _end_of_labels(line: str, begin: int = 0) -> int:
+    """Where what is said begins, behind a launcher's label and torch's own: '[rank 1] [rank1]: '."""
+    for _ in range(2):
+        label = _PREFIX.match(line, begin)
+        begin = begin if label is None else label.end()
+    return begin
 
 
 def _begins(line: str) -> bool:
