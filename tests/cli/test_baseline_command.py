@@ -10,7 +10,7 @@ import pytest
 from sample_captures import capture, commit_of, run_of
 
 from traceops.baseline.entry import load
-from traceops.baseline.store import find, find_like, save
+from traceops.baseline.store import find, save
 from traceops.cli import main
 
 DATA = Path(__file__).parents[1] / "data"
@@ -47,7 +47,7 @@ def test_traces_and_their_report_are_saved_as_the_same(
     for entry in (first, *others):
         report = load(entry.url).content
         assert report["summary"] == saved["summary"] and report["steps"] == saved["steps"]
-    assert find_like("baselines", run_of({"run": {**own, "started_ns": 1}}), name="my net", last=1)
+    assert find("baselines", "my net", like=run_of({"run": {**own, "started_ns": 1}}))
     listed = said(capsys, "list", "--key", "my net")
     assert "3 entries" in listed and " ms" in listed
     assert "unless --name says more" in said(capsys, "save", "profile/run") and "unless" not in text

@@ -33,7 +33,7 @@ def test_it_is_told_in_three_lines(run: LoadedRun) -> None:
     lines = repr(run).splitlines()
     assert lines[0] == "slow_loader4: 4 ranks (0–3), NVIDIA H200, step 53.82 ms"
     assert lines[1].startswith("error: Rank 1's input comes late") and len(lines) == 3
-    assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 2 info>"
+    assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 1 info>"
 
 
 def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: LoadedRun) -> None:
@@ -79,7 +79,7 @@ def test_frames_hold_what_the_report_does(run: LoadedRun) -> None:
     assert run.ranks.set_index("rank")["caused_wait_ms"].idxmax() == 1
     assert run.ranks["peak_memory_bytes"].isna().all() and pandas.isna(run.ledger["rank"][0])
     assert "Share of all such waiting" in run.ranks.attrs["columns"]["late_share"]
-    assert list(run.findings["rule"]) == ["TO-S001", "TO-I002", "TO-I001"]
+    assert list(run.findings["rule"]) == ["TO-S001", "TO-I002"]
     assert run.finding("TO-S001")[0].evidence and run.finding("TO-S002") == ()
 
 

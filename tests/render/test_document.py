@@ -26,11 +26,11 @@ from traceops.render.document import (
     code,
     fold,
     items,
-    not_used,
     soft,
     spans,
     text,
 )
+from traceops.render.finding_blocks import not_used
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import FoldedPart, folded, size
 from traceops.render.writers.terminal import write_terminal

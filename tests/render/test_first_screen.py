@@ -59,10 +59,10 @@ def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
     assert (now.text, then.label, then.text) == (
         "53.8 ms",
         "Fixed, at its peers' pace",
-        "23.5 ms (56 % less)",
+        "23.3 ms (57 % less)",
     )
     assert (
-        now.text in verdict(slow_loader).sentence and "23.5 ms (56 % less)" in verdict(slow_loader).sentence
+        now.text in verdict(slow_loader).sentence and "23.3 ms (57 % less)" in verdict(slow_loader).sentence
     )
 
 
