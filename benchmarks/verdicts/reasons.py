@@ -11,6 +11,11 @@ _CLOCK = (
 )
 
 REASONS: dict[Kind, str] = {
+    Kind("TO-E001", "outside_own"): (
+        "torch's message, which tells what the driver says of this process beside what torch's allocator holds "
+        "(c10/cuda/CUDACachingAllocator.cpp); it takes a library beside torch that holds 15 % of a GPU in the same "
+        "process"
+    ),
     Kind("TO-V006", "one_host"): (
         "run.json, which names the host: its ranks share one clock; it takes two captures of one host with GPUs, mixed "
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "

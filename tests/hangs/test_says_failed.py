@@ -28,7 +28,7 @@ SAID = (
     "ExitCode 1",
     "exited: trainer (exit status 1; not expected)",
     "trainer.service: Main process exited, code=exited, status=1/FAILURE",
-    "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+    "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
     "=>> PBS: job killed: walltime 3600 exceeded limit 3500",
     "   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)",
     "1234.0           python                  acct         64     FAILED      1:0 ",

@@ -12,6 +12,7 @@ from traceops.hangs.crash_wordings import CrashKind as CrashKind
 RULE_OF: Mapping[CrashKind, str] = {
     "gpu_memory": "TO-E001",
     "host_memory": "TO-E002", "shared_memory": "TO-E002", "evicted_memory": "TO-E002",
+    "mappings": "TO-E002",
     "illegal_access": "TO-E003", "device_assert": "TO-E003", "launch_failure": "TO-E003", "gpu_hardware": "TO-E003",
     "no_such_gpu": "TO-E003", "no_kernel": "TO-E003", "gpu_hang": "TO-E003", "driver_old": "TO-E003",
     "nccl_system": "TO-E004", "nccl_usage": "TO-E004", "nccl_internal": "TO-E004", "nccl_gpu": "TO-E004",
@@ -38,7 +39,7 @@ RULE_OF: Mapping[CrashKind, str] = {
 _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
     ("import_error", ("ImportError", "ModuleNotFoundError")),
     ("assertion", ("AssertionError",)),
-    ("host_memory", ("MemoryError",)),
+    ("host_memory", ("MemoryError", "_ArrayMemoryError")),
 )
 # One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
 ALONE: tuple[CrashKind, ...] = (
@@ -52,6 +53,7 @@ ALONE: tuple[CrashKind, ...] = (
     "gloo_connect", "rendezvous",
     "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
     "nothing_to_train", "no_group", "no_backend", "no_cuda", "no_nccl", "file_too_large", "no_threads", "not_launched",
+    "mappings",
 )  # fmt: skip
 # What follows from another's failure as often as it is one: told only where nothing else failed.
 LATER: tuple[CrashKind, ...] = (

@@ -17,7 +17,7 @@ CrashKind = Literal[
     "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
     "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
     "nothing_to_train", "no_group", "no_backend", "unpicklable", "no_cuda", "no_nccl", "nccl_interface",
-    "file_too_large", "no_threads", "not_launched", "store_reused",
+    "file_too_large", "no_threads", "not_launched", "store_reused", "mappings",
 ]  # fmt: skip
 
 
@@ -102,6 +102,8 @@ WORDINGS: tuple[Wording, ...] = (
         ("Error while creating shared memory segment /dev/shm/nccl",),
         ("Permission denied", "Too many open files", "not permitted"),
     ),
+    Wording("mappings", ("unable to mmap ", " from file </torch_", "Cannot allocate memory")),
+    Wording("mappings", ("unable to mmap ", " from file <filename not specified>", "Cannot allocate memory")),
     *_each("evicted_memory", "low on resource: memory", "had condition: [MemoryPressure]"),
     *_each("evicted_disk", "low on resource: ephemeral-storage", "had condition: [DiskPressure]"),
     Wording("disk_full", ("No space left on device",), ("Warning: ",)),
@@ -169,12 +171,16 @@ WORDINGS: tuple[Wording, ...] = (
         "CUDA out of memory",
         "HIP out of memory",
         "CUDA error: out of memory",
+        "CUDA driver error: out of memory",
+        "HIP error: out of memory",
         "CUDA Error: out of memory",  # Darknet
         "MPS backend out of memory",
         "XPU out of memory",
         "NPU out of memory",
         "OutOfMemoryError",
         "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_ALLOC_FAILED",
+        "Error out of memory at line",  # bitsandbytes
         "uda runtime error (2)",  # torch before 1.5
         "error == cudaSuccess (2 vs. 0)",  # Caffe
         "cudaErrorMemoryAllocation",
@@ -194,6 +200,12 @@ WORDINGS: tuple[Wording, ...] = (
         "oom_kill event",
         "OOM Killed",
     ),
+    # Of batch systems: LSF, Slurm before 21, PBS; and of daemons that end what uses most.
+    *_each("host_memory", "TERM_MEMLIMIT", "Exceeded job memory limit", "Exceeded step memory limit"),
+    Wording("host_memory", ("exceeded memory limit (", "being killed")),
+    Wording("host_memory", ("PBS: job killed: ", "mem ", "exceeded limit")),
+    Wording("host_memory", ("systemd-oomd", "Killed ", "memory")),
+    Wording("host_memory", ("earlyoom", "sending SIG", "to process ")),
     Wording("host_memory", ("OOMKilled",), ("false", "False", "OOMKilled: 0")),
     Wording("host_memory", ("DataLoader worker", "is killed by signal: Killed")),
     Wording("host_memory", ("Killed process", "ut of memory")),

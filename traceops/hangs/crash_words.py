@@ -15,6 +15,7 @@ _DID: Mapping[CrashKind, str] = {
     "gpu_memory": "ran out of GPU memory",
     "host_memory": "ran out of the host's memory",
     "shared_memory": "ran out of shared memory (/dev/shm)",
+    "mappings": "could not map memory that processes share (mmap: Cannot allocate memory)",
     "illegal_access": "made an illegal memory access on its GPU",
     "device_assert": "failed an assertion on its GPU (device-side assert), most often an index out of range",
     "launch_failure": "had a kernel fail on its GPU",
@@ -84,7 +85,10 @@ _DID: Mapping[CrashKind, str] = {
 _MEMORY: Mapping[MemoryCause, str] = {
     "too_large": "all of that would not be enough, so the request is too large",
     "fragmented": "enough is reserved, but in pieces (fragmented)",
+    "full": "enough is reserved, but in pieces, and nearly all else of the GPU is in use",
     "others": "other processes on this GPU hold the rest",
+    "outside": "other processes, or other libraries in this one, hold the other",
+    "outside_own": "outside of torch's allocator this process holds another",
 }
 # The kinds whose message is the news: the rest of the statement says it already.
 _QUOTED: tuple[CrashKind, ...] = (
@@ -157,10 +161,14 @@ def memory_told(memory: MemoryMessage) -> str:
         text += f"; it is allowed {size(memory.allowed)}"
     if memory.allocated is not None:
         text += f"; tensors take {size(memory.allocated)}"
+    if memory.pools:
+        text += f" ({size(memory.pools)} of it in pools of their own, as CUDA graphs have)"
     if memory.unallocated is not None:
         text += f", {size(memory.unallocated)} is reserved but unallocated"
     if memory.cause == "others":
         text += f", other processes hold {size(memory.others or 0)}"
+    if memory.cause in ("outside", "outside_own"):
+        return f"{text}: {_MEMORY[memory.cause]} {size(memory.outside or 0)}"
     return f"{text}: {_MEMORY[memory.cause]}" if memory.cause is not None else text
 
 

@@ -38,7 +38,10 @@ _THREAD_ENDED = "thread terminated with exception: "
 
 # What the machine did to a process: Slurm says it at the end, and the kernel's log is often put after the job's.
 OF_MACHINE: tuple[CrashKind, ...] = ("host_memory", "gpu_hardware")
-_BY_MACHINE = ("oom-kill", "oom_kill", "OOM Killed", "OOMKilled", "Killed process", "Xid (")
+_BY_MACHINE = (
+    "oom-kill", "oom_kill", "OOM Killed", "OOMKilled", "Killed process", "Xid (", "TERM_MEMLIMIT", " memory limit",
+    "PBS: job killed", "systemd-oomd", "earlyoom",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

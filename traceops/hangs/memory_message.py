@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-MemoryCause = Literal["fragmented", "others", "too_large"]
+MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large"]
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
@@ -16,20 +16,21 @@ _PATTERNS = {
     "free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
     "process": (rf"this process has {_SIZE} memory in use",),
     "allocated": (rf"allocated memory {_SIZE} is allocated by PyTorch", rf"; {_SIZE} already allocated"),
-    "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated", rf"; {_SIZE} cached"),
     "allowed": (rf"{_SIZE} allowed;",),
-    "reserved": (rf"; {_SIZE} reserved in total", rf"; {_SIZE} cached"),
+    "reserved": (rf"; {_SIZE} reserved in total",),
+    "pools": (rf"with {_SIZE} allocated in private pools",),
 }  # fmt: skip
-_MUCH_ELSE = (
-    0.15  # of the GPU that neither this process nor what is free accounts for: another process has it
-)
+_MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of libraries take
+_LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
 
 
 @dataclass(frozen=True)
 class MemoryMessage:
     """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
 
-    allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction).
+    allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction). pools: of
+    `allocated`, in pools of their own (CUDA graphs), which nothing else may use.
     """
 
     asked: int | None = None
@@ -39,6 +40,7 @@ class MemoryMessage:
     allocated: int | None = None
     unallocated: int | None = None
     allowed: int | None = None
+    pools: int | None = None
 
     @property
     def left(self) -> int | None:
@@ -50,25 +52,58 @@ class MemoryMessage:
     @property
     def others(self) -> int | None:
         """What other processes hold; None where the message does not tell what this one does."""
-        if self.total is None or self.free is None or self.process is None:
+        own = self._own
+        if self.total is None or self.free is None or own is None:
             return None
-        return max(self.total - self.free - self.process, 0)
+        return max(self.total - self.free - own, 0)
+
+    @property
+    def outside(self) -> int | None:
+        """What neither is free, nor of this process's torch, nor known to be of others; None where not told."""
+        if None in (self.total, self.free, self.allocated, self.unallocated):
+            return None
+        assert self.total is not None and self.free is not None
+        return max(self.total - self.free - (self.others or 0) - self._of_torch, 0)
 
     @property
     def cause(self) -> MemoryCause | None:
-        """Why it did not fit; None where the numbers do not tell."""
-        if self.asked is None or self.free is None or self.total is None:
+        """Why it did not fit; None where the numbers do not tell, or contradict what happened or each other."""
+        if self.asked is None or self.free is None or self.total is None or self.free > self.total:
             return None
         if self.asked > self.total:
             return "too_large"
-        others, unused, left = self.others, self.unallocated, self.left or 0
-        if others is not None and others >= _MUCH_ELSE * self.total and self.free + others >= self.asked:
+        others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
+        if left >= self.asked:
+            return None
+        pieces = unused or 0
+        if self._decides(others) and others > pieces:
             return "others"
-        if unused is None or (self.process is None and left >= self.asked):
-            return None  # the numbers contradict what happened, or leave out what matters
-        if unused >= self.asked or (unused + left >= self.asked and unused > left):
-            return "fragmented"
-        return "too_large" if unused + left < self.asked else None
+        if unused is None:
+            return None
+        if self._decides(outside) and outside > pieces:
+            return "outside" if self._own is None else "outside_own"
+        if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
+            return "fragmented" if pieces >= _LITTLE * self._may_have else "full"
+        return "too_large" if pieces + left < self.asked else None
+
+    @property
+    def _own(self) -> int | None:
+        """What this process holds; None where not told, or less than its torch does: the driver told none."""
+        return None if self.process is None or self.process < self._of_torch else self.process
+
+    @property
+    def _of_torch(self) -> int:
+        return (self.allocated or 0) + (self.unallocated or 0)
+
+    @property
+    def _may_have(self) -> int:
+        return min(self.total or 0, self.allowed or self.total or 0)
+
+    def _decides(self, held: int) -> bool:
+        """Whether much is held elsewhere, and would have been enough."""
+        if self.total is None or self.free is None or self.asked is None or self.left != self.free:
+            return False  # where it has less left than is free, its own limit was in the way
+        return held >= _MUCH_ELSE * self.total and self.free + held >= self.asked
 
 
 def memory_message(text: str) -> MemoryMessage:
@@ -76,7 +111,7 @@ def memory_message(text: str) -> MemoryMessage:
     found = {name: _size(patterns, text) for name, patterns in _PATTERNS.items()}
     reserved = found.pop("reserved")
     if found["unallocated"] is None and reserved is not None and found["allocated"] is not None:
-        found["unallocated"] = max(reserved - found["allocated"], 0)  # torch before 2.1 tells the sum
+        found["unallocated"] = max(reserved - found["allocated"], 0)  # torch 1.4 to 2.0 tells the sum
     return MemoryMessage(**found)
 
 

@@ -21,9 +21,10 @@ GPU_MEMORY = Rule(
     id="TO-E001",
     title="Out of GPU memory",
     fires=(
-        "A log has torch's out-of-memory message. Its numbers say why, where they do: more was reserved "
-        "but unallocated "
-        "than the request lacked (fragmented), other processes held the rest, or neither (too large)."
+        "A log has torch's out-of-memory message. Its numbers say why, where they do: 15 % of the GPU or more is "
+        "held by other processes or outside of torch, and would have been enough; or what is reserved but "
+        "unallocated would have been enough (fragmented, or full where it is less than 5 % of the GPU); or all of "
+        "that would not (too large). Where the numbers contradict each other, none is told."
     ),
     advice=(
         "Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding (FSDP). "
@@ -39,7 +40,8 @@ GPU_MEMORY = Rule(
             "state (FSDP, "
             "ZeRO). If it is raised in the first optimizer step, the optimizer's state did not fit: "
             "shard it, or use "
-            "an optimizer with less state.",
+            "an optimizer with less state. `traceops memory --nproc N -- train.py ARGS` says what each saves, "
+            "without a GPU.",
         ),
         (
             "fragmented",
@@ -47,10 +49,29 @@ GPU_MEMORY = Rule(
             "max_split_size_mb:128). Batches of varying shapes fragment memory: pad them to a few lengths.",
         ),
         (
+            "full",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may let this request pass, and one that is a little "
+            "larger fails again. Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding "
+            "(FSDP, ZeRO). `traceops memory --nproc N -- train.py ARGS` says what each saves, without a GPU.",
+        ),
+        (
             "others",
             "See with nvidia-smi which processes are on this GPU: a run that did not end, or several "
             "ranks on one "
             "GPU (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES).",
+        ),
+        (
+            "outside",
+            "See with nvidia-smi (rocm-smi on AMD) on the host, not in a container, which processes are on this GPU: "
+            "a run that did not end, another container, several ranks on one GPU "
+            "(torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES). If there is only this one, look for what in "
+            "it allocates beside torch: JAX, TensorFlow, an inference engine, NVSHMEM, many NCCL communicators.",
+        ),
+        (
+            "outside_own",
+            "Look for what in this process allocates beside torch: JAX or TensorFlow (which take most of the GPU "
+            "unless told otherwise), an inference engine, NVSHMEM, many NCCL communicators (NCCL_BUFFSIZE), a "
+            "library's own pool (RMM, CuPy). PYTORCH_CUDA_ALLOC_CONF has no part in it.",
         ),
     ),
 )
@@ -59,8 +80,8 @@ HOST_MEMORY = Rule(
     id="TO-E002",
     title="Out of the host's memory or of /dev/shm",
     fires=(
-        "A log tells that an allocation on the host failed, that the kernel or Slurm killed a process "
-        "for its memory, "
+        "A log tells that an allocation on the host failed, that the kernel, the batch system or a daemon killed a "
+        "process for its memory, "
         "or that data-loader workers ran out of shared memory."
     ),
     advice=(
@@ -75,6 +96,14 @@ HOST_MEMORY = Rule(
             "Kubernetes an emptyDir "
             "with medium: Memory at /dev/shm. df -h /dev/shm shows it. Fewer workers or "
             "torch.multiprocessing.set_sharing_strategy('file_system') need less.",
+        ),
+        (
+            "mappings",
+            "Each tensor that a worker hands over is a mapping of its own, and Linux allows a process "
+            "vm.max_map_count of them, 65,530 unless set (sysctl vm.max_map_count; wc -l /proc/PID/maps counts). "
+            "Keep fewer of them: no lists of what a loader gave, one tensor a batch in place of one a sample, a "
+            "data set that is not many small tensors. Or raise the limit. Far below it, the memory itself ran out: "
+            "free -g, df -h /dev/shm.",
         ),
         (
             "evicted_memory",
