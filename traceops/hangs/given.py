@@ -71,7 +71,17 @@ def opened(path: Path, skipped: tuple[str, ...], called: str | None = None) -> I
         yield Given(path, names, called, called)
         return
     with _unpacked([archive], skipped, called) as given:
-        yield given if not within else replace(given, path=_inside(given, within, path), root=None, name=None)
+        if not within:
+            yield given
+            return
+        inside = _inside(given, within, archive)
+        if inside.is_file() and is_archive(
+            str(inside)
+        ):  # in so many others that it was not unpacked with them
+            with _unpacked([inside], skipped, str(path)) as given:
+                yield given
+            return
+        yield replace(given, path=inside, root=None, name=None)
 
 
 @contextlib.contextmanager
@@ -131,11 +141,11 @@ def _archive_in(path: Path) -> tuple[Path | None, str]:
     return None, ""
 
 
-def _inside(given: Given, within: str, path: Path) -> Path:
+def _inside(given: Given, within: str, archive: Path) -> Path:
     unpacked = Path(next(own for own, name in given.names if name.endswith(":")))
     found = Path(os.path.normpath(unpacked / within))
     if not found.is_relative_to(unpacked) or not found.exists():
-        raise InputError(f"{path} does not exist: {path.name.partition(':')[0]} holds no such file")
+        raise InputError(f"{archive}:{within} does not exist: {archive.name} holds no such file")
     return found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -21,7 +23,11 @@ MOST_FILES = 20_000
 _DEEPEST = 2  # archives within archives
 _LONGEST_HEADER = 1 << 20  # bytes of a tar's long names and other words on a member
 _HEAD = 512
-_DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, tarfile.TarError, Damaged)
+# Python's readers let some of what a bad byte does to a name, a number or a length through as it came.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, tarfile.TarError, Damaged,
+    ValueError, IndexError, struct.error,
+)  # fmt: skip
 _OF_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
@@ -61,7 +67,7 @@ def unpack(path: str, folder: Path, skipped: tuple[str, ...], most: Unpacked | N
 
 
 def _unpack(path: str, folder: Path, skipped: tuple[str, ...], done: Unpacked, deepest: int) -> None:
-    inner: list[tuple[str, Path]] = []
+    inner: dict[Path, str] = {}
     with open_binary(path) as file:
         head = file.read(LONGEST_MAGIC)
         file.seek(0)
@@ -70,20 +76,23 @@ def _unpack(path: str, folder: Path, skipped: tuple[str, ...], done: Unpacked, d
             if name.lower().endswith(skipped) and not name.lower().endswith((".tar.gz", ".tgz")):
                 continue
             target = folder.joinpath(*_parts(name))
-            if _written(name, member, target, done) and is_archive(str(target)):
-                inner.append((name, target))
-    for name, target in inner:
-        if deepest == 1:
-            done.problems.append((name, f"it is an archive in {_DEEPEST} others: unpack it"))
-            continue
+            if _written(name, member, target, done) and deepest > 1 and is_archive(str(target)):
+                inner[target] = name
+    for target, name in inner.items():
         own = Unpacked(bytes_left=done.bytes_left, files_left=done.files_left)
-        packed = target.with_name(f".{target.name}")
-        target.rename(packed)
+        packed = target.rename(_free(target))
         with contextlib.suppress(InputError):
             _unpack(str(packed), target, skipped, own, deepest - 1)
         packed.unlink()
         done.bytes_left, done.files_left = own.bytes_left, own.files_left
         done.problems += [(f"{name}/{of}".rstrip("/"), what) for of, what in own.problems]
+
+
+def _free(path: Path) -> Path:
+    """A path beside it that nothing has."""
+    while path.exists():
+        path = path.with_name(f".{path.name}")
+    return path
 
 
 def _parts(name: str) -> list[str]:
@@ -120,6 +129,8 @@ def _checked(
 def _written(name: str, member: IO[bytes], target: Path, done: Unpacked) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_file():
+            done.problems.append((name, "it is there more than once: only the last one is used"))
         with target.open("wb") as file:
             while data := member.read(CHUNK_BYTES):
                 file.write(data[: max(done.bytes_left, 0)])
@@ -147,7 +158,7 @@ def _members_of_zip(file: IO[bytes]) -> list[zipfile.ZipInfo]:
                 for one in archive.infolist()
                 if not one.is_dir() and not one.filename.startswith(OF_FINDER)
             ]
-    except (*_DAMAGE, OSError, RuntimeError, ValueError):
+    except (*_DAMAGE, OSError, RuntimeError):
         return []
 
 
