@@ -77,12 +77,29 @@ def test_a_label_that_is_cut_ends_no_frames(told):
             "“KeyboardInterrupt: terminated”",
         ),
         ("2024-07-14 07:04:38 - LOGS - Keyboard interruption. Exiting\n", "Keyboard interruption. Exiting”"),
+        ("^CKeyboardInterrupt\n", "“^CKeyboardInterrupt”"),
+        ("Detected KeyboardInterrupt, attempting to shut down\n", "“Detected KeyboardInterrupt, attempting"),
     ],
 )
 def test_an_interruption_is_no_failure_and_is_told(told, last, quoted):
     with pytest.raises(InputError, match="the program was interrupted, by Ctrl-C or a signal: ") as error:
         told(f"epoch 1\nepoch 2\n{last}")
     assert quoted in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "Registered handler for keyboard interrupt",
+        "Press Ctrl-C to stop. Keyboard interrupt saves a checkpoint",
+        "+except KeyboardInterrupt:",
+        "INFO keyboard interrupt handler installed",
+    ],
+)
+def test_who_only_names_an_interruption_was_not_interrupted(told, named):
+    with pytest.raises(InputError) as error:
+        told(f"{named}\nloading data\nsaved to out/\n")
+    assert "interrupted" not in str(error.value)
 
 
 def test_an_interruption_that_steps_follow_is_of_an_earlier_start(told):
@@ -121,17 +138,41 @@ def test_a_logger_that_stops_at_once_went_on_only_to_an_end(said, went_on):
         *[f"INFO 05-12 02:47:15 [a.py:{n}] {said}" for n in range(6)],
     ]
     for number, line in enumerate(lines, start=1):
-        loggers.take(number, line, severe=line.startswith("ERROR"))
+        loggers.take(number, line)
     assert loggers.went_on(1, len(lines)) is went_on
     assert not loggers.went_on(2, len(lines))
 
 
 def test_another_loggers_lines_do_not_count():
     loggers = Loggers()
-    loggers.take(1, "2025-08-27 00:00:38,1 - engine - ERROR - lost", severe=True)
+    loggers.take(1, "2025-08-27 00:00:38,1 - engine - ERROR - lost")
     for number in range(2, 20):
-        loggers.take(number, f"2025-08-27 00:09:{number:02},1 - api - INFO - served", severe=False)
+        loggers.take(number, f"2025-08-27 00:09:{number:02},1 - api - INFO - served")
     assert not loggers.went_on(1, 19)
+
+
+@pytest.mark.parametrize(
+    ("fails", "goes_on"),
+    [
+        ("[rank3]: {} ERROR trainer: shard 17 is corrupt", "[rank0]: {} INFO trainer: waiting for peers"),
+        ("{} ERROR trainer: shard 17 is corrupt", "[rank0]: {} INFO trainer: waiting for peers"),
+        ("(Worker TP3 pid=13) {} ERROR graph capture gave up", "(Worker TP0 pid=10) {} INFO serving"),
+        ("node-3 {} ERROR graph capture gave up", "node-0 {} INFO serving"),
+    ],
+)
+def test_the_lines_of_another_rank_do_not_show_that_this_one_went_on(told, fails, goes_on):
+    """'1 line with an error, after which its logger goes on', and no alarm: rank 3 had ended."""
+    lines = [fails.format("2025-08-27 00:00:06,017")]
+    lines += [goes_on.format(f"2025-08-27 00:0{minute}:10,017") for minute in range(9)]
+    diagnosis = told("".join(f"{line}\n" for line in lines))
+    assert hang_level(diagnosis) == "warning"
+    assert "goes on" not in hang_sentence(diagnosis)
+
+
+def test_a_rank_that_goes_on_itself_did(told):
+    said = ["ERROR trainer: shard 17 is corrupt", *["INFO served"] * 8]
+    lines = [f"[rank3]: 2025-08-27 00:0{minute}:10,017 {text}\n" for minute, text in enumerate(said)]
+    assert "after which its logger goes on" in hang_sentence(told("".join(lines)))
 
 
 def test_a_rank_that_printed_anything_did_not_leave_no_evidence(told):

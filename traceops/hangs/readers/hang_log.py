@@ -108,6 +108,8 @@ class _LogReader:
     def read(self, number: int, line: str, may_tell: bool) -> None:
         """Take the next line. may_tell: it may hold one of `NEEDLES`; without, no rule knows it."""
         joins = self._lines.is_open
+        if self._events.is_empty:
+            self._unexplained.note(number, line)
         for its_number, whole in self._lines.take(number, line):
             self._take(its_number, whole, may_tell or joins)
 
@@ -300,7 +302,13 @@ class _LogReader:
                 kind: LogKind = "error" if self._last - number <= _WENT_ON else "trouble"
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
-        self._unexplained.add_to(self._events, self._tracebacks.items(), self._at_head, self._last)
+        self._unexplained.add_to(
+            self._events,
+            self._tracebacks.items(),
+            self._at_head,
+            self._last,
+            of_several=self._speakers.saw_ranks,
+        )
         events = self._events.in_order()
         latest = self._attempts.latest(events)
         return latest, self._attempts.earlier(events, latest)

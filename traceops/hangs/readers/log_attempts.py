@@ -130,12 +130,15 @@ class Attempts:
     def earlier(
         self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]
     ) -> tuple[tuple[LogEvent, ...], ...]:
-        """By attempt the events of those before the one of which `latest` tells."""
+        """By attempt the events of those before the one of which `latest` tells.
+
+        What a program raises while it imports may be no end of it: it prints that an optional module is missing.
+        """
         if not latest or len(latest) == len(events):
             return ()
         first = latest[0].line
         begun = [*self._boundaries, *self._again, *self._beginnings.found]
-        ends = sorted({end for end in begun if end < first} | {first - 1})
+        ends = sorted(end for end in begun if end < first)
         parts = (
             tuple(event for event in events if after < event.line <= end)
             for after, end in pairwise([0, *ends])

@@ -11,7 +11,13 @@ from traceops.hangs.readers.line_prefixes import without_prefixes
 from traceops.hangs.readers.log_steps import sightings
 from traceops.traces.text_lines import blocks, lines
 
-_INTERRUPTED = re.compile(r"(?=\S)(?:.{0,400}?[\s(\[:'\"-])?[Kk]eyboard[ _]?[Ii]nterrupt(?:ion|ed)?\b")
+_NAME = re.compile(r"(?<![a-z\d_])[Kk]eyboard[ _]?[Ii]nterrupt(?:ion|ed)?\b")
+_CAME = re.compile(
+    r"\b(?:detected|received|caught|got|raised|stopped by|ended by)(?: an?| the)? $", re.IGNORECASE
+)
+_DID_COME = re.compile(r" (?:was |signal )?(?:detected|received|caught|raised)\b", re.IGNORECASE)
+_NEXT = re.compile(r" ?[^\w\s]|\s{0,8}$")  # an exception's message, or the next sentence
+_SEARCHED = 400
 _WORD = b"eyboard"
 _MOST_QUOTED = 160
 
@@ -38,8 +44,28 @@ def interrupted(path: str) -> tuple[int, str] | None:
             continue
         for at, line in lines(block, number):
             body = without_prefixes(line)
-            if _INTERRUPTED.match(body) is not None:
+            if _says_so(body):
                 found = found or (at, first_words(body.strip(), _MOST_QUOTED))
             elif found is not None and any(sightings(line.encode(errors="replace"))):
                 found = None
     return found
+
+
+def _says_so(body: str) -> bool:
+    """Whether a line is the exception's own, or says that it came: 'Detected KeyboardInterrupt, attempting …'.
+
+    A program that only names it ('registered a handler for keyboard interrupt') was not interrupted.
+    """
+    told = _NAME.search(body, 0, _SEARCHED)
+    if told is None or body[:1].isspace():
+        return False
+    before = body[: told.start()]
+    if _CAME.search(before) is not None or _DID_COME.match(body, told.end()) is not None:
+        return True
+    labels = before.removesuffix("^C").split()
+    return all(_is_label(word) for word in labels) and _NEXT.match(body, told.end()) is not None
+
+
+def _is_label(word: str) -> bool:
+    """Whether a word is of a time, a level or of who says a line, and no text."""
+    return word.isupper() or not (word.isalpha() or word.endswith((".", ",", ";", "except")))

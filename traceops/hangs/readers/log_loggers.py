@@ -9,14 +9,17 @@ _SEARCHED = 200
 _LEVEL = re.compile(
     r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)"
 )
-_SEVERE = frozenset(("ERROR", "FATAL", "CRITICAL"))
+_SEVERE = ("ERROR", "FATAL", "CRITICAL")
 _AFTER = 12  # characters behind the level that belong to a logger's form, where nothing stands before it
 _TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
+# Dates and times of day. Other digits are of a rank, a process or a host: another one goes on whatever happens here.
+_MOMENT = re.compile(r"\d{1,4}(?:[-/.]\d{1,4}){1,2}|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?")
 _DAY = 86_400
 _DONE = re.compile(r"\b(?i:finished|completed?|done|success\w{0,6}|saved)\b|(?i:output (?:dir|file|path))")
 _FEWEST = 5  # lines that are no errors, behind the last that is one
 _LATER_S = 60  # who shuts down after an error seldom takes longer
 _AT_END = 5  # lines
+_MOST_FORMS, _MOST_LINES = 256, 1 << 14
 
 
 @dataclass
@@ -30,23 +33,23 @@ class _Form:
 
 
 class Loggers:
-    """Tells loggers by the form of their lines: '2025-08-27 00:30:38,017 - evalscope - ' without its digits."""
+    """Tells loggers by what stands before a line's level, but for its time: '(EngineCore pid=7) …', '[rank3]: …'."""
 
     def __init__(self) -> None:
         self._forms: dict[str, _Form] = {}
         self._form_of: dict[int, str] = {}  # of a line that is an error
 
-    def take(self, number: int, body: str, *, severe: bool) -> None:
-        """A line; severe: that it is listed as an error."""
-        if not (severe or self._forms):
+    def take(self, number: int, line: str) -> None:
+        """A line as it stands in the log: what a launcher or torch put before it tells processes apart."""
+        head = line[:_SEARCHED]
+        if not self._forms and not any(map(head.__contains__, _SEVERE)):
             return
-        head = body[:_SEARCHED]
         if (level := _LEVEL.search(head)) is None:
             return
         form = _form(head, level)
         if level[1] in _SEVERE:
-            self._forms[form] = _Form(_seconds(head))
-            if severe:
+            if (form in self._forms or len(self._forms) < _MOST_FORMS) and len(self._form_of) < _MOST_LINES:
+                self._forms[form] = _Form(_seconds(head))
                 self._form_of[number] = form
         elif (told := self._forms.get(form)) is not None:
             told.mild += 1
@@ -64,9 +67,11 @@ class Loggers:
 
 
 def _form(head: str, level: re.Match[str]) -> str:
-    before = head[: level.start()]
-    said = before if before.strip("[( ") else before + head[level.end() : level.end() + _AFTER]
-    return "".join("0" if char.isdigit() else char for char in said)
+    before = _MOMENT.sub("0", head[: level.start()])
+    if before.strip("[( "):
+        return before
+    after = head[level.end() : level.end() + _AFTER]
+    return before + "".join("0" if char.isdigit() else char for char in after)
 
 
 def _seconds(head: str) -> int | None:

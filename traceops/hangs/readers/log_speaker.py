@@ -38,6 +38,7 @@ class Speakers:
         self._known: dict[tuple[str, int], int | None] = {}
         self._differing: set[str] = set()
         self._guessed: set[str] = set()
+        self.saw_ranks = False  # a line's own rank was told, or guessed
         self.misled = False  # a label was taken for a rank, and a later line showed that it is none
 
     def split(self, line: str) -> tuple[int | None, str]:
@@ -52,6 +53,7 @@ class Speakers:
             labels.append((kind, number))
         rank, body = _told(line, start)
         if rank is not None:
+            self.saw_ranks = True
             for known in labels:
                 self._learn(known, rank)
             return rank, body
@@ -59,6 +61,7 @@ class Speakers:
             guess = self._meaning(kind, number)
             if guess is not None:
                 self._guessed.add(kind)
+                self.saw_ranks = True
                 return guess, body
         return self._default, body
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from traceops.hangs.readers.log_loggers import Loggers
 from traceops.hangs.readers.log_tracebacks import as_of_library
 
 _SEARCHED = 200
@@ -117,7 +116,6 @@ class Suspects:
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int | None, str]] = {}
         self._unfinished: str | None = None  # a message that ends in a colon: its object is on the next line
-        self._loggers = Loggers()
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         if self._unfinished is not None and body.strip():
@@ -125,9 +123,7 @@ class Suspects:
             if who == rank and number - at == 1:
                 self._found[self._unfinished] = at, who, f"{said} {body.strip()[:_SEARCHED]}"
             self._unfinished = None
-        severe = _is_severe(body[:_SEARCHED])
-        self._loggers.take(number, body, severe=severe)
-        if len(self._found) >= _MOST or not severe:
+        if len(self._found) >= _MOST or not _is_severe(body[:_SEARCHED]):
             return
         if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
             if _PIECE.search(body[:_SEARCHED]) is not None:
@@ -149,10 +145,6 @@ class Suspects:
     def found(self) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text."""
         return self._found.values()
-
-    def went_on(self, number: int, last: int) -> bool:
-        """Whether the logger of the line `number` goes on after it. last: the last line of the log."""
-        return self._loggers.went_on(number, last)
 
 
 def _is_severe(head: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from traceops.hangs.evidence import LogKind
 from traceops.hangs.readers.log_events import EventList
 from traceops.hangs.readers.log_failures import Failures
+from traceops.hangs.readers.log_loggers import Loggers
 from traceops.hangs.readers.log_passing import Retried, only_warned, tries_again
 from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import HEAD_ONLY, Tracebacks
@@ -22,7 +23,12 @@ class Unexplained:
         self._retried = Retried()
         self._warned = Retried()  # memory that ran out
         self._suspects = Suspects()
+        self._loggers = Loggers()
         self.failures = Failures()
+
+    def note(self, number: int, line: str) -> None:
+        """A line as it stands in the log."""
+        self._loggers.take(number, line)
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         """A line that no rule knows."""
@@ -50,8 +56,10 @@ class Unexplained:
         tracebacks: Iterable[tuple[int | None, Tracebacks]],
         at_head: int | None,
         last: int,
+        *,
+        of_several: bool,
     ) -> None:
-        """Nothing that a rule knows is not nothing. last: the last line of the log."""
+        """Nothing that a rule knows is not nothing. last: the last line of the log. of_several: ranks write it."""
         told = events.in_order()
         waits = [event.line for event in told if event.kind in _WAITS]
         for number, rank, text in self._warned.found(waits[0]) if waits else ():
@@ -59,7 +67,11 @@ class Unexplained:
         if any(event.kind != "trouble" for event in told):
             return
         suspects = list(self._suspects.found())
-        survived = [one for one in suspects if self._suspects.went_on(one[0], last)]
+        survived = [
+            one
+            for one in suspects
+            if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
+        ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
         if not (told or lines):
             cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
