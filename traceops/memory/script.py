@@ -143,7 +143,9 @@ def _said(problem: ScriptProblem, asked: AskedScript, log: str = "") -> str:
 
 def _assumptions(asked: AskedScript, answer: ScriptAnswer) -> list[str]:
     steps = "training step" if answer.steps == 1 else f"{answer.steps} training steps"
-    said = [f"rank {asked.rank}, the first {steps}"]
+    said = [
+        f"rank {asked.rank}, the first {steps}: what comes later (an evaluation, longer batches) may need more"
+    ]
     if answer.values_read:
         said.append(f"values of the GPU that were read ({answer.values_read}) are 1, and none is NaN")
     said += [_NOTES[note] for note in answer.notes]

@@ -13,6 +13,8 @@ _PLACES = 12  # shown
 _BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest
 _LOST = 0.1  # share of what is reserved that is worth a word
 _MIB = 1 << 20
+_STAYS = "Torch cannot give back what lies between blocks in use."
+_MAY_HELP = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help."
 
 
 def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -> list[Block]:
@@ -51,7 +53,6 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
     blocks: list[Block] = [text(bold(f"{name}: tensors hold {gib(device.peak)} {when}."))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
-    free = device.free_whole + device.free_between
     blocks.append(
         text(
             f"At the end {gib(device.reserved)} are reserved: {gib(device.allocated)} in use, "
@@ -59,13 +60,7 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
             + (f", the largest piece {device.largest_free / _MIB:,.0f} MiB." if device.free_between else ".")
         )
     )
-    if free and device.free_between > _LOST * device.reserved:
-        blocks.append(
-            soft(
-                "Torch cannot give back what lies between blocks in use. "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help."
-            )
-        )
+    blocks += _in_pieces(device)
     if places and device.over_time is not None:
         blocks.append(TableBlock(_over_time(device.over_time)))
     if places:
@@ -92,11 +87,32 @@ def _over_time(found: OverTime) -> Table:
     )
 
 
+def _in_pieces(device: DeviceSnapshot) -> list[Block]:
+    """Whether pieces between blocks cost memory: they do not where tensors filled them at the peak."""
+    if device.free_between <= _LOST * device.reserved:
+        return []
+    if not device.recorded:
+        return [soft(f"{_STAYS} {_MAY_HELP}")]
+    never = device.reserved - device.peak
+    if never <= _LOST * device.reserved:
+        return [
+            soft(
+                f"At their peak tensors needed all but {gib(max(never, 0))} of that: little is lost to pieces."
+            )
+        ]
+    return [soft(f"{_STAYS} Tensors never held more than {gib(device.peak)} at once here. {_MAY_HELP}")]
+
+
 def _out_of_memory(device: DeviceSnapshot) -> Block:
     asked, free = device.asked or 0, device.device_free or 0
     unused = device.unused_then
     if unused + free < asked:
         why = "that is more than was free in all"
+    elif device.largest_free >= asked > free and unused == device.free_whole + device.free_between:
+        why = (
+            "a piece was large enough, and torch may not use it for this: it is of another stream, of a CUDA graph, or "
+            "above max_split_size_mb"
+        )
     elif free >= asked:
         why = "the device had enough, so the process may have a limit of its own, or others gave memory back since"
     else:
