@@ -170,3 +170,17 @@ def test_a_locale_of_ascii_gets_ascii(setting: dict[str, str], ascii_only: bool)
     assert done.stdout.isascii() == ascii_only and b"Rank 1's input comes late" in done.stdout
     assert b"\x1b" not in done.stdout and not done.stderr
     assert max(map(len, done.stdout.decode().splitlines())) <= 80
+
+
+def test_an_error_is_not_behind_forty_lines_of_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    for words in (["run", "--nporc", "4", "--", "t.py"], ["show"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) <= 4 and said[0].startswith(f"usage: traceops {words[0]} ")
+    with pytest.raises(SystemExit):
+        main(["run", "--nproc", "x"])
+    assert capsys.readouterr().err.startswith("usage: traceops run --help lists its options\n")

@@ -25,6 +25,12 @@ def test_ranks_that_ended_are_not_told_as_dead(phases: tuple[str, ...], alive: i
     assert StepRate(2).line(records, alive).endswith(f" · {told}")
 
 
+def test_of_several_nodes_the_line_says_whose_ranks_it_counts() -> None:
+    records = [Progress(rank, 1, "active", 30, None, 0) for rank in range(2)]
+    assert StepRate(2, "gpu-12").line(records, 2).endswith("2/2 ranks alive on gpu-12")
+    assert StepRate(2, "gpu-12").line([], 0) == "before the first step · 0/2 ranks alive on gpu-12"
+
+
 class Clock:
     """Seconds since the start, as the test says."""
 

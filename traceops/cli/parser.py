@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from traceops.core.shown_text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
+_USAGE_LINES = 3  # before an error; more would hide it
 _NARROW = 60  # columns below which the usage names no single option
 _CHOICE = re.compile(r"argument (?P<what>[^:]+): invalid choice: '(?P<given>.*?)' \(")
 _UNKNOWN = "unrecognized arguments:"
@@ -92,6 +93,13 @@ class Parser(argparse.ArgumentParser):
             asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_meant_options(asked, unknown)}")
         return known
 
+    def _short_usage(self) -> str:
+        """The usage; where it takes many lines, where to read them."""
+        whole = self.format_usage()
+        return (
+            whole if whole.count("\n") <= _USAGE_LINES else f"usage: {self.prog} --help lists its options\n"
+        )
+
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
         from traceops.core.plain_text import printable
@@ -102,7 +110,7 @@ class Parser(argparse.ArgumentParser):
             message += meant(wrong["given"], _choices(self, wrong["what"]))
         said = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
-        self.print_usage(sys.stderr)
+        self._print_message(self._short_usage(), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
 
 

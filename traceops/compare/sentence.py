@@ -181,7 +181,7 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     if captures < 3:
         enough = max(step.samples.base, step.samples.head) >= MIN_STEPS
         several = "everal captures a side settle it: traceops run --repeat 5 --against REF."
-        return f" S{several}" if enough else f" Capture more steps; s{several}"
+        return f" S{several}" if enough else f" Capture more steps (traceops run --unprofiled 12); s{several}"
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,13 @@ class RunLock:
     """Held until `release`, or until every process that has `descriptor` open has ended.
 
     descriptor: None where the file system knows no locks. path: of the file, which goes with the lock; None where
-    others may hold it too.
+    others may hold it too. made: the folders that were not there before, the innermost first.
     """
 
-    def __init__(self, descriptor: int | None, path: Path | None = None) -> None:
+    def __init__(self, descriptor: int | None, path: Path | None = None, made: Sequence[Path] = ()) -> None:
         self.descriptor = descriptor
         self._path = path
+        self._made = made
 
     def release(self) -> None:
         """Let others have the folder."""
@@ -88,6 +89,11 @@ class RunLock:
         os.close(self.descriptor)
         self.descriptor = None
 
+    def take_back(self) -> None:
+        """`release`, and remove the folders that were made for it where they are empty."""
+        self.release()
+        _remove(self._made)
+
 
 def hold(folder: Path, *, shared: bool = False) -> RunLock:
     """Lock `folder`, which is made if need be.
@@ -97,11 +103,13 @@ def hold(folder: Path, *, shared: bool = False) -> RunLock:
     """
     path = folder / LOCK
     deadline = time.monotonic() + _READER_S
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            _remove(made)
             raise UsageError(
                 f"{folder} cannot be written ({error.strerror}); make room or get permission there, "
                 "or choose another --out"
@@ -111,7 +119,7 @@ def hold(folder: Path, *, shared: bool = False) -> RunLock:
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 with suppress(OSError):  # a full disk
                     _sign(descriptor)
-                return RunLock(descriptor, None if shared else path)
+                return RunLock(descriptor, None if shared else path, made)
         except FileNotFoundError:  # its holder has just released it, and the file with it
             pass
         except OSError as error:
@@ -123,6 +131,13 @@ def hold(folder: Path, *, shared: bool = False) -> RunLock:
                 raise FolderInUse(_refusal(folder)) from error
         os.close(descriptor)
         time.sleep(_PAUSE_S)
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    """Those that are empty, up to the first that is not."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _refusal(folder: Path) -> str:

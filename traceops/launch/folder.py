@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 
@@ -53,6 +53,14 @@ def clear(out: Path) -> None:
             if not any(path.iterdir()):
                 path.rmdir()
         _clear_run(out)
+
+
+def not_started(out: Path) -> None:
+    """Remove what was written into `out` for a run that could not be started."""
+    with suppress(OSError):
+        for path in [out / "run.json", *out.glob(".reserve.*")]:
+            path.unlink(missing_ok=True)
+        (out / "evidence").rmdir()
 
 
 def _clear_run(out: Path) -> None:

@@ -13,8 +13,9 @@ _SPAN_S = 10.0
 class StepRate:
     """Turns the ranks' records into steps, step time and samples per second of the last seconds."""
 
-    def __init__(self, ranks: int | None) -> None:
-        self._ranks = ranks  # None: as many as come
+    def __init__(self, ranks: int | None, host: str = "") -> None:
+        """ranks: None for as many as come. host: which of several nodes these are of, '' where there is one."""
+        self._ranks, self._on = ranks, host and f" on {host}"
         self._seen: deque[tuple[int, int, int | None]] = deque()  # (time_ns, step, samples of all ranks)
 
     def line(self, records: Sequence[Progress], alive: int) -> str:
@@ -24,9 +25,9 @@ class StepRate:
             return "before the first step"
         ranks = len(records) if self._ranks is None else self._ranks
         ended = sum(record.phase == "ended" for record in records)
-        people = f"{alive}/{ranks} ranks alive"
+        people = f"{alive}/{ranks} ranks alive{self._on}"
         if alive < ranks <= ended:  # none of them died
-            people = f"{ranks - alive}/{ranks} ranks have ended"
+            people = f"{ranks - alive}/{ranks} ranks have ended{self._on}"
         if behind is None or behind.step == 0:
             return f"before the first step · {people}"
         known = [record.samples for record in records if record.samples is not None]

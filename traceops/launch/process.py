@@ -79,19 +79,20 @@ def run(
     folder: Path | None = None,
     shown: Shown = ALL_SHOWN,
     on_demand: OnDemand | None = None,
+    node: str = "",
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
     machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
     `held_signals`.
-    on_demand: asks the ranks for windows while they run.
+    on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several.
     A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
     """
     process, control = _start(command, env, folder, guard)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    pace, tree, looked, told_at, hung = StepRate(ranks), ProcessTree(process, env), 0.0, None, False
+    pace, tree, looked, told_at, hung = StepRate(ranks, node), ProcessTree(process, env), 0.0, None, False
     gone: list[int] = []
     failed = saving = False
     records: list[Progress] = []

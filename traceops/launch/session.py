@@ -25,7 +25,7 @@ from traceops.launch.early_ends import cut_short
 from traceops.launch.ended_run import EndedRun
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
-from traceops.launch.folder import collect_logs, remove_unfinished, short_path
+from traceops.launch.folder import collect_logs, not_started, remove_unfinished, short_path
 from traceops.launch.gather.gathering import Gathering
 from traceops.launch.hangs import HangWatch
 from traceops.launch.how_it_ended import exit_code, how_it_ended
@@ -38,7 +38,7 @@ from traceops.launch.reserve import Reserve
 from traceops.launch.run_document import write_run
 from traceops.launch.signals import asking_signal, held_signals
 from traceops.launch.telling import tell
-from traceops.launch.writable import progress_folder, writable
+from traceops.launch.writable import NotWritable, progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
 
 
@@ -68,6 +68,11 @@ def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> i
         with ExitStack() as held:
             received = held.enter_context(held_signals())
             return _run(plan, own, received, held.close, advise)
+    except NotWritable:
+        if plan.cluster.nnodes == 1:
+            not_started(plan.out)
+            own.take_back()
+        raise
     finally:
         if lock is None:
             own.release()
@@ -133,7 +138,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
                 rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
                 guard=LauncherGuard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)),
                 hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
-                on_demand=on_demand,
+                on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "",
             )  # fmt: skip
         with aside("asking for a window"):
             on_demand.close()

@@ -11,13 +11,17 @@ from traceops.core.errors import UsageError
 from traceops.launch.aside import reason
 
 
+class NotWritable(UsageError):
+    """Nothing was started, because the run folder cannot be written."""
+
+
 @contextmanager
 def writable(out: Path) -> Iterator[None]:
     """Before anything is started: refuse a folder that cannot be written."""
     try:
         yield
     except OSError as error:
-        raise UsageError(
+        raise NotWritable(
             f"{out} cannot be written ({reason(error)}); make room or get permission there, or choose another --out"
         ) from error
 

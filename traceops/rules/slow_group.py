@@ -86,7 +86,8 @@ SLOW_GROUP = Rule(
         ),
         (
             "on_cpu",
-            "See `grew` for what takes longer on these ranks. Then compare their cores, CPU model and NUMA binding "
+            "The evidence names what takes longer on these ranks (`grew`). "
+            "Then compare their cores, CPU model and NUMA binding "
             "with the others', and look for other processes there, and for work that only these ranks do.",
         ),
         (

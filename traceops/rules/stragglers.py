@@ -65,7 +65,8 @@ PERSISTENTLY_LATE = Rule(
     by_cause=(
         (
             "gpu_compute",
-            "See `grew` for the kernels. Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi "
+            "The evidence names the kernels that take longer (`grew`). "
+            "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi "
             "-q -d PERFORMANCE,CLOCK), look for another process on it, and for a larger batch or longer sequences "
             "on this rank.",
         ),
@@ -81,17 +82,19 @@ PERSISTENTLY_LATE = Rule(
         ),
         (
             "extra_kernels",
-            "Look for what launches these kernels on this rank only (see `grew`, and the timeline of traceops "
+            "Look for what launches these kernels on this rank only (`grew` in the evidence; the timeline of traceops "
             "view): logging, metrics, an extra loss, a branch on the rank.",
         ),
         (
             "more_calls",
-            "Look for what launches these kernels more often on this rank than on its peers (see `grew`, and the "
+            "Look for what launches these kernels more often on this rank than on its peers (`grew` in the "
+            "evidence; the "
             "timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on the rank.",
         ),
         (
             "on_cpu",
-            "See `grew` for what takes longer on this rank. If these are operators, compare its samples, tokens and "
+            "The evidence names what takes longer on this rank (`grew`). "
+            "If these are operators, compare its samples, tokens and "
             "layers with its peers' first. Then look at its CPU binding and NUMA node, for other processes on its "
             "cores, and for logging, metrics or checkpoints that only this rank does.",
         ),
