@@ -40,7 +40,7 @@ GPU_MEMORY = Rule(
             "state (FSDP, "
             "ZeRO). If it is raised in the first optimizer step, the optimizer's state did not fit: "
             "shard it, or use "
-            "an optimizer with less state. `traceops memory --nproc N -- train.py ARGS` says what each saves, "
+            "an optimizer with less state. `traceops memory` says what each saves, "
             "without a GPU.",
         ),
         (
@@ -52,7 +52,7 @@ GPU_MEMORY = Rule(
             "full",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may let this request pass, and one that is a little "
             "larger fails again. Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding "
-            "(FSDP, ZeRO). `traceops memory --nproc N -- train.py ARGS` says what each saves, without a GPU.",
+            "(FSDP, ZeRO). `traceops memory` says what each saves, without a GPU.",
         ),
         (
             "others",
