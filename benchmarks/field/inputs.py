@@ -27,6 +27,8 @@ from benchmarks.field.third_devices import THIRD_DEVICES
 from benchmarks.field.third_files import THIRD_FILES
 from benchmarks.field.third_logs import THIRD_LOGS
 from benchmarks.field.traces import TRACES
+from benchmarks.field.twelfth import TWELFTH
+from benchmarks.field.twelfth_fine import TWELFTH_FINE
 
 THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
 FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
@@ -43,5 +45,7 @@ SAMPLE = (
     *TENTH_FINE,
     *ELEVENTH,
     *ELEVENTH_FINE,
+    *TWELFTH,
+    *TWELFTH_FINE,
 )
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

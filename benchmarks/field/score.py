@@ -137,6 +137,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Ninth day", [row for row in rows if row.input.day == 9]),
         ("Tenth day", [row for row in rows if row.input.day == 10]),
         ("Eleventh day", [row for row in rows if row.input.day == 11]),
+        ("Twelfth day", [row for row in rows if row.input.day == 12]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
