@@ -148,7 +148,8 @@ def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
         "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 7)\n"
     )
     assert hang_sentence(diagnosis).startswith(
-        "Rank 1 died: it loaded a checkpoint of another model, at step (train.py:7): RuntimeError: Error(s) in"
+        "Rank 1 died: it loaded a checkpoint whose names or shapes are not the model's, at step (train.py:7): "
+        "RuntimeError: Error(s) in"
     )
     assert ".." not in hang_sentence(diagnosis) and "\t" not in hang_sentence(diagnosis)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.report.hang_seen import seen_lines
+from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_sentence
 
 FLAT = (
@@ -73,3 +73,66 @@ def test_what_a_line_means_is_shown(told, line, shown):
 def test_healthy_lines_of_the_same_words(told, line):
     with pytest.raises(InputError):
         told(f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
+
+
+TORN = FLAT + 'File "/x/site-packages/accelerate/config_args.py"\n'
+
+
+def test_what_a_traceback_that_is_cut_off_lacks_comes_behind_it(told):
+    """'Bring the whole log, with the lines before these.' Of the frame that is cut the file is told."""
+    diagnosis = told(TORN)
+    assert "accelerate/config_args.py" in hang_sentence(diagnosis)
+    assert "lines behind these" in what_would_decide(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("/bin/sh: 1: torchrun: not found", "PATH"),
+        ("bash: torchrun: command not found", "PATH"),
+        (
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
+            "dmesg",
+        ),
+    ],
+)
+def test_what_would_tell_more_of_such_a_line(told, line, more):
+    assert more in what_would_decide(told(f"{line}\n"))
+
+
+def test_a_title_is_told_only_where_the_text_does_not_say_it(told):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.27 GiB. GPU 0 has a total capacity of 23.99 "
+        "GiB of which 168.00 MiB is free. Of the allocated memory 16.64 GiB is allocated by PyTorch, and 4.49 GiB is "
+        "reserved by PyTorch but unallocated.\n"
+    )
+    (root,) = told(f"# CUDA out of memory\n\nit says\n\n{text}").roots
+    assert root.cause == "fragmented"
+    (root,) = told("# CUDA out of memory\n\nwhat is it?\n").roots
+    assert root.cause == "gpu_memory"
+
+
+def test_an_exception_behind_a_box_is_why_the_launcher_saw_its_process_end(told):
+    """'Rank 0 died: it ended with exit code 1.'"""
+    end = (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 24) of binary: "
+        "/opt/conda/bin/python\n"
+    )
+    box = "│   113 │   tokenizer = convert(slow)      │\n╰──────────────────────────────────╯\n"
+    (root,) = told(f"{box}Exception: expected value at line 1\n{end}").roots
+    assert root.ranks == (0,) and "expected value at line 1" in root.statement
+    (root,) = told(f"{end}Exception: of something later\n").roots
+    assert "later" not in root.statement
+
+
+def test_a_call_of_nccl_that_failed_in_the_words_of_old_torch(told):
+    (root,) = told("  what(): NCCL Error 1: unhandled cuda error\n").roots
+    assert root.cause == "nccl_gpu"
+
+
+def test_a_bus_error_that_a_launcher_tells_has_its_cure(told):
+    """It was told as 'crashed in compiled code'."""
+    (root,) = told(
+        "[launch.py:321:sigkill_handler] ['python', 'main.py'] exits with return code = -7\n"
+    ).roots
+    assert root.cause == "bus_error"

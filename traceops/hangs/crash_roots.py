@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER, RULE_OF
-from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_line
+from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_line, somebody_did
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
 from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.model import Root
@@ -18,6 +18,7 @@ from traceops.hangs.words import died_alike
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
+_SAME = 60  # characters of a message by which it is known again
 _SIGNALS = 128  # exit codes above it are signals
 _LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
 
@@ -146,11 +147,14 @@ def _died_of(root: Root, crash: Crash) -> Root:
 
 def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:
     """The rank that died or does not come, with the only failure that a log tells, whose rank no line names."""
-    told = f"{root.statement}. {who} {did_what(crash)}"
     where = own_line(crash)
+    told = f"{who} {did_what(crash)}" + (f", at {where}" if where else "")
+    if crash.kind == "exception":  # of which the message alone says what it was
+        known = crash.event.text[:_SAME] in root.statement  # as how it ended
+        told = somebody_did(who, crash) if not known else told if where else ""
     return replace(
         root,
-        statement=told if where is None else f"{told}, at {where}",
+        statement=f"{root.statement}. {told}" if told else root.statement,
         crash=crash,
         evidence=(*root.evidence, *_proof(crash)),
     )

@@ -252,6 +252,7 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("nccl_system", "ncclSystemError", "unhandled system error"),
     Wording("bus_error", ("Fatal Python error: Bus error",)),
     Wording("bus_error", ("Caught signal 7 (Bus error",)),
+    Wording("bus_error", ("a process crashed: SIGBUS",)),
     *_each(
         "native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("
     ),

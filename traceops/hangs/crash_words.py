@@ -63,7 +63,7 @@ _DID: Mapping[CrashKind, str] = {
     "load_device": "loaded a file that was saved from a GPU which this process does not see",
     "two_devices": "used tensors of two devices in one operation",
     "modified_inplace": "changed in place what the backward pass needs",
-    "state_dict": "loaded a checkpoint of another model",
+    "state_dict": "loaded a checkpoint whose names or shapes are not the model's",
     "broken_file": "read a file of weights that is not whole, or none",
     "open_files": "ran out of file descriptors (too many open files)",
     "loader_died": "lost a data-loader worker, which ended by itself",
@@ -115,6 +115,11 @@ def crash_statement(crash: Crash) -> str:
     if len(crash.ranks) > 1:
         did = _plural(did)
     return _statement(subject, did, crash)
+
+
+def somebody_did(somebody: str, crash: Crash) -> str:
+    """'a program crashed, at train (train.py:5): ValueError: …', of a failure whose rank no line names."""
+    return _statement(somebody, _DID[crash.kind], crash)
 
 
 def it_did(crash: Crash) -> str:

@@ -168,7 +168,8 @@ class LogEvent:
     nothing else, where others ran out of time.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
-    shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on.
+    shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
+    of a traceback, that its own end is missing: the exception is not told.
     """
 
     kind: LogKind
@@ -190,6 +191,7 @@ class LogEvent:
     frames: tuple[Frame, ...] = ()
     steps_behind: int | None = None
     was: LogKind | None = None
+    cut_off: bool = False
 
 
 @dataclass(frozen=True)

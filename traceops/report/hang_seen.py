@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
+from traceops.hangs.readers.log_rules import OF_RAY
 
 _MOST_LINES = 8
 # What a launcher says and does once something else has failed.
@@ -104,8 +105,19 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
     return max(len(seen_groups(seen_events(diagnosis))) - _MOST_LINES, 0)
 
 
-# Kubernetes' words on a pod, and where it says more.
-_OF_PODS = (
+_OF_RAY = (
+    "To decide, bring that worker's own output: Ray says no more than that its process is gone. On its node it is "
+    "worker-*-PID.err and .out in /tmp/ray/session_latest/logs. dmesg there tells whether the kernel killed it for "
+    "its memory."
+)
+_CUT_OFF = "To decide, bring the lines behind these: the traceback is cut off before its error. traceops diagnose FILE."
+# What Kubernetes and shells say, and where it says more.
+_TELLS_MORE = (
+    (
+        ("command not found", "sh: 1: ", "executable file not found"),
+        "If that command was to start the job: command -v NAME in the same shell shows whether it is found. sudo, ssh, "
+        "cron and containers have a PATH of their own: activate the environment there, or give the whole path.",
+    ),
     (
         ("BackOff", "ack-off restarting"),
         "To decide, bring the container's last lines (kubectl logs --previous POD) and how it ended (kubectl describe "
@@ -143,13 +155,17 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 every rank leaves a dump of what it was in; traceops diagnose "
             "reads them."
         )
+    if any(words in event.text for event in seen for words in OF_RAY):
+        return _OF_RAY
     if kinds & {"connection", "monitor", "exit"}:
         return (
             "To decide, bring every rank's own output: such lines often follow from something earlier. "
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )
-    for words, more in _OF_PODS:
+    if seen[0].cut_off:
+        return _CUT_OFF
+    for words, more in _TELLS_MORE:
         if any(word in event.text for event in seen for word in words):
             return more
     return "To decide, bring the whole log, with the lines before these: traceops diagnose FILE."

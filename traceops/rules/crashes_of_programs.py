@@ -46,8 +46,10 @@ SCRIPT_ERROR = Rule(
         ),
         (
             "state_dict",
-            "The checkpoint is of a model with other shapes or names: compare the configuration it was trained with. "
-            "'module.' in front of all names comes from DDP: save model.module.state_dict().",
+            "Compare the configuration that the checkpoint was trained with. 'module.' in front of all names comes "
+            "from DDP: save model.module.state_dict(). Under FSDP, ZeRO or tensor parallelism a size that differs by "
+            "the number of parts is a shard's: gather the state before saving, or load it with "
+            "torch.distributed.checkpoint.",
         ),
         (
             "broken_file",

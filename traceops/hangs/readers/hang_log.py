@@ -40,6 +40,9 @@ _ECHOES = ("watchdog thread terminated with exception", "what():")
 _MOST_BARE = 16
 _PRINTED_AGAIN = 500  # lines in which the same exception is the same failure
 _SHOWN_BEHIND = 2  # lines behind a message that ends in a colon: what is raised there is what it means
+# A heading of Markdown, as in an issue that was pasted whole: its title repeats what the text has.
+_HEADING = re.compile(r"^#{1,6} (?=\S)")
+_MOST_HEADINGS = 8
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
@@ -94,6 +97,7 @@ class _LogReader:
         self._raised: dict[int | None, OpenEvent] = {}
         self._ended: dict[int | None, int] = {}  # the last line of the last traceback
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
+        self._headings: list[tuple[int, int | None, str]] = []
         self._unexplained = Unexplained()
         self._last = 0  # line
         self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
@@ -119,6 +123,10 @@ class _LogReader:
         if self._frames.take(rank, body) or self._attempts.take(number, body):
             return
         if self._traceback(number, rank, body):
+            return
+        if body.startswith("#") and (heading := _HEADING.match(body)) is not None:
+            if may_tell and len(self._headings) < _MOST_HEADINGS:
+                self._headings.append((number, rank, body[heading.end() :]))
             return
         self._said = self._said or bool(body.strip() and not body[0].isspace())
         self._attempts.look_for_restart(number, body)
@@ -295,11 +303,17 @@ class _LogReader:
         for number, line in self._lines.flush():
             self._take(number, line)
         self._attempts.add_to(self._events)
+        for number, rank, heading in self._headings if self._events.is_empty else ():
+            self._told(number, rank, heading)
         events = self._events.in_order()
-        if all(event.kind == "status" or _ends_nothing(event.text) for event in events):
-            # a paste of the last line only, or with Ray's word on it
+        if all(event.kind in ("status", "exit") or _ends_nothing(event.text) for event in events):
+            # a paste of the last line only, with Ray's word on it, or with the launcher's on the end of its process
+            ended = next((event.line for event in events if event.kind == "exit"), None)
             for rank, (number, text) in self._bare.items():
-                kind: LogKind = "error" if self._last - number <= _WENT_ON else "trouble"
+                late = (self._last if ended is None else ended) - number
+                if ended is not None and not 0 < late <= _WENT_ON:
+                    continue
+                kind: LogKind = "error" if late <= _WENT_ON else "trouble"
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
         self._unexplained.add_to(

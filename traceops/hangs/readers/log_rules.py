@@ -207,6 +207,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("connection", "Getting socket times out", ()),  # HCCL of Ascend
     ("connection", "Notify register times out", ()),
     ("nccl", "NCCL error", ()),
+    *(("nccl", f"NCCL Error {result}: ", ()) for result in range(1, 8)),  # torch.nn.DataParallel's nccl.cpp
     ("nccl", "ncclInternalError", ()),
     ("nccl", "ncclInvalidUsage", ()),
     ("nccl", "NCCLABORTEDCOMM", ()),

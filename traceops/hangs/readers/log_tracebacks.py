@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +15,7 @@ HEAD_ONLY = f"{_START} …"  # of a traceback of which nothing more is there
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in(?: (.{1,1000}))?)?$')
 _FATAL_FRAME = re.compile(r'^ {1,2}File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _TORN = 'File "'  # a frame whose line is cut, where all lines stood indented
+_TORN_FILE = re.compile(r'^\s{0,64}File "([^"]{1,4096})"(?:,[^"]{0,20})?$')  # of which the file is whole
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
@@ -30,7 +30,8 @@ NOT_THE_CAUSE = (
 )
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(
-    r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired)(?: \(see above for traceback\))?: ?(?=\S|$)"
+    r"^(?:([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired)(?: \(see above for traceback\))?: ?(?=\S|$)"
+    r"|Exception: (?=\S))"
 )
 # 'MeanSquaredError: 0.0123' is a metric.
 _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
@@ -87,6 +88,7 @@ class _OpenTraceback:
     survived: bool
     headless: bool = False  # without its first line: only what looks like an exception ends it
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
+    torn_file: str | None = None  # of the last frame, whose line is cut behind it
     shifted: bool = False
     flat: bool = False  # the last line is a frame without its spaces, so its line of code has none either
     length: int = 0
@@ -142,8 +144,8 @@ class Tracebacks:
         if not self._open.frames:
             return None if self._open.headless else (self._open.line, HEAD_ONLY)
         if self._open.headless:
-            return None if self._open.line != at_head else (at_head, _inside(self._open.frames))
-        return self._open.line, f"{_START} {_inside(self._open.frames)}"
+            return None if self._open.line != at_head else (at_head, _inside(self._open))
+        return self._open.line, f"{_START} {_inside(self._open)}"
 
     def _begin(self, number: int, body: str, found: int) -> None:
         before = body[:found]
@@ -171,6 +173,8 @@ class Tracebacks:
             open_.frames.append(Frame(match[3] or "<module>", match[1], int(match[2])))
             open_.flat = not line[0].isspace()
             return None
+        torn = _TORN_FILE.match(line)
+        open_.torn_file = None if torn is None else torn[1]
         if open_.flat and not _ends_headless(line.strip()):
             open_.flat = False
             return None
@@ -182,19 +186,22 @@ class Tracebacks:
         ):  # a line of something else, or torn
             self.dropped = True
             if open_.headless and self._torn is None:
-                self._torn = open_.line, _inside(open_.frames)
+                self._torn = open_.line, _inside(open_)
             elif not (open_.headless or open_.survived) and self._broken is None and open_.frames:
-                self._broken = open_.line, f"{_START} {_inside(open_.frames)}"
+                self._broken = open_.line, f"{_START} {_inside(open_)}"
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived, number)
 
 
-def _inside(frames: Sequence[Frame]) -> str:
-    """The innermost line of the program's own, and the innermost of all."""
+def _inside(open_: _OpenTraceback) -> str:
+    """The innermost line of the program's own, and the innermost of all; of a frame that is cut its file."""
+    frames = open_.frames
     own = next((frame for frame in reversed(frames) if is_own(frame)), frames[-1])
     said = f"… {own} … {frames[-1]} …" if own != frames[-1] else f"… {own} …"
+    if open_.torn_file is not None:
+        said = f"{said} ({open_.torn_file}) …"
     return as_of_library(said)
 
 
@@ -219,7 +226,7 @@ def is_frame(body: str) -> bool:
 def is_exception(line: str) -> bool:
     """Whether a line is how a traceback ends: 'ValueError: …'."""
     match = _EXCEPTION.match(line)
-    return match is not None and match[0][match[1].rfind(".") + 1].isupper()
+    return match is not None and match[0][(match[1] or "").rfind(".") + 1].isupper()
 
 
 def _ends_headless(line: str) -> bool:

@@ -73,13 +73,17 @@ class Unexplained:
             if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
+        cut_off = False
         if not (told or lines):
             cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
             lines = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
             lines = [one for one in lines if one[2] != HEAD_ONLY] or lines
+            cut_off = bool(lines)
         if not (told or lines):
             lines = list(self.failures.found())
         for number, rank, text in survived:
             events.add("outlived", rank, number, text, was="trouble")
-        for number, rank, text in (*lines, *self._warned.found(last)):
+        for number, rank, text in lines:
+            events.add("trouble", rank, number, text, cut_off=cut_off)
+        for number, rank, text in self._warned.found(last):
             events.add("trouble", rank, number, text)
