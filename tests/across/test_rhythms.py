@@ -61,3 +61,11 @@ def test_a_run_tells_its_short_saves(tmp_path):
     assert (found.cause, found.times, found.ranks) == ("host", 30, (0,))
     assert found.more_ms / 30 == pytest.approx(60, rel=0.15)
     assert run.typical_ms == pytest.approx(110, rel=0.05)
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_all_timed_steps_are_of_the_rhythm_nothing_is_unlike_them():
+    """The median of no step made numpy warn on the terminal."""
+    timed = np.zeros(len(TIMED), dtype=bool)
+    timed[8::4] = True
+    assert not in_rhythm(steps(60), timed, [dict.fromkeys(range(8, 80, 4), 58.0)]).any()

@@ -50,6 +50,8 @@ def _rhythm(seen: Seen, timed: Mask) -> Mask | None:
 def _felt(step_ms: Floats, timed: Mask, rhythm: Mask, seen: Seen) -> bool:
     """Whether its steps are longer by a good part of what it was seen to take."""
     own, others = step_ms[rhythm], step_ms[timed & ~rhythm]
+    if not len(others):
+        return False
     usual = float(np.median(others))
     took = float(np.median([ms for step, ms in seen.items() if rhythm[step]]))
     longer = float(np.median(own)) - usual
