@@ -92,9 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our messages went away
-        sys.stderr.close()
-        return 0
     except (
         Exception
     ) as error:  # Python's own exit code for it would be 1, which means findings or a regression

@@ -1,4 +1,4 @@
-"""Standard output into a pipe whose reader may go away before the command has ended."""
+"""Standard output and messages into a pipe whose reader may go away before the command has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from stat import S_ISFIFO, S_ISSOCK
-from typing import Any
+from typing import Any, TextIO
 
 
 class _UntilGone(io.FileIO):
@@ -25,19 +25,23 @@ class _UntilGone(io.FileIO):
 def outlive_the_reader() -> None:
     """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI.
 
-    Does nothing where standard output is no pipe or socket.
+    Its messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket.
     """
+    sys.stdout, sys.stderr = (_outliving(stream) for stream in (sys.stdout, sys.stderr))
+
+
+def _outliving(stream: TextIO) -> TextIO:
     try:
-        number = sys.stdout.fileno()
+        number = stream.fileno()
         mode = os.fstat(number).st_mode
     except (OSError, ValueError, AttributeError):
-        return
-    if not (S_ISFIFO(mode) or S_ISSOCK(mode)) or not isinstance(sys.stdout, io.TextIOWrapper):
-        return
-    sys.stdout.flush()
-    sys.stdout = io.TextIOWrapper(
+        return stream
+    if not (S_ISFIFO(mode) or S_ISSOCK(mode)) or not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
         io.BufferedWriter(_UntilGone(number, "wb", closefd=False)),
-        encoding=sys.stdout.encoding,
-        errors=sys.stdout.errors,
-        line_buffering=sys.stdout.line_buffering,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
     )
