@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -25,6 +26,18 @@ def test_imports_point_down_and_in_no_circles(tree: structure.Tree) -> None:
 def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:
     late = {line.rpartition(":")[0] for line in structure.in_functions(tree)}
     assert late <= set(structure.LATE)
+
+
+def test_no_module_is_longer_than_contributing_allows() -> None:
+    told = re.search(
+        r"Keep modules within (\d+) lines", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    )
+    assert told is not None
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "traceops").rglob("*.py")
+    }
+    assert {path: lines for path, lines in lengths.items() if lines > int(told[1])} == {}
 
 
 def test_no_two_test_modules_have_one_name() -> None:

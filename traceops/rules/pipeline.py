@@ -138,14 +138,9 @@ def judge_uneven(run: CrossRank) -> Verdict:
         message += f". The same kernels take {worst.slower:.2f} times as long there as on the others."
     else:
         message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
+    metric = "saved by even stages" if at_pace is None else "saved at the others' pace"
     evidence = [
-        *_saved_and_work(
-            "saved by even stages" if at_pace is None else "saved at the others' pace",
-            worst,
-            saved,
-            step,
-            words,
-        ),
+        *_saved_and_work(metric, worst, saved, step, words),
         *(
             Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank)
             for s in others
