@@ -290,3 +290,20 @@ def test_the_first_screen_in_a_browser(browser: Any, tmp_path: Path, slow_loader
     root = "document.documentElement"
     assert tab.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
     assert said == [] and [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.browser
+def test_on_paper_a_head_stays_with_its_table(browser: Any, tmp_path: Path, slow_loader: Report) -> None:
+    """Chromium leaves a button blank where it repeats a head on the next sheet."""
+    path = tmp_path / "a.html"
+    path.write_bytes(render_html(slow_loader))
+    tab = browser.new_context(offline=True).new_page()
+    tab.goto(path.as_uri())
+    tab.emulate_media(media="print")
+    style = "([what, name]) => getComputedStyle(document.querySelector(what))[name]"
+    assert tab.evaluate(style, ["thead .sort", "display"]) == "contents"
+    for what in ("thead", "h2", "section > p.soft"):
+        assert tab.evaluate(style, [what, "breakAfter"]) == "avoid", what
+    assert tab.evaluate(style, [".plot", "breakInside"]) == "avoid"
+    tab.emulate_media(media="screen")
+    assert tab.evaluate(style, ["thead .sort", "display"]) != "contents"
