@@ -301,14 +301,9 @@ def _late_for_other_reasons(
     for straggler in slow.single:
         saved = mean(straggler.saved)
         severity = _persistent_severity(100 * saved / step)
-        if (
-            severity is None
-            or not straggler.apart
-            or straggler.chance > CHANCE
-            or not late_in_most(straggler, run)
-        ):
-            continue
-        found.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, slowdown, undisturbed, late))
+        sure = straggler.apart and straggler.chance <= CHANCE and late_in_most(straggler, run)
+        if severity is not None and sure:
+            found.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, slowdown, undisturbed, late))
     return found
 
 
