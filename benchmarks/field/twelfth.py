@@ -98,7 +98,7 @@ TWELFTH: tuple[Input, ...] = (
             "in these lines"
         ),
         right="[Aa]ctor|87687|WorkerDict", abstains=UNTOLD,
-        never="✔|holds no evidence|ran out of (host )?memory|was killed by",
+        never="✔|holds no evidence|ran out of (host )?memory|an error of the program",
         root="[Aa]ctor (has )?died|ActorDied|87687|WorkerDict", held=True, day=12),
     Input("easyr82", CRASH, "diagnose",
         "hiyouga/EasyR1#82", "log.txt",

@@ -6,7 +6,7 @@ import pytest
 
 from traceops.core.errors import InputError
 from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import hang_sentence
+from traceops.report.hang_text import hang_sentence, root_advice
 
 FLAT = (
     "Traceback (most recent call last):\n"
@@ -136,3 +136,17 @@ def test_a_bus_error_that_a_launcher_tells_has_its_cure(told):
         "[launch.py:321:sigkill_handler] ['python', 'main.py'] exits with return code = -7\n"
     ).roots
     assert root.cause == "bus_error"
+
+
+def test_an_actor_of_ray_that_is_gone_is_no_error_of_the_program(told):
+    text = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    (root,) = told(
+        f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n    x()\n{text}\n'
+    ).roots
+    assert root.cause == "actor_died" and "is gone" in root_advice(root)
+
+
+def test_operations_that_timed_out_are_told_without_the_watchdog_s_line(told):
+    """'Nobody is seen to wait for another rank.'"""
+    line = "[rank0]:[E307 05:30:18.2 ProcessGroupNCCL.cpp:744] [Rank 0] Some NCCL operations have failed or timed out."
+    assert "failed or timed out" in hang_sentence(told(f"{line}\n"))

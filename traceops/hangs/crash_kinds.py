@@ -19,7 +19,7 @@ RULE_OF: Mapping[CrashKind, str] = {
     "duplicate_gpu": "TO-E004", "rank_twice": "TO-E004",
     "import_error": "TO-E005", "assertion": "TO-E005", "exception": "TO-E005", "nan_loss": "TO-E005",
     "native_crash": "TO-E005", "bus_error": "TO-E005", "state_dict": "TO-E005", "broken_file": "TO-E005",
-    "loader_died": "TO-E005",
+    "loader_died": "TO-E005", "actor_died": "TO-E005",
     "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
     "ready_twice": "TO-E006", "shared_view": "TO-E006", "load_device": "TO-E006", "two_devices": "TO-E006",
     "modified_inplace": "TO-E006", "scaler_fp16": "TO-E006", "models_differ": "TO-E006", "dtypes_differ": "TO-E006",
@@ -58,7 +58,7 @@ ALONE: tuple[CrashKind, ...] = (
 # What follows from another's failure as often as it is one: told only where nothing else failed.
 LATER: tuple[CrashKind, ...] = (
     "nccl_system", "nccl_internal", "nccl_gpu", "native_crash", "bus_error", "loader_died", "rendezvous",
-    "gloo_connect", "store_reused", "killed", "time_limit", "terminated", "cancelled",
+    "gloo_connect", "store_reused", "actor_died", "killed", "time_limit", "terminated", "cancelled",
 )  # fmt: skip
 # What no program says of itself: whoever ended it.
 FROM_OUTSIDE: tuple[CrashKind, ...] = (

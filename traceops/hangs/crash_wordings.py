@@ -17,7 +17,7 @@ CrashKind = Literal[
     "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
     "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
     "nothing_to_train", "no_group", "no_backend", "unpicklable", "no_cuda", "no_nccl", "nccl_interface",
-    "file_too_large", "no_threads", "not_launched", "store_reused", "mappings",
+    "file_too_large", "no_threads", "not_launched", "store_reused", "mappings", "actor_died",
 ]  # fmt: skip
 
 
@@ -215,6 +215,7 @@ WORDINGS: tuple[Wording, ...] = (
         "DataLoader worker exited unexpectedly",
     ),
     Wording("loader_died", ("DataLoader worker (pid", "exited unexpectedly")),
+    *_each("actor_died", "The actor died unexpectedly before finishing this task"),  # Ray
     *_each(
         "nan_loss",
         "Loss is nan, stopping",

@@ -67,6 +67,7 @@ _DID: Mapping[CrashKind, str] = {
     "broken_file": "read a file of weights that is not whole, or none",
     "open_files": "ran out of file descriptors (too many open files)",
     "loader_died": "lost a data-loader worker, which ended by itself",
+    "actor_died": "lost an actor of Ray, whose process ended",
     "rendezvous": "did not find all ranks when the process group was made",
     "store_reused": "met more workers than there are ranks when the process group was made",
     "no_threads": "could not start a thread or process: a limit was reached",
@@ -96,7 +97,7 @@ _QUOTED: tuple[CrashKind, ...] = (
     "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice", "driver_old", "load_device", "two_devices",
     "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "gpu_hardware", "killed",
     "models_differ", "dtypes_differ", "index_range", "no_backend", "unpicklable", "no_cuda", "no_nccl",
-    "nccl_interface", "file_too_large", "store_reused", "not_launched",
+    "nccl_interface", "file_too_large", "store_reused", "not_launched", "actor_died",
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")

@@ -62,6 +62,11 @@ SCRIPT_ERROR = Rule(
             "Run once with num_workers=0: then the error of the data set is raised in the main process, with its "
             "traceback. If that works, the workers ran out of memory or of /dev/shm (dmesg).",
         ),
+        (
+            "actor_died",
+            "Ray says only that the actor's process is gone. Its own output has why: worker-*-PID.err and .out in "
+            "/tmp/ray/session_latest/logs on its node. dmesg there tells whether the kernel killed it for its memory.",
+        ),
     ),
 )
 

@@ -183,6 +183,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("monitor", "watchdog got stuck for", ()),
     ("monitor", "watchdog was stuck for", ()),
     ("monitor", "monitor thread timeout", ()),
+    ("monitor", "Some NCCL operations have failed or timed out", ()),
     ("monitor", "No available shared memory broadcast block found", ()),  # vLLM's engine and its workers
     ("monitor", "atchdog timeout (self.watchdog_timeout=", ()),  # SGLang's scheduler
     ("connection", "ncclRemoteError", ()),
