@@ -65,9 +65,9 @@ PERSISTENTLY_LATE = Rule(
     by_cause=(
         (
             "gpu_compute",
-            "The evidence names the kernels that take longer (`grew`). Compare this GPU's clocks, temperature and power "
-            "with its peers' (nvidia-smi -q -d PERFORMANCE,CLOCK), look for another process on it, and for a larger "
-            "batch or longer sequences on this rank.",
+            "The evidence names the kernels that take longer (`grew`). Compare this GPU's clocks, temperature and "
+            "power with its peers' (nvidia-smi -q -d PERFORMANCE,CLOCK), look for another process on it, and for a "
+            "larger batch or longer sequences on this rank.",
         ),
         (
             "slower",
@@ -86,8 +86,8 @@ PERSISTENTLY_LATE = Rule(
         ),
         (
             "more_calls",
-            "Look for what launches these kernels more often on this rank than on its peers (`grew` in the "
-            "evidence; the timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on it.",
+            "Look for what launches these kernels more often on this rank than on its peers (`grew` in the evidence; "
+            "the timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on it.",
         ),
         (
             "on_cpu",
