@@ -29,3 +29,13 @@ pack_traces() { # FILE BYTES SECONDS FIRST...: a tar of FIRST, then of each fold
   tar cf "$file" $* # patterns too, of files in W
   ls -rS packed | grep '\.xz$' | into_tars "$most" "$file"
 }
+
+pack_runs() { # FOLDER SECONDS: the folders NAME.HOW of W in the order in which they were made, into FOLDER/runs.{1..4}.tar, with traces of one job of a program
+  trap - EXIT
+  cd "$W" || return
+  find . -path '*.traced[1-9]/profile/*' -name '*.pt.trace.json*' -delete
+  find . -path '*/profile/*' -name '*.json.gz' -print0 | timeout 20 xargs -0 -r -P 16 -n 1 gunzip # xz packs text better
+  ls -d ./*.*/ | sed 's|^\./||; s|/$||' | XZ_OPT=-4 packed_folders "$2"
+  ls -dtr ./*.*/ | sed 's|^\./||; s|/$|.tar.xz|' | into_tars 15300000 "$1"/runs.{1..4}.tar
+  ls -l "$1"
+}

@@ -15,16 +15,7 @@ export PYTHONDONTWRITEBYTECODE=1
 unset TEARDOWN_CUPTI
 
 source "$HERE/../pack_traces.sh"
-pack() { # into four files, in order of worth: runs, traces unpacked (xz packs them better)
-  trap - EXIT
-  cd "$W" || return
-  find . -path '*.traced[1-9]/profile/*' -name '*.pt.trace.json*' -delete
-  find . -path '*/profile/*' -name '*.json.gz' -print0 | timeout 20 xargs -0 -r -P 16 -n 1 gunzip
-  ls -d ./*.*/ | sed 's|^\./||; s|/$||' | XZ_OPT=-4 packed_folders 45
-  ls -dtr ./*.*/ | sed 's|^\./||; s|/$|.tar.xz|' | into_tars 15300000 "$OUT"/runs.{1..4}.tar
-  ls -l "$OUT"
-}
-trap pack EXIT
+trap 'pack_runs "$OUT" 45' EXIT
 trap 'exit 143' TERM INT
 
 nproc; $PY -c 'import torch; print(torch.__version__, torch.cuda.device_count())'

@@ -88,7 +88,7 @@ def start(
     port = _port()
     started = []
     for rank in range(ranks):
-        variables = dict(os.environ) | _shared(folder) | more | {"NCCL_HOSTID": f"host{rank}"}
+        variables = dict(os.environ) | variables_of(folder) | more | {"NCCL_HOSTID": f"host{rank}"}
         if options is not None:
             meet = ["--nnodes", str(ranks), "--node-rank", str(rank)]
             meet += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
@@ -113,7 +113,8 @@ def start(
     return started
 
 
-def _shared(folder: Path) -> dict[str, str]:
+def variables_of(folder: Path) -> dict[str, str]:
+    """Of each job: the clock in its folder, the caches beside it."""
     cache = folder.parent / "cache"
     path = [str(ROOT / "benchmarks/observed/site"), os.environ.get("PYTHONPATH", ""), str(ROOT)]
     return {

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +28,10 @@ _CUPTI_STEPS = 9  # at the end of the last round: one to warm up, six, and what 
 
 @dataclass(frozen=True)
 class Turn:
-    """A program. path: in benchmarks/. steps: that it makes, where it takes no --steps. seconds: about what all take.
+    """A program. path: in benchmarks/, or in `source`, a folder with a program of others. seconds: about what all take.
 
     block: steps of a turn. traced: how many jobs run under traceops; as many as `alone` run without.
+    steps: that it makes, where it takes no --steps; {steps} in `options` stands for those of all turns.
     """
 
     name: str
@@ -41,6 +44,19 @@ class Turn:
     traced: int = 2
     steps: int | None = None
     seconds: float = 50.0
+    source: str = ""
+
+    @property
+    def total(self) -> int:
+        """Steps of all turns, with the first one that all jobs make at once."""
+        return 1 + self.block * self.rounds
+
+    def script(self) -> list[str]:
+        """The program and its options."""
+        path = self.path if self.source else str(ROOT / "benchmarks" / self.path)
+        own = [one.replace("{steps}", str(self.total)) for one in self.options]
+        told = self.steps is not None or own != list(self.options)
+        return [path, *own, *([] if told else ["--steps", str(self.total)])]
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -125,14 +141,23 @@ def folder_of(turn: Turn, job: str, work: Path) -> Path:
     return work / ".".join("".join(c if c.isalnum() else "_" for c in one) for one in (turn.name, job))
 
 
-def in_turn(turn: Turn, jobs: tuple[str, ...], work: Path, limit_s: float) -> dict[str, list[int | None]]:
+Started = list[subprocess.Popen[bytes]]
+# A job's processes: of a program's script, in a folder, with more variables, and options of `traceops run` or without it
+Launch = Callable[[Turn, Path, dict[str, str], list[str] | None], Started]
+
+
+def on_one_gpu(turn: Turn, folder: Path, more: dict[str, str], options: list[str] | None) -> Started:
+    """A launcher of its own for each rank."""
+    return start(turn.script(), turn.ranks, folder, more, options)
+
+
+def in_turn(
+    turn: Turn, jobs: tuple[str, ...], work: Path, limit_s: float, launch: Launch = on_one_gpu
+) -> dict[str, list[int | None]]:
     """Exit codes of each job's ranks, or of their launchers; None where one had to be ended."""
     work.mkdir(parents=True, exist_ok=True)
-    shared = work / "turns"
+    shared = folder_of(turn, "turns", work)
     shared.write_bytes(bytes(len(jobs) * turn.ranks))
-    script = [str(ROOT / "benchmarks" / turn.path), *turn.options]
-    steps = 1 + turn.block * turn.rounds
-    script += [] if turn.steps else ["--steps", str(steps)]
     started = {}
     for at, job in enumerate(jobs):
         told = f"{shared}:{at}:{len(jobs)}:{turn.ranks}:{turn.block}:{turn.rounds}"
@@ -140,9 +165,9 @@ def in_turn(turn: Turn, jobs: tuple[str, ...], work: Path, limit_s: float) -> di
         asked = job.split("+")[1:]
         more |= dict(one.split("=", 1) for one in asked if not one.startswith("--"))
         if job.startswith("alone"):
-            more["OBSERVED_CUPTI"] = str(steps - _CUPTI_STEPS)
+            more["OBSERVED_CUPTI"] = str(turn.total - _CUPTI_STEPS)
         options = [one for one in asked if one.startswith("--")] if job.startswith("traced") else None
-        started[job] = start(script, turn.ranks, folder_of(turn, job, work), more, options)
+        started[job] = launch(turn, folder_of(turn, job, work), more, options)
     until = time.monotonic() + limit_s
     try:
         while time.monotonic() < until and _running(started, shared, turn.ranks):
@@ -154,7 +179,7 @@ def in_turn(turn: Turn, jobs: tuple[str, ...], work: Path, limit_s: float) -> di
                 end(process)
 
 
-def _running(started: dict[str, list], shared: Path, ranks: int) -> bool:  # type: ignore[type-arg]
+def _running(started: dict[str, Started], shared: Path, ranks: int) -> bool:
     """Whether any job runs; nobody waits any more for one that has ended."""
     left = False
     for at, processes in enumerate(started.values()):
