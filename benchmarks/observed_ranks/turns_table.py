@@ -1,6 +1,6 @@
 """What `turns` measured, and what `traceops analyze` says of it.
 
-    python -m benchmarks.observed_ranks.turns_table DIR [--one-rank]    # DIR/said/NAME.traced0/ has the report of each
+    python -m benchmarks.observed_ranks.turns_table DIR [--one-rank | --pairs]  # DIR/said/NAME.traced0/ has the report of each
 
 A job's step is the median over its blocks of their mean steps: without the outer tenths, from the fourth step of a turn
 on (loaders got ahead while the job stood), over all ranks. The first block, in which traceops records, does not count,
@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.observed.table import row
 from benchmarks.observed.truth import read_truth
 from benchmarks.observed_ranks.turns import ONE_RANK, RANKS, Turn, folder_of
+from benchmarks.two_gpus.on_pairs import PROGRAMS
 
 _CAUGHT_UP = 3  # steps of a turn until loaders are no longer ahead
 _FIRST = 1  # round that counts, from 0 on
@@ -30,6 +31,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--one-rank", action="store_true")
+    parser.add_argument("--pairs", action="store_true", help="the programs of two_gpus.on_pairs")
     args = parser.parse_args()
     print(
         "| program | by itself ÷ itself | under traceops, ms | ÷ by itself | by itself, ms | | said | off, % "
@@ -37,7 +39,7 @@ def main() -> None:
         "| light ÷ other steps | first finding |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|---|---|---|---|---|---|--:|--:|--:|---|"
     )
-    for turn in ONE_RANK if args.one_rank else RANKS:
+    for turn in ONE_RANK if args.one_rank else PROGRAMS if args.pairs else RANKS:
         if (folder_of(turn, "alone0", args.folder) / "clock").is_dir():
             print(turn_row(turn, args.folder))
 

@@ -68,6 +68,11 @@ class PlainStep:
         """Whether steps behind the windows take so much longer that those before need not be of the same training."""
         return self.behind_ms is not None and self.behind_ms > _MOST * self.ms
 
+    @property
+    def all_count(self) -> bool:
+        """Whether all steps of the run without recording count: none of them has the profiler in it."""
+        return self.before is None
+
     @classmethod
     def even(cls, ms: float) -> PlainStep:
         """Of a run whose steps are alike before its windows and behind them."""

@@ -25,7 +25,8 @@ _FAR = {"cupti": 1.25, "torch": 1.5}
 
 @dataclass(frozen=True)
 class UndisturbedRank:
-    """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer.
+    """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer, or the
+    light window's own steps are shorter: then to those.
 
     wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer. least_wait: of
     waiting, what is left where all that the light window cost was waiting.
@@ -116,11 +117,12 @@ def undisturbed(
             f"steps behind the recorded ones take {plain.near_ms:.1f} ms, and {plain.ms:.1f} before them: whether the "
             "profiler made them longer or the training itself is not known"
         )
-    # Steps differ: a light step that is shorter than others is one all the same.
-    least_ms = min(plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms, light_ms)
-    brought = tuple(_brought_to(one, least_ms, copies_ms or {}) for one in ranks)
+    step_ms = plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms
+    if not plain.all_count:  # the profiler may be in the longer ones: a light step that is shorter is one all the same
+        step_ms = min(step_ms, light_ms)
+    brought = tuple(_brought_to(one, step_ms, copies_ms or {}) for one in ranks)
     behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)
-    return Undisturbed(least_ms, light_ms, source, int(like.sum()), brought, behind_ms, before), None
+    return Undisturbed(step_ms, light_ms, source, int(like.sum()), brought, behind_ms, before), None
 
 
 def _brought_to(light: UndisturbedRank, step_ms: float, copies_ms: Mapping[int, float]) -> UndisturbedRank:
@@ -128,10 +130,14 @@ def _brought_to(light: UndisturbedRank, step_ms: float, copies_ms: Mapping[int, 
 
     It slows all hosts alike, and so also that by which one is later than the others: idle time and waiting shrink by
     the same factor. Which of both the undisturbed step has more of is therefore an estimate, but not their sum.
+    Where the light window's steps are the shorter ones, nothing is made up: what is in the others' longer time is not
+    known, and no bucket has it.
     But a copy to pageable memory lasts for as long as its host needs for the pages: 16 MiB took 10 ms in one light
     window, and 1 in other steps. What copies took longer than the recorded ones goes first.
     """
     cost = light.light_ms - step_ms
+    if cost <= 0:
+        return light
     copied = max(min(light.memory_ms - copies_ms.get(light.rank, light.memory_ms), cost), 0.0)
     free, cost = light.idle_ms + light.wait_ms, cost - copied
     left = max(free - cost, 0.0) / free if free > 0 else 0.0
@@ -140,7 +146,7 @@ def _brought_to(light: UndisturbedRank, step_ms: float, copies_ms: Mapping[int, 
         memory_ms=light.memory_ms - copied,
         wait_ms=left * light.wait_ms,
         idle_ms=left * light.idle_ms,
-        least_wait_ms=max(light.wait_ms - max(cost, 0.0), 0.0),
+        least_wait_ms=max(light.wait_ms - cost, 0.0),
     )
 
 

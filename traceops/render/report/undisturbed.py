@@ -21,6 +21,7 @@ _PARTS = (
     ("idle_ms", "is idle for"),
 )
 _LEAST_PCT = 0.5  # of the step: what is less is not told
+_UNSEEN = 0.05  # of the step, beyond the light window's: where it goes is not known
 _APART = 0.02  # of the typical step: what differs less is told as one
 MOST_ROWS = 64
 
@@ -63,10 +64,13 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
         of = f" (the run's typical one takes {ms_text(typical_ms)})"
         if rows.step_ms < typical_ms and rows.light_ms <= rows.step_ms:  # as short without recording too
             of = f" (as in the light window; the run's typical one takes {ms_text(typical_ms)})"
-    scaled = ", scaled from the light window" if rows.scaled else ""
+    where = "Without recording, scaled from the light window" if rows.scaled else "Without recording"
+    unseen_ms, unseen = rows.step_ms - rows.light_ms, ""
+    if unseen_ms >= _UNSEEN * rows.step_ms:
+        where, unseen = "In the light window", f"; where the other {ms_text(unseen_ms)} ms go is not known"
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
-        f"window, {ms_text(rows.recorded_ms)} as recorded. Without recording{scaled}{doing}{over}.{behind}"
+        f"window, {ms_text(rows.recorded_ms)} as recorded. {where}{doing}{over}{unseen}.{behind}"
     )
 
 
