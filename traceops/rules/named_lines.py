@@ -18,7 +18,11 @@ from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE
+from traceops.rules.own_time import in_each_step
+from traceops.rules.plain_cure import in_plain_steps
+from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 _LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
 _OF_HOST = ("host", "input", "unknown")
@@ -42,17 +46,25 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     if inputs.whole is None:
         return list(verdicts)
     machine = [found for verdict in verdicts if verdict.rule == MACHINE.id for found in verdict.findings]
+    late = [
+        one for verdict in verdicts if verdict.rule in (*_LATE, SLOW_GROUP.id) for one in verdict.findings
+        if one.severity != "info"
+    ]  # fmt: skip
+    alone = late[0] if len(late) == 1 else None
     return [
-        replace(verdict, findings=tuple(_named(found, inputs, machine) for found in verdict.findings))
+        replace(
+            verdict,
+            findings=tuple(_named(found, inputs, machine, alone=found is alone) for found in verdict.findings),
+        )
         if verdict.rule in _LATE or verdict.rule in _CHOOSE
         else verdict
         for verdict in verdicts
     ]
 
 
-def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding:
+def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
     if found.rule in _LATE:
-        return _late(found, inputs, machine)
+        return _late(found, inputs, machine, alone=alone)
     rank = next((one.rank for one in found.evidence if one.rank is not None), None)
     if rank is None:
         return found
@@ -101,7 +113,8 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     return _with(found, said, [*evidence, *_line(work.place, rank)])
 
 
-def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding:
+def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
+    """alone: it is the only one of a late rank that is no remark, so that its cure is that of the sentence on it."""
     assert inputs.whole is not None
     if found.cause == "gpu_compute":
         return _with_machine(found, machine)
@@ -111,12 +124,22 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding
         found = _of_workers(found, found.ranks[0], inputs)
     longer = host_difference.seen_longer(inputs, found.ranks)
     one = next((one for one in longer if one.rank in found.ranks), None)
-    if one is None:
-        return found
-    why = Evidence(REASON, f"in {one.place.said}", rank=one.rank)
-    if found.rule == PERSISTENTLY_LATE.id and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
-        found = replace(found, advice=HOST_LONGER.advice_for(one.does))
-    return _with(found, f"{host_difference.sentence(one)}.", [why, *host_difference.evidence(one)])
+    persistent, seen_ms, reason = found.rule == PERSISTENTLY_LATE.id, 0.0, ""
+    if one is not None:
+        reason, seen_ms = f"in {one.place.said}", one.more_ms if one.claimed_ms is None else one.claimed_ms
+        if persistent and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
+            found = replace(found, advice=HOST_LONGER.advice_for(one.does))
+        found = _with(found, f"{host_difference.sentence(one)}.", host_difference.evidence(one))
+    own = in_each_step(inputs.whole, found.ranks) if persistent else None
+    if own is not None and own.ms >= max(seen_ms, _EXPLAINS * (found.impact_ms or 0.0)):
+        reason, seen_ms = f"{own.doing}{f', {reason}' if reason else ''}", own.ms
+        found = replace(found, advice=UNLIKE_OVER_RUN.advice_for(own.cause))
+        found = _with(found, f"{own.sentence}.", [own.evidence])
+    if reason:
+        found = replace(found, evidence=(Evidence(REASON, reason, rank=found.ranks[0]), *found.evidence))
+    if alone and persistent and found.cause != "input":
+        return in_plain_steps(found, inputs, seen_ms)
+    return found
 
 
 def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:

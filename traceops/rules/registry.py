@@ -39,7 +39,7 @@ class Family:
     """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
 
     judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
-    steps alone.
+    steps alone. of_run: on all of its steps, few of which the profiler made long.
     """
 
     prefix: str
@@ -48,6 +48,7 @@ class Family:
     judge: Callable[[Inputs], list[Verdict]] | None = None
     of_steps: bool = False
     of_recorded: bool = False
+    of_run: bool = False
 
 
 WHOLE_RUN = (*whole_run.RULES, *machine_use.RULES, *host_difference.RULES)
@@ -79,7 +80,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
     Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True),
     Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),
-    Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run),
+    Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run, of_run=True),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
     Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
@@ -87,7 +88,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),
     Family("TO-D", "the machine", machine.RULES),
-    Family("TO-M", "memory", memory.RULES, memory.judge),
+    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True),
     Family("TO-R", "regressions", regression.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)

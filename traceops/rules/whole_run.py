@@ -75,6 +75,7 @@ _WASTE = ("recompilation", "garbage_collection", "allocator")  # what no trainin
 _LEAST_TIMES = 2
 _SPREAD_PCT = 3.0  # of a rank's time: told also where no step stands out by it
 _LEAST_STEPS = 3
+_PART = 0.5  # of that time: if less of it makes steps stand out, it is told as a part of all steps
 _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 _IS = {
     "evaluation": "Evaluation takes",
@@ -94,11 +95,16 @@ def judge(inputs: Inputs) -> list[Verdict]:
     run = inputs.whole
     if run is None:
         return [UNLIKE_OVER_RUN.not_evaluated(NOT_OBSERVED)]
-    found = [_finding(run, one, inputs) for one in run.occasions if _is_told(run, one)]
-    causes = {one.cause for one in found}
+    told = [one for one in run.occasions if _is_told(run, one)]
+    in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
-        if cause not in causes and (spread := _spread(run, cause, shares, inputs)) is not None:
-            found.append(spread)
+        unlike = sum(one.share_pct for one in told if one.cause == cause)
+        if not shares or unlike > _PART * max(one.pct for one in shares.values()):
+            continue  # nearly all of it lies in steps that stand out by it
+        if (spread := _spread(run, cause, shares, inputs)) is not None:
+            in_most.append(spread)
+    causes = {one.cause for one in in_most}
+    found = [*in_most, *(_finding(run, one, inputs) for one in told if one.cause not in causes)]
     if not any(one.cause == "recompilation" for one in found):
         found += _recompiled(run, inputs)
     timed = int(run.timed.sum())
@@ -241,8 +247,6 @@ def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
 
 def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share], inputs: Inputs) -> Finding | None:
     """What takes a part of a rank's time without making steps stand out by it."""
-    if not shares:
-        return None
     rank = max(shares, key=lambda one: shares[one].pct)
     share = shares[rank]
     if share.pct < _SPREAD_PCT or share.steps < _LEAST_STEPS:

@@ -22,6 +22,7 @@ from traceops.render.report.then_text import least_only, then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
+from traceops.rules.plain_cure import PLAIN_STEP, PLAIN_WAIT
 from traceops.rules.slow_group import SLOW_GROUP, WORST, clause_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
@@ -168,6 +169,8 @@ def _single_cure(report: Report, finding: Finding) -> Cure | None:
     if finding.rule == "TO-S002" and late is not None and saved_late is not None:
         return Cure(late, late - saved_late, how, late=True)
     step, saved = step_ms(report), finding.impact_ms
+    if (plain := _evidence(finding, PLAIN_STEP)) is not None:
+        return Cure(plain, plain - saved, how)
     if step is None or saved > step:
         return None
     shared = _evidence(finding, "saved with the work shared evenly")
@@ -200,7 +203,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
     subject = words_of(finding).subject.format(finding.ranks[0]) + _reason(finding)
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
-    cure, step = _single_cure(report, finding), step_ms(report)
+    cure, step = _single_cure(report, finding), _evidence(finding, PLAIN_STEP) or step_ms(report)
     more, up_to = (" or more", "up to ") if least_only(report) else ("", "")
     if cure is not None and cure.late:
         return (
@@ -247,7 +250,7 @@ def _reason(finding: Finding) -> str:
 
 def _waiting_for(finding: Finding) -> float | None:
     """Waiting for the rank, ms a step, mean over the others."""
-    return _evidence(finding, "waiting for it")
+    return _evidence(finding, PLAIN_WAIT) or _evidence(finding, "waiting for it")
 
 
 def _evidence(finding: Finding, metric: str) -> float | None:

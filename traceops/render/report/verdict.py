@@ -20,6 +20,7 @@ from traceops.render.report.stragglers import (
     late_together,
     mean_of_ranks,
     straggler_clause,
+    straggler_cure,
     stragglers_judged,
     who_text,
 )
@@ -42,6 +43,7 @@ _LEAST_SAVED_MS = 0.01  # less is no saving
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
 _MUCH = 0.2  # of a finding, or of what a step would take without it: the profiler's part of it
 _LEAVE_THE_HOST = (INPUT_BOUND.id, BLOCKED_ON_DEVICE.id)  # what their cures leave may be the host's
+_ALL = 0.95  # of what ranks wait: a cure saves it
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -77,7 +79,8 @@ def verdict(report: Report) -> Headline:
             else:
                 sentence += f" {waiting.sentence()}"
         elif first.rule not in STRAGGLERS:
-            sentence += _of_recorded(report, first, _for_these(report, first) or _mostly_for_one(report))
+            waits = _for_these(report, first) or _for_one_plain(report) or _mostly_for_one(report)
+            sentence += _of_recorded(report, first, waits)
         sentence += _as_recorded(report, first) + _unlike_run(report, first)
         if first.rule == MISSING_RANKS.id and (unjudged := unjudged_sentence(report)):
             sentence += f" {unjudged}"
@@ -117,9 +120,7 @@ def _as_recorded(report: Report, first: Finding) -> str:
     if (estimated := report.summary.recording_ms) is not None:
         return _as_estimated(report, first, estimated)
     plain = report.summary.stretched_from_ms
-    if plain is None or first.rule == PROFILER_COST.id:
-        return ""
-    if is_unrecorded(first):
+    if plain is None or first.rule == PROFILER_COST.id or is_unrecorded(first):
         return ""
     undisturbed, waits = undisturbed_of(report), ""
     if undisturbed is not None:
@@ -159,14 +160,15 @@ def _unlike_run(report: Report, first: Finding) -> str:
 
 
 def is_unrecorded(finding: Finding) -> bool:
-    """Whether it speaks of the step without the profiler."""
-    return any(e.metric == "recorded with the profiler" for e in finding.evidence)
+    """Whether it speaks of steps without the profiler."""
+    family = family_of(finding.rule)
+    return (family is not None and family.of_run) or any(e.metric == "recorded with the profiler" for e in finding.evidence)
 
 
 def _of_recorded(report: Report, first: Finding, waits: str) -> str:
     """A sentence about the recorded steps' waiting, beside a finding: it may be of steps without the profiler."""
     undisturbed, step = undisturbed_of(report), mean_of_ranks(report)
-    if not waits or not is_unrecorded(first) or step is None:
+    if not waits or not is_unrecorded(first) or step is None or waits == _for_one_plain(report):
         return waits
     if undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT:
         return ""
@@ -210,10 +212,23 @@ def _mostly_for_one(report: Report) -> str:
     waits = (
         f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}"
     )
-    if saved >= waiting.ms:  # its cure saves what they wait, and more
+    if saved >= _ALL * waiting.ms:  # its cure saves what they wait, or more
         return f"{waits}; at its peers' pace {words.a} would be {ms_text(saved)} ms shorter."
     shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
     return f"{waits}, but at its peers' pace {words.a} would be {shorter}."
+
+
+def _for_one_plain(report: Report) -> str:
+    """Whom the ranks wait for without the profiler, as its own finding below says."""
+    late = [one for one in report.findings if one.rule in STRAGGLERS and one.severity != "info"]
+    cure = straggler_cure(report, late[0]) if len(late) == 1 else None
+    if cure is None or not is_unrecorded(late[0]):
+        return ""
+    words, step = report.summary.step_words, f"{ms_text(cure.now_ms)} ms"
+    return (
+        f" Rank {late[0].ranks[0]} makes the others wait: at its peers' pace {words.a} would take "
+        f"{ms_text(cure.then_ms)} instead of {step}."
+    )
 
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:

@@ -1,0 +1,71 @@
+"""What the cure of a late host saves of a step without the profiler: recorded steps hold the profiler's cost too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from traceops.across.undisturbed import Undisturbed
+from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.units import ms_text, stored
+from traceops.measure.profiler_cost import SLOWED
+from traceops.rules.inputs import Inputs
+from traceops.rules.straggler_bounds import IMPACT_BOUNDS
+
+PLAIN_STEP = "step without the profiler"
+PLAIN_SAVED = "saved at its peers' pace without the profiler"
+PLAIN_WAIT = "waiting for it without the profiler"
+RECORDED = "recorded with the profiler"
+_WAITING = "waiting for it"
+
+
+def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
+    """The finding of a late host, told of a step without the profiler where one is known and clearly shorter.
+
+    What its peers' pace saves in the replay is scaled by what the others wait in either step, as all hosts were slowed
+    alike. seen_ms: what this host was seen to do longer than its peers in steps that nothing records; that is
+    measured, and counts where it is more. Neither is more than the others wait. Ranks that nobody waits for without
+    the profiler are a remark already, and stay as they are.
+    """
+    undisturbed, rank = inputs.undisturbed, found.ranks[0]
+    recorded_ms, waited = found.impact_ms, _value(found, _WAITING)
+    if found.severity == "info" or undisturbed is None or not recorded_ms or not waited:
+        return found
+    if inputs.run.step_ms < SLOWED * undisturbed.step_ms:
+        return found
+    waits = _waited_for_ms(undisturbed, rank)
+    if waits is None:
+        return found
+    saved = min(max(recorded_ms * min(waits / waited, 1.0), seen_ms), waits)
+    pct = 100 * saved / undisturbed.step_ms
+    severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
+    left, step = ms_text(undisturbed.step_ms - saved), ms_text(undisturbed.step_ms)
+    message = (
+        f"{found.message} Without the profiler its peers' pace would leave {left} of a step's {step} ms "
+        f"({pct:.0f} % less)."
+    )
+    evidence = (
+        Evidence(PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
+        Evidence(PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
+        Evidence(PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
+        Evidence(RECORDED, stored(recorded_ms), "ms/step", rank=rank),
+    )
+    return replace(
+        found,
+        severity=min(severity, found.severity, key=SEVERITIES.index),
+        message=message,
+        impact_ms=stored(saved),
+        evidence=(*found.evidence, *evidence),
+    )
+
+
+def _waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
+    """What the others wait in the undisturbed step, mean over them; None where that is not told."""
+    others = [one.wait_ms for one in undisturbed.ranks if one.rank != rank]
+    return float(np.mean(others)) if others and undisturbed.of(rank) is not None else None
+
+
+def _value(found: Finding, metric: str) -> float | None:
+    value = next((one.value for one in found.evidence if one.metric == metric), None)
+    return float(value) if isinstance(value, (int, float)) else None
