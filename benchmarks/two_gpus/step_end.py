@@ -2,6 +2,8 @@
 
 python -m benchmarks.two_gpus.step_end KIND:SECONDS…    KIND: resnet, llama, or the ms of a step of many small operators
 
+Under torchrun two ranks train resnet or llama with DDP, and turn the capture on and off in the same steps.
+
 A step's end is what `traceops run` makes of it, by the hooks of an optimizer. One capture stays open. By turns it is
 told of the ends of two steps, and samples the host in them, and hears nothing of the next two. So what else the machine
 does meets both alike, which it does not in longer stretches. Each call is timed by itself too. RAW names a folder for
@@ -19,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from benchmarks.observed.cost import hooked, whole_capture
 from benchmarks.two_gpus.behind_models import KINDS, training
-from benchmarks.two_gpus.cupti_common import CUDA, say, sync
+from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, say, sync
 from benchmarks.two_gpus.observe_pairs import host, until_takes
 from traceops.capture import stepping
 from traceops.capture.observing import pace, step_clock
@@ -35,6 +38,15 @@ stepping._LONG_WAY_NS *= 2
 # And what is free at its start is no part of a long training.
 step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
 pace._COST *= float(os.environ.get("LOOKS", "1"))
+
+
+def _agreed(count: int) -> int:
+    """Rank 0's, on all ranks."""
+    if not dist.is_initialized():
+        return count
+    told = torch.tensor([count], device=DEVICE)
+    dist.broadcast(told, 0)
+    return int(told.item())
 
 
 def micro(folder: Path) -> dict[str, float]:
@@ -59,9 +71,16 @@ def micro(folder: Path) -> dict[str, float]:
 
 def measure(kind: str, seconds: float, folder: Path) -> None:
     ms = 30.0 if kind in KINDS else float(kind)
-    step = training(kind, ddp=False) if kind in KINDS else until_takes(ms, host, max(1, round(5 * ms)))
+    ddp = dist.is_initialized()
+    step = training(kind, ddp=ddp) if kind in KINDS else until_takes(ms, host, max(1, round(5 * ms)))
     for _ in range(20):
         step()
+    sync()
+    began_s = time.perf_counter()
+    for _ in range(20):
+        step()
+    sync()
+    fours = _agreed(int(seconds / (time.perf_counter() - began_s) * 5))
     capture = whole_capture(folder)
     assert capture._watchers is not None and capture._watchers.observer is not None
     observer = capture._watchers.observer
@@ -71,9 +90,8 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     looks: list[int] = []  # so far, at the end of each step
     wall: list[float] = []
     cpu: list[float] = []
-    until = time.monotonic() + seconds
     sync()
-    while time.monotonic() < until:
+    for _ in range(fours):
         capture._way.begun_ns = time.perf_counter_ns()
         for on in (True, True, False, False):
             observer._looking = on
@@ -141,6 +159,10 @@ def _middle(values: NDArray[np.float64]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
+    if "WORLD_SIZE" in os.environ:
+        if CUDA:
+            torch.cuda.set_device(DEVICE)
+        dist.init_process_group("nccl" if CUDA else "gloo")
     with tempfile.TemporaryDirectory() as name:
         say(part="micro", cuda=CUDA, **micro(Path(name)))
     for one in sys.argv[1:]:

@@ -34,6 +34,7 @@ from traceops.rules.idle_held import held_mostly
 from traceops.rules.idle_recording import AT_MOST
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.overlap_gain import SAVED_AT_BEST
+from traceops.rules.plain_cure import RECORDED
 from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import BY_ID, family_of
 from traceops.rules.slow_group import SLOW_GROUP
@@ -162,7 +163,8 @@ def _unlike_run(report: Report, first: Finding) -> str:
 def is_unrecorded(finding: Finding) -> bool:
     """Whether it speaks of steps without the profiler."""
     family = family_of(finding.rule)
-    return (family is not None and family.of_run) or any(e.metric == "recorded with the profiler" for e in finding.evidence)
+    of_run = family is not None and family.of_run
+    return of_run or any(e.metric == RECORDED for e in finding.evidence)
 
 
 def _of_recorded(report: Report, first: Finding, waits: str) -> str:
