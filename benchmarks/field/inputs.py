@@ -26,6 +26,8 @@ from benchmarks.field.tenth_fine import TENTH_FINE
 from benchmarks.field.third_devices import THIRD_DEVICES
 from benchmarks.field.third_files import THIRD_FILES
 from benchmarks.field.third_logs import THIRD_LOGS
+from benchmarks.field.thirteenth import THIRTEENTH
+from benchmarks.field.thirteenth_fine import THIRTEENTH_FINE
 from benchmarks.field.traces import TRACES
 from benchmarks.field.twelfth import TWELFTH
 from benchmarks.field.twelfth_fine import TWELFTH_FINE
@@ -47,5 +49,7 @@ SAMPLE = (
     *ELEVENTH_FINE,
     *TWELFTH,
     *TWELFTH_FINE,
+    *THIRTEENTH,
+    *THIRTEENTH_FINE,
 )
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

@@ -138,6 +138,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Tenth day", [row for row in rows if row.input.day == 10]),
         ("Eleventh day", [row for row in rows if row.input.day == 11]),
         ("Twelfth day", [row for row in rows if row.input.day == 12]),
+        ("Thirteenth day", [row for row in rows if row.input.day == 13]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
