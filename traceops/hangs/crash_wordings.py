@@ -69,7 +69,12 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("no_group", "Default process group has not been initialized"),
     *_each("no_backend", "No backend type associated with device type"),
     *_each("unpicklable", "Can't pickle local object", "Can't get local object"),
-    *_each("no_cuda", "Torch not compiled with CUDA enabled", "Found no NVIDIA driver on your system"),
+    *_each(
+        "no_cuda",
+        "Torch not compiled with CUDA enabled",
+        "Found no NVIDIA driver on your system",
+        "can only be used on CUDA devices",  # fp16 of Trainer, where torch sees no GPU
+    ),
     *_each(
         "no_nccl",
         "Distributed package doesn't have NCCL built in",
@@ -232,6 +237,8 @@ WORDINGS: tuple[Wording, ...] = (
         "error: Node failure on",
         "DUE TO NODE FAILURE",
         "NodeNotReady",
+        "has been marked dead because the ",  # Ray: 'the detector has missed too many heartbeats'
+        "because its node has died",
     ),
     *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
     *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),

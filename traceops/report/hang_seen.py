@@ -119,6 +119,16 @@ _TELLS_MORE = (
         "cron and containers have a PATH of their own: activate the environment there, or give the whole path.",
     ),
     (
+        ("RendezvousClosedError",),
+        "The launcher met a rendezvous that was closed: by another agent of the job, or by an earlier "
+        "start with the same --rdzv-id. Bring the other nodes' output; start again with a new --rdzv-id.",
+    ),
+    (
+        ("resource_tracker: ",),
+        "Python's resource tracker speaks of a process that is gone: it ended in the middle of this bar. Its exit code "
+        "(echo $?, sacct, kubectl describe pod) and dmesg tell who ended it: the kernel for its memory, or a signal.",
+    ),
+    (
         ("BackOff", "ack-off restarting"),
         "To decide, bring the container's last lines (kubectl logs --previous POD) and how it ended (kubectl describe "
         "pod POD): traceops diagnose FILE.",
@@ -163,7 +173,7 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )
-    if seen[0].cut_off:
+    if any(event.cut_off for event in seen):
         return _CUT_OFF
     for words, more in _TELLS_MORE:
         if any(word in event.text for event in seen for word in words):

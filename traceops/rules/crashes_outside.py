@@ -99,7 +99,8 @@ ENDED = Rule(
         (
             "node_failure",
             "The node stopped answering; the other ranks' errors follow from that. sacct -j JOB -o NodeList,State "
-            "and the node's kernel log tell more; start again without it (--exclude=NODE).",
+            "(Slurm), kubectl describe node, or ray status tell which; its kernel log, and its raylet's or kubelet's, "
+            "why: out of memory, preempted, or cut off. Start again without it (--exclude=NODE of Slurm).",
         ),
         (
             "hangup",

@@ -266,6 +266,8 @@ class _LogReader:
             self._attempts.failed()
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._unexplained.failures.raised(raised.line, rank, raised.text)
+            if raised.warned:
+                self._unexplained.failures.warned(raised.end, rank, raised.text)
             return
         before, ended = self._raised.get(rank), self._ended.get(rank, 0)
         if rank in self._ended or len(self._ended) < _MOST_SPEAKERS:

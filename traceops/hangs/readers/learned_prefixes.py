@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from traceops.hangs.readers.log_tracebacks import MILD
+
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r" {2}File \"")
 _LONGEST = 200  # characters
@@ -49,8 +51,8 @@ class LearnedPrefixes:
 
 
 def _pattern(before: str) -> re.Pattern[str] | None:
-    if len(before) > _LONGEST or _SPEAKER.search(before) is not None:
-        return None
+    if len(before) > _LONGEST or _SPEAKER.search(before) is not None or MILD.search(before) is not None:
+        return None  # of a warning the level says more than the traceback behind it
     parts = _PARTS.findall(before)
     made = [_part(part, is_end=at in (0, len(parts) - 1)) for at, part in enumerate(parts)]
     if parts[0].isspace():

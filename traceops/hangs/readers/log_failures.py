@@ -157,6 +157,10 @@ class Failures:
         if text.startswith(_OF_LAUNCHER) and _BY_HAND not in text:
             _keep(self._found, number, rank, text.rstrip("= "))
 
+    def warned(self, number: int, rank: int | None, text: str) -> None:
+        """An exception that a logger calls a warning, or less: nothing, unless the log ends there."""
+        self._late.append((number, rank, text))
+
     def found(self) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text."""
         store = () if self._done else self._store.values()

@@ -117,6 +117,8 @@ def told_by(body: str) -> Told | None:
             if number is not None:
                 fields["sequence"] = int(number[1])
             return Told("timeout", body, fields)
+        if "Watchdog caught collective operation timeout" in body:  # cut off within the operation
+            return Told("timeout", body, {})
     if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
         enqueued, completed = (
             max(int(status[name]), 0) for name in ("enqueued", "completed")

@@ -62,6 +62,11 @@ _PIECE_FRAME = re.compile(
     r"|│ (?P<of>\S.{0,150}?:\d{1,9}) in (?P<named>[\w<>.]{1,100})\s"
 )
 _HEAD = "Traceback (most recent call last):"
+# IPython's, whose head names the exception; below each frame it shows the code.
+_OF_CELL = re.compile(r"(?:([A-Za-z_][\w.]{0,100}) {2,100})?Traceback \(most recent call last\)\s{0,4}$")
+_CELL_FRAME = re.compile(r"(?:File )?(?P<file>[~/][^\s:]{1,300}:\d{1,9}),? in (?P<name>[\w<>.]{1,100})\(")
+_SHOWN_BELOW = 12  # lines of code, at most, behind the frame in which a traceback is cut off
+_MOST_JOINED = 4  # lines of a message that goes on
 # A warning by its level: torch's store did not answer in time.
 _STORE = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
 _SEVERE = frozenset(("error", "fatal", "critical"))
@@ -115,28 +120,46 @@ class Suspects:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int | None, str]] = {}
-        self._unfinished: str | None = None  # a message that ends in a colon: its object is on the next line
+        self._unfinished: str | None = (
+            None  # a message that ends in a colon or a bracket: the next line has more
+        )
+        self._cell: str | None = None  # IPython's traceback, whose frames come
+        self._inside = 0  # the last line of a drawn traceback's head or frames
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         if self._unfinished is not None and body.strip():
-            at, who, said = self._found[self._unfinished]
-            if who == rank and number - at == 1:
-                self._found[self._unfinished] = at, who, f"{said} {body.strip()[:_SEARCHED]}"
-            self._unfinished = None
+            self._go_on(self._unfinished, number, rank, body.strip()[:_SEARCHED])
+        if self._cell is not None and (frame := _CELL_FRAME.match(body[: 2 * _SEARCHED])) is not None:
+            at, who, said = self._found[self._cell]
+            place = as_of_library(f"… {frame['name']} ({frame['file']}) …")
+            self._found[self._cell], self._inside = (at, who, f"{said.partition(' …')[0]} {place}"), number
         if len(self._found) >= _MOST or not _is_severe(body[:_SEARCHED]):
             return
         if _GOES_ON.search(body[: 2 * _SEARCHED]) is None and not any(words in body for words in _HARMLESS):
             if _PIECE.search(body[:_SEARCHED]) is not None:
                 self._take_piece(number, rank, body)
                 return
+            said = body.strip()
             alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
-            if alike not in self._found and body.rstrip().endswith(":"):
+            if alike not in self._found and _goes_on(said):
                 self._unfinished = alike
-            self._found.setdefault(alike, (number, rank, body.strip()))
+            if (head := _OF_CELL.match(said)) is not None:
+                self._cell, self._inside = alike, number
+                said = f"{head[1]}, {_HEAD} …" if head[1] else f"{_HEAD} …"
+            self._found.setdefault(alike, (number, rank, said))
+
+    def _go_on(self, unfinished: str, number: int, rank: int | None, more: str) -> None:
+        """The next line of a message; of an object in JSON as far as to its first text."""
+        at, who, said = self._found[unfinished]
+        if who == rank and 0 < number - at <= _MOST_JOINED:
+            self._found[unfinished] = at, who, f"{said} {more}"
+        if who != rank or number - at >= _MOST_JOINED or not more.endswith(("{", "[")):
+            self._unfinished = None
 
     def _take_piece(self, number: int, rank: int | None, body: str) -> None:
         """Of a traceback whose lines each have a level, or a box, around them: its innermost frame."""
         at, who, _ = self._found.setdefault("", (number, rank, body.strip()))
+        self._inside = number
         if (frame := _PIECE_FRAME.search(body[: 2 * _SEARCHED])) is not None and who == rank:
             inside = frame["name"] or frame["named"]
             place = (frame["file"] or frame["of"]).replace('", line ', ":")
@@ -145,6 +168,14 @@ class Suspects:
     def found(self) -> Iterable[tuple[int, int | None, str]]:
         """Line number, who says it, text."""
         return self._found.values()
+
+    def cut_off(self, last: int) -> bool:
+        """Whether the log ends within a traceback that is drawn, whose exception is missing. last: its last line."""
+        return self._inside > 0 and last - self._inside <= _SHOWN_BELOW
+
+
+def _goes_on(said: str) -> bool:
+    return said.endswith((":", "{", "["))
 
 
 def _is_severe(head: str) -> bool:

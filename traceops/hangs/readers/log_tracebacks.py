@@ -19,6 +19,8 @@ _TORN_FILE = re.compile(r'^\s{0,64}File "([^"]{1,4096})"(?:,[^"]{0,20})?$')  # o
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
+# The level of a line in which a logger shows a traceback: its program goes on.
+MILD = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b")
 # Raised in torchrun or by its stopping a rank, not in the training.
 NOT_THE_CAUSE = (
     "torch.distributed.elastic.",
@@ -69,6 +71,7 @@ class Raised:
 
     link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
     exception of a worker that the one before tells of. survived: the process went on. end: its last line.
+    warned: a logger shows it as a warning, or as less.
     """
 
     text: str
@@ -77,6 +80,7 @@ class Raised:
     link: Literal["", "cause", "origin"]
     survived: bool
     end: int
+    warned: bool = False
 
 
 @dataclass
@@ -86,6 +90,7 @@ class _OpenTraceback:
     base: int  # spaces before the lines that are not indented
     link: Literal["", "cause", "origin"]
     survived: bool
+    warned: bool = False  # shown by a logger as a warning, or as less
     headless: bool = False  # without its first line: only what looks like an exception ends it
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
     torn_file: str | None = None  # of the last frame, whose line is cut behind it
@@ -152,9 +157,12 @@ class Tracebacks:
         link: Literal["", "cause", "origin"] = "cause" if self._chained else ""
         if before.endswith("Original "):
             link, found = "origin", found - len("Original ")
-        survived = self._survived or "Exception Group" in before
+        warned = MILD.search(before) is not None
+        survived = self._survived or warned or "Exception Group" in before
         in_report = before.strip() == "traceback :"
-        self._open = _OpenTraceback(number, 0 if in_report else found, 2 if in_report else 0, link, survived)
+        self._open = _OpenTraceback(
+            number, 0 if in_report else found, 2 if in_report else 0, link, survived, warned
+        )
         self._chained = self._survived = False
 
     def _continue(self, open_: _OpenTraceback, number: int, body: str) -> Raised | None:
@@ -192,7 +200,7 @@ class Tracebacks:
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
-        return Raised(line.strip(), open_.line, frames, open_.link, open_.survived, number)
+        return Raised(line.strip(), open_.line, frames, open_.link, open_.survived, number, open_.warned)
 
 
 def _inside(open_: _OpenTraceback) -> str:

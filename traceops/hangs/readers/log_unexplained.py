@@ -11,6 +11,7 @@ from traceops.hangs.readers.log_loggers import Loggers
 from traceops.hangs.readers.log_passing import Retried, only_warned, tries_again
 from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import HEAD_ONLY, Tracebacks
+from traceops.hangs.readers.log_unfinished import Unfinished
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _WAITS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
@@ -24,11 +25,13 @@ class Unexplained:
         self._warned = Retried()  # memory that ran out
         self._suspects = Suspects()
         self._loggers = Loggers()
+        self._unfinished = Unfinished()
         self.failures = Failures()
 
     def note(self, number: int, line: str) -> None:
         """A line as it stands in the log."""
         self._loggers.take(number, line)
+        self._unfinished.take(number, line)
 
     def take(self, number: int, rank: int | None, body: str) -> None:
         """A line that no rule knows."""
@@ -73,14 +76,14 @@ class Unexplained:
             if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
-        cut_off = False
+        cut_off = self._suspects.cut_off(last)
         if not (told or lines):
             cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
             lines = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
             lines = [one for one in lines if one[2] != HEAD_ONLY] or lines
             cut_off = bool(lines)
         if not (told or lines):
-            lines = list(self.failures.found())
+            lines = [*self.failures.found(), *self._unfinished.found(last)]
         for number, rank, text in survived:
             events.add("outlived", rank, number, text, was="trouble")
         for number, rank, text in lines:

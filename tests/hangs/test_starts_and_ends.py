@@ -1,0 +1,157 @@
+"""What comes after what: the end that a log shows, what a program goes on after, and what follows from a lost node."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceops.core.errors import InputError
+from traceops.report.hang_seen import what_would_decide
+from traceops.report.hang_text import hang_sentence, root_sentence
+
+TRACKER = (
+    "/usr/lib/python3.12/multiprocessing/resource_tracker.py:279: UserWarning: resource_tracker: There appear to be "
+    "1 leaked semaphore objects to clean up at shutdown\n  warnings.warn('resource_tracker: There appear to be %d '\n"
+)
+SHARDS = "Multi-thread loading shards:  94% Completed | {}/49 [09:25<00:22,  7.45s/it]"
+
+
+def bars(last: int) -> str:
+    return "\r".join(SHARDS.format(done) for done in range(40, last + 1))
+
+
+def test_a_log_that_ends_in_a_bar_with_the_resource_trackers_word(told):
+    """sostrowsk/dgx-spark-local-llm, sglang.log: the server was gone, and the log was said to hold no evidence."""
+    diagnosis = told(f"[2026-08-01 22:25:25] Load weight begin.\n{bars(47)}{TRACKER}")
+    assert "loading shards: 47/49" in hang_sentence(diagnosis)
+    assert "dmesg" in what_would_decide(diagnosis)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{bars(49)}{TRACKER}",
+        f"{bars(47)}\nServer is ready.\n{TRACKER}",
+        f"{bars(47)}{TRACKER}" + "Server is ready.\n" * 5,
+    ],
+    ids=["the bar is full", "it said more", "it went on"],
+)
+def test_the_resource_trackers_word_after_all_else_is_no_trouble(told, text):
+    with pytest.raises(InputError):
+        told(text)
+
+
+# Ning-Guo/hotpotqa-agent, logs/exp1.log: vLLM's warning of an optional module, and the job ran to its end.
+_BEFORE = "(EngineCore pid=24969) {} 06-25 16:32:09 [import_utils.py:408] "
+_IMPORT = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/vllm/utils/import_utils.py", line 406, in _has_module\n'
+    "    importlib.import_module(module_name)\n"
+    "ImportError: libnvrtc.so.13: cannot open shared object file: No such file or directory\n"
+)
+
+
+def shown(level: str) -> str:
+    return "".join(_BEFORE.format(level) + line + "\n" for line in _IMPORT.splitlines())
+
+
+def test_a_warnings_traceback_ends_nothing(told):
+    """A healthy log was an alarm."""
+    with pytest.raises(InputError):
+        told(shown("WARNING") + "Processed prompts: done\n" * 12)
+
+
+def test_a_warnings_traceback_at_the_end_of_a_log_is_shown(told):
+    assert "libnvrtc" in hang_sentence(told(f"loading\n{shown('WARNING')}"))
+
+
+def test_an_errors_traceback_is_still_the_end(told):
+    (root,) = told(shown("ERROR") + "Processed prompts: done\n" * 12).roots
+    assert "libnvrtc" in root.statement
+
+
+# ray-project/ray#22349
+LOST = (
+    "(BaseWorkerMixin pid=5172, ip=10.128.0.32) loss: 1.995140  [ 3200/30000]\n"
+    "2022-02-15 16:53:52,096\tWARNING worker.py:1462 -- The node with node id: 8f205b12 and ip: 10.128.0.103 has been "
+    "marked dead because the detector has missed too many heartbeats from it.\n"
+    "(BackendExecutor pid=5126, ip=10.128.0.32) 2022-02-15 16:53:52,097\tERROR utils.py:42 -- The actor died "
+    "unexpectedly before finishing this task.\n"
+    "(BackendExecutor pid=5126, ip=10.128.0.32) \tpid: 5137\n"
+)
+
+
+def test_a_node_that_ray_lost_is_why_its_actor_died(told):
+    (root,) = told(LOST).roots
+    assert root.cause == "node_failure" and "10.128.0.103" in root_sentence(root)
+
+
+def test_an_actor_whose_node_died(told):
+    """ray-project/ray#43751."""
+    (root,) = told(
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
+        "The actor is dead because its node has died. Node Id: 677df2a9020c5db45e755b0078c469e2ce51e05ea093ed3b\n"
+    ).roots
+    assert root.cause == "node_failure"
+
+
+def test_a_message_that_opens_an_object_is_quoted_to_its_first_text(told):
+    """kubeflow/trainer#1638: 'error_handler:{' was all that was quoted."""
+    diagnosis = told(
+        "INFO:torch.distributed.elastic.agent.server.api:[default] Rendezvous'ing worker group\n"
+        "ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n"
+        '  "message": {\n    "message": "RendezvousClosedError: ",\n    "extraInfo": {\n'
+        '      "py_callstack": "Traceback (most recent call last):\\n  File'
+    )
+    assert "RendezvousClosedError" in hang_sentence(diagnosis)
+    assert "--rdzv-id" in what_would_decide(diagnosis)
+
+
+# huggingface/trl#1785
+CELL = (
+    "RuntimeError                              Traceback (most recent call last)\n"
+    "Cell In[17], line 1\n----> 1 trainer.train()\n\n"
+    "File ~/env/lib/python3.10/site-packages/transformers/trainer.py:1938, in Trainer.train(self, trial, **kwargs)\n"
+    "-> 1938     return inner_training_loop(\n\n"
+    "File ~/env/lib/python3.10/site-packages/transformers/trainer.py:2279, in Trainer._inner_training_loop(self)\n"
+    "   2276     self.control = self.callback_"
+)
+
+
+def test_a_cells_traceback_that_is_cut_off(told):
+    """The lines before it were asked for; those behind it are missing."""
+    diagnosis = told(CELL)
+    assert "RuntimeError" in hang_sentence(diagnosis) and "trainer.py:2279" in hang_sentence(diagnosis)
+    assert "lines behind these" in what_would_decide(diagnosis)
+
+
+def test_a_cells_traceback_that_is_whole(told):
+    (root,) = told(
+        f"{CELL}\n\nRuntimeError: The size of tensor a (32) must match the size of tensor b (31)\n"
+    ).roots
+    assert "must match the size" in root.statement
+
+
+def test_a_watchdogs_line_that_is_cut_within_its_operation(told):
+    """modelscope/FunASR#2006: rank 3, whose line was cut, was not said to wait."""
+    log = (
+        "[rank2]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00 MiB.\n"
+        "[rank5]:[E ProcessGroupNCCL.cpp:563] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum=15734, OpType=ALLREDUCE, NumelIn=22, NumelOut=22, Timeout(ms)=600000) ran for 600037 milliseconds "
+        "before timing out.\n"
+        "[rank3]:[E ProcessGroupNCCL.cpp:563] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=1573"
+    )
+    diagnosis = told(log)
+    assert {event.rank for event in diagnosis.evidence.log if event.kind == "timeout"} == {3, 5}
+    assert diagnosis.roots[0].ranks == (2,)
+
+
+def test_fp16_where_torch_sees_no_gpu(told):
+    """Adodo17SOSSOU/wav2vec2-finetune-accented, logs/finetune.err: told as an error of the program."""
+    (root,) = told(
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/fine_tune.py", line 104, in <module>\n    args = TrainingArguments(\n'
+        "ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation "
+        "(`--fp16_full_eval`) can only be used on CUDA devices.\n"
+    ).roots
+    assert root.cause == "no_cuda"
