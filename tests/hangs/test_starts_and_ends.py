@@ -155,3 +155,40 @@ def test_fp16_where_torch_sees_no_gpu(told):
         "(`--fp16_full_eval`) can only be used on CUDA devices.\n"
     ).roots
     assert root.cause == "no_cuda"
+
+
+# vllm-project/vllm#11737
+WORKER = "(VllmWorker rank=0 pid=1068781) ERROR 01-04 17:21:04 multiproc_executor.py:401] "
+
+
+def test_a_line_that_is_cut_within_its_level_is_no_exception(told):
+    """'(VllmWorker rank=0 pid=1068781) E': the program was said to have crashed with 'E'."""
+    diagnosis = told(
+        'INFO:     127.0.0.1:45354 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+        * 5
+        + f"{WORKER}WorkerProc hit an exception: %s\n{WORKER}Traceback (most recent call last):\n"
+        f'{WORKER}  File "/home/me/vllm/v1/executor/multiproc_executor.py", line 397, in worker_busy_loop\n'
+        f"{WORKER}    output = getattr(self.worker, method)(*args, **kwargs)\n{WORKER.partition('RROR')[0]}"
+    )
+    assert diagnosis.roots == () and "WorkerProc hit an exception" in hang_sentence(diagnosis)
+    assert "lines behind these" in what_would_decide(diagnosis)
+
+
+def test_a_wait_in_the_store(told):
+    """axolotl-ai-cloud/axolotl#2684: the main process tokenized for half an hour; lines before were asked for."""
+    diagnosis = told(
+        "Tokenizing Prompts (num_proc=64):  92%|█████████▏| 328986/359152 [29:58<12:05, 41.59 examples/s]"
+        "[rank1]:[W516 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, "
+        "addr=[localhost]:41170, remote=[localhost]:29500) timed out after 1800000ms\n"
+    )
+    assert "timed out after 1800000ms" in hang_sentence(diagnosis)
+    assert "rank 0" in what_would_decide(diagnosis) and "timeout" in what_would_decide(diagnosis)
+
+
+def test_after_what_went_on_no_lines_before_are_asked_for(told):
+    """wuzw21/spdistiller, doc/nohup.out: a file that was whole."""
+    steps = "".join(f"step {step} loss 2.0\n" for step in range(1, 4000))
+    diagnosis = told(
+        f"step 0 loss 2.0\nRuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB.\n{steps}"
+    )
+    assert "goes on" in hang_sentence(diagnosis) and "lines before" not in what_would_decide(diagnosis)

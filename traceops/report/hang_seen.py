@@ -110,6 +110,10 @@ _OF_RAY = (
     "worker-*-PID.err and .out in /tmp/ray/session_latest/logs. dmesg there tells whether the kernel killed it for "
     "its memory."
 )
+_WENT_ON = (
+    "If the job went wrong all the same, bring how its last start ended: the lines behind these, and its exit code "
+    "(echo $?, sacct, kubectl describe pod)."
+)
 _CUT_OFF = "To decide, bring the lines behind these: the traceback is cut off before its error. traceops diagnose FILE."
 # What Kubernetes and shells say, and where it says more.
 _TELLS_MORE = (
@@ -117,6 +121,12 @@ _TELLS_MORE = (
         ("command not found", "sh: 1: ", "executable file not found"),
         "If that command was to start the job: command -v NAME in the same shell shows whether it is found. sudo, ssh, "
         "cron and containers have a PATH of their own: activate the environment there, or give the whole path.",
+    ),
+    (
+        ("waitForInput: ",),
+        "The rank waited in torch's store for another one, most often rank 0: its output tells what it did meanwhile. "
+        "A download, a tokenization or a checkpoint that takes longer than the timeout belongs before the launch; or "
+        "raise the timeout (ddp_timeout of Trainer, init_process_group(timeout=…)).",
     ),
     (
         ("RendezvousClosedError",),
@@ -155,6 +165,8 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "the ranks ahead wait for those behind, and py-spy dump --pid PID of a rank behind shows "
             "what it does instead."
         )
+    if kinds == {"outlived"}:
+        return _WENT_ON
     if kinds <= {"inspector", "nccl"}:
         return "To decide, bring that rank's own output and how its process ended, or py-spy dump --pid PID if it runs."
     if "timeout" in kinds:
@@ -173,9 +185,9 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )
-    if any(event.cut_off for event in seen):
-        return _CUT_OFF
     for words, more in _TELLS_MORE:
         if any(word in event.text for event in seen for word in words):
             return more
+    if any(event.cut_off for event in seen):
+        return _CUT_OFF
     return "To decide, bring the whole log, with the lines before these: traceops diagnose FILE."

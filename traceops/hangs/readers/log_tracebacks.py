@@ -48,6 +48,7 @@ _THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{
 _NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
 _DOTTED = re.compile(r"^[a-z_][\w.]{0,300}\.[a-z_]{0,100}$")
 _LABEL = re.compile(r"^[(\[][^()\[\]]{0,80}$")  # of who says a line, whose end is missing
+_LEVEL = re.compile(r"^[A-Z]{1,8}$")  # 'ERR': of a logger that shows the traceback
 # Ray's word on what a task raised: the task's own traceback follows, without its first line.
 _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 _INSTALLED = re.compile(
@@ -133,13 +134,13 @@ class Tracebacks:
             return None
         return self._continue(self._open, number, body)
 
-    def cut_off(self, at_head: int | None) -> tuple[int, str] | None:
+    def cut_off(self, at_head: int | None, *, at_end: bool) -> tuple[int, str] | None:
         """The line and the text of a traceback whose end did not come; None without one.
 
         at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
-        line are a stack that the program printed.
+        line are a stack that the program printed. at_end: only one in which the log ends.
         """
-        return self._open_at_end(at_head) or self._broken
+        return self._open_at_end(at_head) or (None if at_end else self._broken)
 
     def _open_at_end(self, at_head: int | None) -> tuple[int, str] | None:
         if self._open is None:
@@ -219,8 +220,8 @@ def as_of_library(frames: str) -> str:
 
 
 def _is_torn(line: str) -> bool:
-    """Whether a line is cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi'."""
-    return _DOTTED.match(line) is not None or _LABEL.match(line) is not None
+    """Whether a line is cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi', 'ERR'."""
+    return any(torn.match(line) is not None for torn in (_DOTTED, _LABEL, _LEVEL))
 
 
 def is_frame(body: str) -> bool:

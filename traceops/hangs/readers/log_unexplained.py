@@ -77,11 +77,11 @@ class Unexplained:
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
         cut_off = self._suspects.cut_off(last)
-        if not (told or lines):
-            cut = ((rank, one.cut_off(at_head)) for rank, one in tracebacks)
-            lines = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
-            lines = [one for one in lines if one[2] != HEAD_ONLY] or lines
-            cut_off = bool(lines)
+        if not told:
+            cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
+            torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+            lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
+            cut_off = cut_off or bool(torn)
         if not (told or lines):
             lines = [*self.failures.found(), *self._unfinished.found(last)]
         for number, rank, text in survived:
