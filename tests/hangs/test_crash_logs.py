@@ -108,9 +108,10 @@ def test_the_numbers_say_why_memory_did_not_suffice(asked, free, process, alloca
     assert memory_message(text).cause == cause
 
 
-def test_numbers_that_contradict_what_happened_give_no_cause() -> None:
+def test_more_memory_was_free_than_it_asked_for() -> None:
+    """On Windows and WSL, mostly: a smaller batch was advised."""
     text = "CUDA out of memory. Tried to allocate 2.26 GiB (GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)"  # noqa: E501
-    assert memory_message(text).asked == round(2.26 * 2**30) and memory_message(text).cause is None
+    assert memory_message(text).asked == round(2.26 * 2**30) and memory_message(text).cause == "refused"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ _MEMORY: Mapping[MemoryCause, str] = {
     "fragmented": "enough is reserved, but in pieces (fragmented)",
     "full": "enough is reserved, but in pieces, and nearly all else of the GPU is in use",
     "others": "other processes on this GPU hold the rest",
+    "refused": "more is free than it asked for: a limit refused it, or others have freed that since",
     "outside": "other processes, or other libraries in this one, hold the other",
     "outside_own": "outside of torch's allocator this process holds another",
 }

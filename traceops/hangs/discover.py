@@ -30,6 +30,7 @@ from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_progress import read_progress
+from traceops.hangs.readers.log_requested import requests, without_aftermath
 from traceops.hangs.readers.log_spoken import last_lines
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.ras import is_ras, read_ras
@@ -117,7 +118,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         problems += strange
     nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
     if nothing and manifest.get("failed_rank") is None:
-        problems += redact_fields(interruptions(found.texts))
+        problems += redact_fields((*interruptions(found.texts), *requests(found.texts)))
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise _NothingFound(
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that shows one, no stacks"
@@ -288,7 +289,7 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             raise FileError(path, NEWEST_FIRST)
         events, earlier = read_starts(str(path), rank)
         events = without_outlived(str(path), events)
-        events = with_pod_states(str(path), without_passed(str(path), events))
+        events = with_pod_states(str(path), without_passed(str(path), without_aftermath(str(path), events)))
         if any(event.kind == "timeout" for event in events):
             events += last_lines(str(path), {event.rank for event in events if event.rank is not None})
         if events:

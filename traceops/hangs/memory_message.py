@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large"]
+MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
@@ -67,14 +67,14 @@ class MemoryMessage:
 
     @property
     def cause(self) -> MemoryCause | None:
-        """Why it did not fit; None where the numbers do not tell, or contradict what happened or each other."""
+        """Why it did not fit; None where the numbers do not tell, or contradict each other."""
         if self.asked is None or self.free is None or self.total is None or self.free > self.total:
             return None
         if self.asked > self.total:
             return "too_large"
         others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
         if left >= self.asked:
-            return None
+            return "refused" if self.allowed is None else None
         pieces = unused or 0
         if self._decides(others) and others > pieces:
             return "others"

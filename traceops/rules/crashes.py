@@ -24,7 +24,7 @@ GPU_MEMORY = Rule(
         "A log has torch's out-of-memory message. Its numbers say why, where they do: 15 % of the GPU or more is "
         "held by other processes or outside of torch, and would have been enough; or what is reserved but "
         "unallocated would have been enough (fragmented, or full where it is less than 5 % of the GPU); or all of "
-        "that would not (too large). Where the numbers contradict each other, none is told."
+        "that would not (too large); or more was free (refused). Where the numbers contradict each other, none is told."
     ),
     advice=(
         "Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding (FSDP). "
@@ -53,6 +53,13 @@ GPU_MEMORY = Rule(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may let this request pass, and one that is a little "
             "larger fails again. Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding "
             "(FSDP, ZeRO). `traceops memory` says what each saves, without a GPU.",
+        ),
+        (
+            "refused",
+            "A smaller batch may not help. On WSL and Windows the driver has limits of its own: less than the GPU's "
+            "memory for one process, and the host's memory behind it (.wslconfig, nvidia-smi on the host). With MIG or "
+            "a vGPU look at this process's share. Elsewhere others held it at that moment: watch nvidia-smi while it "
+            "starts.",
         ),
         (
             "others",
