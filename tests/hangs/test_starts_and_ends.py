@@ -192,3 +192,71 @@ def test_after_what_went_on_no_lines_before_are_asked_for(told):
         f"step 0 loss 2.0\nRuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB.\n{steps}"
     )
     assert "goes on" in hang_sentence(diagnosis) and "lines before" not in what_would_decide(diagnosis)
+
+
+def failed(error: str) -> str:
+    return (
+        f'Traceback (most recent call last):\n  File "/app/train.py", line 186, in main\n    run()\n{error}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "end", ["2026-02-16 13:56:32,078 - trainer - INFO - Training completed!", "{'train_runtime': 8}"]
+)
+def test_a_failure_behind_the_end_of_the_training(told, end):
+    """A-SHOJAEI/hierarchical-attention-fusion-urban-scene-parsing, training_output.log: what was trained is there."""
+    log = f"step 1 loss 2.0\nstep 2 loss 1.9\n{end}\n" + failed(
+        "PermissionError: [Errno 13] Permission denied: '/media'"
+    )
+    (root,) = told(log).roots
+    assert "crashed after its training had ended, at main" in root.statement
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "2026-02-16 13:56:32,078 - trainer - INFO - Training completed!\nstep 1 loss 2.0\nstep 2 loss 1.9\n",
+        "step 1 loss 2.0\n2026-02-16 13:56:32,078 - trainer - INFO - Training is not completed\n",
+    ],
+    ids=["another one follows", "not its end"],
+)
+def test_a_failure_before_the_end_of_the_training(told, log):
+    (root,) = told(log + failed("PermissionError: [Errno 13] Permission denied: '/media'")).roots
+    assert "had ended" not in root.statement
+
+
+WATCHDOG = (
+    "[rank{rank}]:[E1120 10:40:00.561 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=400, OpType=ALLREDUCE, NumelIn=22, NumelOut=22, Timeout(ms)=600000) ran for 600029 "
+    "milliseconds before timing out.\n"
+)
+XID = "[12345.6] NVRM: Xid (PCI:0000:3b:00): 79, pid=4411, name=python, GPU has fallen off the bus.\n"
+
+
+def on_gpu(rank: int, error: str = "RuntimeError: CUDA error: unspecified launch failure") -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in failed(error).splitlines())
+
+
+def test_a_gpu_that_failed_is_why_its_rank_had_a_cuda_error(told):
+    """CUDA_LAUNCH_BLOCKING was advised for a GPU that had fallen off the bus."""
+    (root,) = told(XID + on_gpu(2) + WATCHDOG.format(rank=0) + WATCHDOG.format(rank=1)).roots
+    assert root.ranks == (2,) and root.cause == "gpu_hardware" and "fallen off the bus" in root.statement
+
+
+@pytest.mark.parametrize(
+    "log",
+    [XID + on_gpu(2) + on_gpu(3), XID + on_gpu(2, "KeyError: 'labels'") + WATCHDOG.format(rank=0)],
+    ids=["on two ranks", "no error of a GPU"],
+)
+def test_whose_gpu_failed_is_not_known(told, log):
+    assert not any(root.cause == "gpu_hardware" and root.ranks for root in told(log).roots)
+
+
+def test_ranks_of_a_start_that_was_over_are_not_called_absent(told):
+    steps = "".join(f"2026-11-20 10:02:{step:02d} INFO step {step} loss 2.0\n" for step in range(60))
+    log = (
+        f"{steps}slurmstepd: error: *** JOB 4411 ON node7 CANCELLED AT 2026-11-20T10:03:00 DUE TO NODE FAILURE, SEE "
+        "SLURMCTLD LOG FOR DETAILS ***\nsrun: error: node7: tasks 8-15: Killed\nResuming from checkpoint step 50\n"
+    )
+    diagnosis = told(log + steps.replace(" 10:", " 11:").replace("step ", "step 1") * 3)
+    assert "goes on with steps" in hang_sentence(diagnosis) and diagnosis.ranks == ()

@@ -131,7 +131,8 @@ def it_did(crash: Crash) -> str:
 
 def _statement(subject: str, did: str, crash: Crash) -> str:
     where = own_line(crash)
-    told = f"{subject} {did}" + (f", at {where}" if where else "")
+    told = f"{subject} {did}" + (" after its training had ended" if crash.event.after_end else "")
+    told += f", at {where}" if where else ""
     if crash.memory is not None:
         numbers = memory_told(crash.memory)
         return f"{told}: {numbers}" if numbers else told

@@ -30,6 +30,8 @@ _ECHOES = (
 _NO_WHOLE_FILE = (
     "OSError: [Errno 22]", "ValueError: negative seek", "_pickle.UnpicklingError", "zipfile.BadZipFile", "EOFError",
 )  # fmt: skip
+# What a program sees of a GPU that fails.
+_OF_GPU: tuple[CrashKind, ...] = ("illegal_access", "launch_failure", "nccl_gpu")
 # What a child raises in its first lines whose parent ended before it had handed over what is to run.
 _HALF_HANDED_OVER = ("_pickle.UnpicklingError: pickle data was truncated", "EOFError")
 # The watchdog asks the GPU, and so is told of an error that a kernel of this process made.
@@ -88,12 +90,22 @@ def find_crashes(log: Sequence[LogEvent]) -> list[Crash]:
     by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)
     for kind, event in own.values():
         by_kind[kind].append(event)
-    crashes = [_crash(kind, events) for kind, events in by_kind.items()]
+    crashes = _by_hardware([_crash(kind, events) for kind, events in by_kind.items()])
     crashes.sort(key=lambda crash: crash.kind == "exception")
     one_file = len({crash.event.path for crash in crashes}) == 1
     if one_file:
         crashes.sort(key=lambda crash: crash.event.line)
     return [replace(crash, alone=one_file or len(crashes) == 1) for crash in crashes]
+
+
+def _by_hardware(crashes: list[Crash]) -> list[Crash]:
+    """What the driver says of a GPU that failed, as the cause of the only rank that had an error on its GPU."""
+    said = next((crash for crash in crashes if crash.kind == "gpu_hardware" and not crash.ranks), None)
+    seen = [crash for crash in crashes if crash.kind in _OF_GPU]
+    if said is None or len(seen) != 1 or len(seen[0].ranks) != 1:
+        return crashes
+    told = Crash("gpu_hardware", seen[0].ranks, said.event)
+    return [told, *(crash for crash in crashes if crash not in (said, seen[0]))]
 
 
 def _crash(kind: CrashKind, events: Sequence[LogEvent]) -> Crash:

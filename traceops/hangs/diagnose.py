@@ -213,6 +213,9 @@ def _rank_statuses(
     activities: Mapping[int, StackActivity],
     roots: Sequence[Root],
 ) -> list[RankStatus]:
+    over = all(event.kind in ("outlived", "passed") for event in evidence.log) and bool(evidence.log)
+    if over and not (evidence.records or evidence.stacks or evidence.processes):
+        return []  # of the ranks that went on nothing is told
     to_blame = {rank for root in roots for rank in root.ranks}
     died = {rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks}
     halted, failed = stopped(evidence), ended_too(evidence)

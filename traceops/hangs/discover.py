@@ -23,16 +23,13 @@ from traceops.hangs.jobs import one_job
 from traceops.hangs.kernel_lines import with_kernel_joined
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
-from traceops.hangs.readers.hang_log import read_starts, records_from_log
+from traceops.hangs.readers.hang_log import records_from_log
 from traceops.hangs.readers.log_interrupts import interruptions
 from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
-from traceops.hangs.readers.log_outlived import without_outlived
-from traceops.hangs.readers.log_passing import without_passed
-from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_progress import read_progress
-from traceops.hangs.readers.log_requested import requests, without_aftermath
-from traceops.hangs.readers.log_spoken import last_lines
+from traceops.hangs.readers.log_requested import requests
 from traceops.hangs.readers.log_stalls import ready_ranks
+from traceops.hangs.readers.log_starts import read_last_start
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
@@ -287,11 +284,7 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             return
         if is_newest_first(head):
             raise FileError(path, NEWEST_FIRST)
-        events, earlier = read_starts(str(path), rank)
-        events = without_outlived(str(path), events)
-        events = with_pod_states(str(path), without_passed(str(path), without_aftermath(str(path), events)))
-        if any(event.kind == "timeout" for event in events):
-            events += last_lines(str(path), {event.rank for event in events if event.rank is not None})
+        events, earlier = read_last_start(str(path), rank)
         if events:
             found.log += events
             found.earlier += earlier

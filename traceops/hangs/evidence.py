@@ -169,7 +169,7 @@ class LogEvent:
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
     shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
-    of a traceback, that its own end is missing: the exception is not told.
+    of a traceback, that its own end is missing: the exception is not told. after_end: its training had ended before.
     """
 
     kind: LogKind
@@ -192,6 +192,7 @@ class LogEvent:
     steps_behind: int | None = None
     was: LogKind | None = None
     cut_off: bool = False
+    after_end: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.hangs.readers.log_steps import Moment, Scale, Sighting, moment_of, sightings
+from traceops.hangs.readers.log_trained import TRAINED
 from traceops.traces.text_lines import blocks
 
 # What processes had printed into their buffers before they ended, a log may show after the traceback. Python's buffer
@@ -23,9 +24,7 @@ _WENT_ON = 50  # lines after an exception that was outlived before: it was outli
 # torchrun, DeepSpeed's launcher, W&B and Ray; pytest and unittest, where all tests passed.
 _COLOUR = rb"(?:\x1b\[[\d;]{0,9}m){0,4}"
 _COMPLETED = re.compile(
-    rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
-    rb"|\bINFO\b[^\n\r]{0,80}[Tt]raining (?:is )?(?:completed|finished|done)\b"
-    rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)"
+    TRAINED + rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)"
     rb"|\bworker group successfully finished\b|:main\] Process \d{1,10} exits successfully\b"
     rb"|\bWaiting for W&B process to finish\.\.\. " + _COLOUR + rb"\(success\)"
     rb"|\bJob '[\w-]{1,100}' succeeded\b"
