@@ -8,6 +8,7 @@ from traceops.hangs.readers.log_outlived import without_outlived
 from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_requested import without_aftermath
+from traceops.hangs.readers.log_served import without_requests
 from traceops.hangs.readers.log_spoken import last_lines
 from traceops.hangs.readers.log_trained import with_ends
 
@@ -18,7 +19,14 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
     events, earlier = read_starts(path, rank)
-    for judged in (without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
+    for judged in (
+        without_requests,
+        without_outlived,
+        with_ends,
+        without_aftermath,
+        without_passed,
+        with_pod_states,
+    ):
         events = judged(path, events)
     if any(event.kind == "timeout" for event in events):
         events += last_lines(path, {event.rank for event in events if event.rank is not None})
