@@ -87,7 +87,7 @@ SLURM = "slurmstepd: error: *** {} ON gpu-12 CANCELLED AT 2024-04-20T09:09:37{} 
         (SLURM.format("JOB 7", " DUE TO PREEMPTION"), "TO-E008", "preempted", ()),
         (SLURM.format("STEP 7.0", " DUE TO NODE FAILURE"), "TO-E008", "node_failure", ()),
         (SLURM.format("STEP 7.0", ""), "TO-E008", "cancelled", ()),
-        ("srun: error: node7: task 3: Out Of Memory\n", "TO-H004", "memory", (3,)),
+        ("srun: error: node7: task 3: Out Of Memory\n", "TO-H004", "host_memory", (3,)),
         ("W0920 api.py] Received Signals.SIGTERM death signal, shutting down\n", "TO-E008", "terminated", ()),
         ("      Reason:       OOMKilled\n      Exit Code:    137\n", "TO-E002", "host_memory", ()),
         ("      Reason:       Error\n      Exit Code:    139\n", "TO-E005", "native_crash", ()),

@@ -23,7 +23,7 @@ _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 @dataclass(frozen=True)
 class Death:
-    """How a rank's process ended; `cause` is 'memory', 'gpu' or None.
+    """How a rank's process ended; `cause` is 'memory', 'host_memory', 'gpu' or None.
 
     gone: the launcher saw that it was gone. detail: what the rank or its log said of it.
     sure: nothing says that this may be the echo of another's failure.
@@ -183,6 +183,8 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
     if memory is None:
         memory = next(iter(_ended_for_memory(evidence, rank)), None)
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
+    if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):
+        cause = "host_memory"  # as the kernel or Slurm says
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
     # Torch's watchdog aborts a rank that has waited for too long.
     aborted = code == 128 + signal.SIGABRT and not detail

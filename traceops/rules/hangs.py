@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
-from traceops.rules.crashes import advice_for
+from traceops.rules.crashes import HOST_MEMORY, advice_for
 from traceops.rules.crashes_of_programs import SCRIPT_ERROR
 from traceops.rules.crashes_outside import ENDED
 
@@ -65,7 +65,12 @@ GPU_STUCK = Rule(
     ),
 )
 
-_BY_SIGNAL = (("native_crash", SCRIPT_ERROR), ("bus_error", SCRIPT_ERROR), ("terminated", ENDED))
+_BY_SIGNAL = (
+    ("native_crash", SCRIPT_ERROR),
+    ("bus_error", SCRIPT_ERROR),
+    ("terminated", ENDED),
+    ("host_memory", HOST_MEMORY),
+)
 DIED = Rule(
     id="TO-H004",
     title="A rank died, or ended before the others",
