@@ -11,6 +11,10 @@ _CLOCK = (
 )
 
 REASONS: dict[Kind, str] = {
+    Kind("TO-E001", "refused"): (
+        "torch's message, in which more is free than it asked for, as public logs of WSL and Windows have it; it takes "
+        "a driver with a limit of its own"
+    ),
     Kind("TO-E001", "outside_own"): (
         "torch's message, which tells what the driver says of this process beside what torch's allocator holds "
         "(c10/cuda/CUDACachingAllocator.cpp); it takes a library beside torch that holds 15 % of a GPU in the same "
