@@ -64,6 +64,16 @@ def test_a_warnings_traceback_at_the_end_of_a_log_is_shown(told):
     assert "libnvrtc" in hang_sentence(told(f"loading\n{shown('WARNING')}"))
 
 
+GLOG = "[rank0]:W1120 10:00:00.000 12 torch/_dynamo/convert_frame.py:1123] "
+
+
+def test_a_traceback_behind_the_letter_of_a_warning(told):
+    """torch.compile says what it could not convert, and goes on without: rank 0 had crashed."""
+    shown_so = "".join(f"{GLOG}{line}\n" for line in ("WON'T CONVERT forward", *_IMPORT.splitlines()))
+    with pytest.raises(InputError):
+        told(shown_so + "".join(f"step {step} loss 2.0\n" for step in range(1, 8)) + "saved\n" * 5)
+
+
 def test_an_errors_traceback_is_still_the_end(told):
     (root,) = told(shown("ERROR") + "Processed prompts: done\n" * 12).roots
     assert "libnvrtc" in root.statement
@@ -192,6 +202,13 @@ def test_after_what_went_on_no_lines_before_are_asked_for(told):
         f"step 0 loss 2.0\nRuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB.\n{steps}"
     )
     assert "goes on" in hang_sentence(diagnosis) and "lines before" not in what_would_decide(diagnosis)
+
+
+def test_a_pod_that_ended_in_an_error(told):
+    diagnosis = told(
+        "NAME            READY   STATUS      RESTARTS   AGE\njob-worker-0    0/1     Error       0          3h\n"
+    )
+    assert "kubectl logs POD" in what_would_decide(diagnosis)
 
 
 def failed(error: str) -> str:

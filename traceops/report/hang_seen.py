@@ -139,6 +139,11 @@ _TELLS_MORE = (
         "(echo $?, sacct, kubectl describe pod) and dmesg tell who ended it: the kernel for its memory, or a signal.",
     ),
     (
+        ("0/1 Error", "0/2 Error", "1/2 Error"),
+        "To decide, bring the pod's own lines (kubectl logs POD, with --previous if it was restarted) and how it ended "
+        "(kubectl describe pod POD): traceops diagnose FILE.",
+    ),
+    (
         ("BackOff", "ack-off restarting"),
         "To decide, bring the container's last lines (kubectl logs --previous POD) and how it ended (kubectl describe "
         "pod POD): traceops diagnose FILE.",

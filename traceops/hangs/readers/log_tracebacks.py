@@ -20,7 +20,7 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 # What Python goes on after.
 SURVIVED = ("Exception ignored ", "Exception in thread", "--- Logging error ---")
 # The level of a line in which a logger shows a traceback: its program goes on.
-MILD = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b")
+MILD = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b|(?:^|\[)[VIW]\d{4} \d\d:\d\d:")
 # Raised in torchrun or by its stopping a rank, not in the training.
 NOT_THE_CAUSE = (
     "torch.distributed.elastic.",
