@@ -204,6 +204,37 @@ def test_after_what_went_on_no_lines_before_are_asked_for(told):
     assert "goes on" in hang_sentence(diagnosis) and "lines before" not in what_would_decide(diagnosis)
 
 
+# sgl-project/sglang#15235
+PARENT = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/lib/python3.12/site-packages/sglang/cli/main.py", line 26, in main\n    args.func(args, extra_argv)\n'
+)
+
+
+def test_the_end_of_a_part_comes_before_its_parents_traceback(told):
+    (root,) = told(f"[12-16 14:27:10] Exit code: -9\n{PARENT}").roots
+    assert root.cause == "killed"
+
+
+def test_what_failed_before_a_traceback_that_is_cut_off(told):
+    """The parent's frames were quoted; 'rank 0' was read as a count of none."""
+    diagnosis = told(f"[12-16 14:27:08] Rank 0 scheduler is dead. Please check the logs.\n{PARENT}")
+    assert "scheduler is dead" in hang_sentence(diagnosis)
+
+
+def test_a_wait_for_a_key_of_the_store(told):
+    """NVIDIA/nccl#865: the main process was at 47 % of its tokenization after half an hour."""
+    diagnosis = told(
+        "Running tokenizer on dataset:  47%|███▊    | 3169000/6811963 [30:11<38:27, 1578.58 examples/s]"
+        "Traceback (most recent call last):\n"
+        '  File "/x/lib/python3.9/site-packages/torch/distributed/distributed_c10d.py", line 3328, in barrier\n'
+        "    work = default_pg.barrier(opts=opts)\n"
+        "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+        "store by key '0', but store->get('0') got error: Socket Timeout\n"
+    )
+    assert "tokenization" in what_would_decide(diagnosis)
+
+
 def test_a_pod_that_ended_in_an_error(told):
     diagnosis = told(
         "NAME            READY   STATUS      RESTARTS   AGE\njob-worker-0    0/1     Error       0          3h\n"

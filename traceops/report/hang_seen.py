@@ -123,7 +123,7 @@ _TELLS_MORE = (
         "cron and containers have a PATH of their own: activate the environment there, or give the whole path.",
     ),
     (
-        ("waitForInput: ",),
+        ("waitForInput: ", "got error: Socket Timeout"),
         "The rank waited in torch's store for another one, most often rank 0: its output tells what it did meanwhile. "
         "A download, a tokenization or a checkpoint that takes longer than the timeout belongs before the launch; or "
         "raise the timeout (ddp_timeout of Trainer, init_process_group(timeout=…)).",
@@ -184,15 +184,15 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
         )
     if any(words in event.text for event in seen for words in OF_RAY):
         return _OF_RAY
+    for words, more in _TELLS_MORE:
+        if any(word in event.text for event in seen for word in words):
+            return more
     if kinds & {"connection", "monitor", "exit"}:
         return (
             "To decide, bring every rank's own output: such lines often follow from something earlier. "
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )
-    for words, more in _TELLS_MORE:
-        if any(word in event.text for event in seen for word in words):
-            return more
     if any(event.cut_off for event in seen):
         return _CUT_OFF
     return "To decide, bring the whole log, with the lines before these: traceops diagnose FILE."

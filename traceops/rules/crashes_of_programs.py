@@ -42,7 +42,8 @@ SCRIPT_ERROR = Rule(
             "native_crash",
             "Compiled code crashed. PYTHONFAULTHANDLER=1 shows the Python line, a core dump in gdb the "
             "rest; suspect "
-            "extensions that were built for another torch.",
+            "extensions that were built for another torch. SIGABRT is also how torch's watchdog ends a rank whose "
+            "collective timed out: look for 'Watchdog caught' in every rank's output.",
         ),
         (
             "state_dict",

@@ -28,7 +28,7 @@ _BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
 # What has not happened, or only may: 'if a worker died', 'restart on failed', '0 tasks failed', 'has not failed'.
 _ONLY_SAID = re.compile(
     r"\b(?i:if|when|whenever|unless|case|should|would|could|may|might|can|whether|until|after|never|not|no|none"
-    r"|without|avoids?|prevents?|handles?|detects?|ignor\w{1,4}|retr(?:y|ies|ying)|previously|max\w{0,4}|\w{1,10}n't)\b|(?:^|\s)0\s"
+    r"|without|avoids?|prevents?|handles?|detects?|ignor\w{1,4}|retr(?:y|ies|ying)|previously|max\w{0,4}|\w{1,10}n't)\b|(?:^|(?<!ank)(?<!orker)(?<!ode)(?<!ask)(?<!PU)\s)0\s"
 )
 # The level of a line that is not severe says that nothing failed for good.
 _MILD = re.compile(

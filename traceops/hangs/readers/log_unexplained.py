@@ -80,6 +80,8 @@ class Unexplained:
         if not told:
             cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
             torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+            if torn and not lines:  # what failed before it comes first
+                lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
             lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
             cut_off = cut_off or bool(torn)
         if not (told or lines):
