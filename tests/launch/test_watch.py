@@ -240,6 +240,6 @@ def test_the_names_that_this_torch_knows(tmp_path, monkeypatch):
 
 
 def test_what_the_user_has_set_stays(tmp_path):
-    mine = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "1", "TORCH_NCCL_ENABLE_TIMING": "0"}
+    mine = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
     values = hang_variables(mine, tmp_path, tmp_path)
     assert not set(values) & {*mine, "TORCH_FR_BUFFER_SIZE"}

