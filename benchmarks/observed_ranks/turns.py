@@ -142,7 +142,7 @@ def folder_of(turn: Turn, job: str, work: Path) -> Path:
 
 
 Started = list[subprocess.Popen[bytes]]
-# A job's processes: of a program's script, in a folder, with more variables, and options of `traceops run` or without it
+# A job's processes: of a program, in a folder, with more variables, and options of `traceops run` or without it.
 Launch = Callable[[Turn, Path, dict[str, str], list[str] | None], Started]
 
 

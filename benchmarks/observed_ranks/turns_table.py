@@ -1,6 +1,8 @@
 """What `turns` measured, and what `traceops analyze` says of it.
 
-    python -m benchmarks.observed_ranks.turns_table DIR [--one-rank | --pairs]  # DIR/said/NAME.traced0/ has the report of each
+    python -m benchmarks.observed_ranks.turns_table DIR [--one-rank | --pairs]
+
+DIR/said/NAME.traced0/ has the report of each.
 
 A job's step is the median over its blocks of their mean steps: without the outer tenths, from the fourth step of a turn
 on (loaders got ahead while the job stood), over all ranks. The first block, in which traceops records, does not count,
@@ -19,7 +21,7 @@ from typing import Any
 from benchmarks.observed.table import row
 from benchmarks.observed.truth import read_truth
 from benchmarks.observed_ranks.turns import ONE_RANK, RANKS, Turn, folder_of
-from benchmarks.two_gpus.on_pairs import PROGRAMS
+from benchmarks.two_gpus.on_pairs_registry import PROGRAMS
 
 _CAUGHT_UP = 3  # steps of a turn until loaders are no longer ahead
 _FIRST = 1  # round that counts, from 0 on

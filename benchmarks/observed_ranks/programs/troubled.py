@@ -1,8 +1,9 @@
 """DDP, a GPT of 12 layers that a GPU is busy with; each option is a trouble of rank 1, or of all ranks.
 
---python MS of Python in each step of rank 1; --heap N: rank 1 keeps so many objects and collects garbage each fourth step;
---recompile 1: rank 1 compiles anew in each step; --empty 1: rank 1 empties the allocator's cache in each step; --eval-each N,
---save-each N: all ranks evaluate, and rank 0 saves; --bind N: each rank stays on N cores of its own, as Slurm binds them.
+--python MS of Python in each step of rank 1; --heap N: rank 1 keeps so many objects and collects garbage each fourth
+step; --recompile 1: rank 1 compiles anew in each step; --empty 1: rank 1 empties the allocator's cache in each step;
+--eval-each N, --save-each N: all ranks evaluate, and rank 0 saves; --bind N: each rank stays on N cores of its own, as
+Slurm binds them.
 """
 
 import gc
