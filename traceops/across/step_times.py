@@ -109,7 +109,8 @@ def only_queued(steps: NDArray[np.void]) -> Mask:
     alone, host = single(steps) & (steps["flags"] & RECORDED == 0), steps["host_us"].astype(np.float64)
     alone[:1] = False
     device = steps["device_us"].astype(np.float64)[alone]
-    if len(device) < _LEAST_KNOWN or host[alone].sum() > _AHEAD * device.sum():
+    ahead = int((host[alone] < _QUEUED * device).sum()) >= _LEAST_KNOWN  # until the queue was full
+    if len(device) < _LEAST_KNOWN or (not ahead and host[alone].sum() > _AHEAD * device.sum()):
         return np.zeros(len(steps), dtype=bool)
     usual = float(np.quantile(device, _OFTEN))
     waits = (host > usual / _QUEUED) & (_queued(host, usual) >= _WAITED * (host - usual))
