@@ -101,7 +101,9 @@ def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said(
     found = undisturbed(*two(), 110.0)[0]
     assert found.step_ms == 110.0, "steps differ, and the run's own are timed"
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 100, "idle time is never made up"
-    stayed = PlainStep(ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108))
+    stayed = PlainStep(
+        ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108)
+    )
     assert of_plain_step(*two(), stayed)[0].step_ms == 100.0, "the profiler may be in the longer ones"
     assert undisturbed(*two(), None) == (None, "no step was timed without recording")
     assert undisturbed([], [], 100.0) == (None, None)

@@ -28,6 +28,7 @@ from traceops.rules.whole_run import UNLIKE_OVER_RUN
 class Explains:
     """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
 
+    `own_causes` also where this one costs nearly as much: cores that are shared only make its steps longer.
     `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
     that this rule explains only if it fired for the same. `of_cause`: the only one that is explained.
     """
@@ -70,6 +71,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(LATE_START, None, (EXPOSED,), False),
     Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )
+_NEARLY_ALL = 0.8  # of what a finding costs
 _LATE = {rule.id for rule in stragglers.RULES}
 
 
@@ -85,6 +87,11 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     return merged
 
 
+def _costs_as_much(other: Finding, found: Finding) -> bool:
+    """Whether the one is all that the other measured."""
+    return found.impact_ms is not None and (other.impact_ms or 0.0) >= _NEARLY_ALL * found.impact_ms
+
+
 def explains(other: Finding, found: Finding) -> bool:
     """Whether one finding is why the other fired."""
     if other.severity == "info":
@@ -93,7 +100,9 @@ def explains(other: Finding, found: Finding) -> bool:
         known.rule.id == other.rule
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
-        and (found.cause not in known.own_causes or found.cause == other.cause)
+        and (
+            found.cause not in known.own_causes or found.cause == other.cause or _costs_as_much(other, found)
+        )
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS

@@ -15,6 +15,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
+from traceops.rules.plain_cure import waited_for_ms
 from traceops.rules.straggler_cores import held_by_cores
 from traceops.rules.straggler_evidence import mean_over
 from traceops.rules.whole_run import NOT_OBSERVED
@@ -129,8 +130,15 @@ def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
 
 
 def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
-    """No more than the replay saves with this rank at its peers' pace, where recorded steps show them wait as long."""
+    """No more than the replay saves with this rank at its peers' pace, where recorded steps show them wait as long.
+
+    Where a light window tells what the others wait without the profiler, it is no more than that: as recorded, their
+    own hosts are slow too.
+    """
     run = inputs.run
+    waits = None if inputs.undisturbed is None else waited_for_ms(inputs.undisturbed, one.rank)
+    if waits is not None:
+        return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, waits))
     late = run.stragglers.leader if run.stragglers is not None else None
     if late is None or late.rank != one.rank or run.what_if is None or not run.what_if.holds:
         return one

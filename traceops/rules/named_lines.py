@@ -17,7 +17,7 @@ from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import MACHINE
+from traceops.rules.machine_use import MACHINE, core_wait_ms
 from traceops.rules.own_time import in_each_step
 from traceops.rules.plain_cure import in_plain_steps
 from traceops.rules.slow_group import SLOW_GROUP
@@ -54,7 +54,9 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     return [
         replace(
             verdict,
-            findings=tuple(_named(found, inputs, machine, alone=found is alone) for found in verdict.findings),
+            findings=tuple(
+                _named(found, inputs, machine, alone=found is alone) for found in verdict.findings
+            ),
         )
         if verdict.rule in _LATE or verdict.rule in _CHOOSE
         else verdict
@@ -138,7 +140,16 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
     if reason:
         found = replace(found, evidence=(Evidence(REASON, reason, rank=found.ranks[0]), *found.evidence))
     if alone and persistent and found.cause != "input":
-        return in_plain_steps(found, inputs, seen_ms)
+        found = in_plain_steps(found, inputs, seen_ms)
+    waited_ms = core_wait_ms(inputs, found.ranks[0]) if persistent and not reason else 0.0
+    if waited_ms and waited_ms >= _EXPLAINS * (found.impact_ms or 0.0):
+        why = Evidence(REASON, "its main thread waits for a core", rank=found.ranks[0])
+        evidence = (
+            why,
+            *found.evidence,
+            Evidence("waits for a core", stored(waited_ms), "ms/step", rank=found.ranks[0]),
+        )
+        found = replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
     return found
 
 

@@ -21,7 +21,10 @@ _WAITING = "waiting for it"
 
 
 def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
-    """The finding of a late host, told of a step without the profiler where one is known and clearly shorter.
+    """The finding of a late host, told of a step without the profiler where one is known.
+
+    It is so where that step is clearly shorter, or where its host was seen to do more there than the replay saves: in
+    recorded steps the others' hosts are slow as well.
 
     What its peers' pace saves in the replay is scaled by what the others wait in either step, as all hosts were slowed
     alike. seen_ms: what this host was seen to do longer than its peers in steps that nothing records; that is
@@ -32,14 +35,12 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     recorded_ms, waited = found.impact_ms, _value(found, _WAITING)
     if found.severity == "info" or undisturbed is None or not recorded_ms or not waited:
         return found
-    if inputs.run.step_ms < SLOWED * undisturbed.step_ms:
-        return found
-    waits = _waited_for_ms(undisturbed, rank)
-    if waits is None:
+    waits = waited_for_ms(undisturbed, rank)
+    if waits is None or (inputs.run.step_ms < SLOWED * undisturbed.step_ms and seen_ms <= recorded_ms):
         return found
     saved = min(max(recorded_ms * min(waits / waited, 1.0), seen_ms), waits)
     pct = 100 * saved / undisturbed.step_ms
-    severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
+    severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
     left, step = ms_text(undisturbed.step_ms - saved), ms_text(undisturbed.step_ms)
     message = (
         f"{found.message} Without the profiler its peers' pace would leave {left} of a step's {step} ms "
@@ -53,14 +54,14 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     )
     return replace(
         found,
-        severity=min(severity, found.severity, key=SEVERITIES.index),
+        severity=severity if saved > recorded_ms else min(severity, found.severity, key=SEVERITIES.index),
         message=message,
         impact_ms=stored(saved),
         evidence=(*found.evidence, *evidence),
     )
 
 
-def _waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
+def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
     """What the others wait in the undisturbed step, mean over them; None where that is not told."""
     others = [one.wait_ms for one in undisturbed.ranks if one.rank != rank]
     return float(np.mean(others)) if others and undisturbed.of(rank) is not None else None

@@ -199,13 +199,14 @@ def only_waited_for(
         return []
     if saved >= IMPACT_BOUNDS[0] / 100 * step:
         return []  # it would save a lot, and was left out for another reason
+    recorded = "" if undisturbed is None else " as recorded"
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
         f"({CAUSE_WORDS[leader.cause].clause}), but its cure alone saves only {saved / 1e6:.2f} of {step / 1e6:.2f} ms"
-        f"{_for_other_loaders(run, leader, step - saved)}."
+        f"{recorded}{_for_other_loaders(run, leader, step - saved)}."
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
-    if confidence == "low" and undisturbed is not None:
+    if undisturbed is not None:
         message += without_profiler(leader, "info", undisturbed)[2]
     return [
         rule.finding(

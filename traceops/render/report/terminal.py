@@ -26,7 +26,7 @@ from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
 from traceops.render.report.then_text import least_note, unfit_note, why_no_what_if
 from traceops.render.report.undisturbed import sentence as undisturbed_sentence
-from traceops.render.report.undisturbed import undisturbed_of
+from traceops.render.report.undisturbed import typical_of, undisturbed_of
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import rows_of_run, sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -142,7 +142,7 @@ def _whole_run(report: Report) -> list[Block]:
     said += (
         []
         if undisturbed is None
-        else [f"Undisturbed: {undisturbed_sentence(undisturbed, report.summary.plain_ms)}"]
+        else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
     )
     return [text(line, indent=(0, 2)) for line in said]
 

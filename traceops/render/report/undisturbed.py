@@ -37,6 +37,11 @@ def share_pct(rows: UndisturbedRows, *parts: str) -> float:
     return 100.0 * middle / rows.step_ms
 
 
+def typical_of(report: Report) -> float | None:
+    """The run's typical step, ms; that of the steps that the capture timed where the run was not observed."""
+    return report.whole_run.typical_ms if report.whole_run else report.summary.plain_ms
+
+
 def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
     """The three steps, and what the device does in the first. typical_ms: of the whole run."""
     parts = [
@@ -90,7 +95,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     rows = undisturbed_of(report)
     if rows is None:
         return None
-    said = sentence(rows, report.summary.plain_ms)
+    said = sentence(rows, typical_of(report))
     columns = (
         Column("rank", "Rank", decimals=0),
         Column("compute_ms", "Compute ms"),

@@ -214,6 +214,8 @@ def _mostly_for_one(report: Report) -> str:
     waits = (
         f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}"
     )
+    if undisturbed_of(report) is not None:
+        return f"{waits}."  # what its cure saves where hosts are not slowed, the recorded steps do not tell
     if saved >= _ALL * waiting.ms:  # its cure saves what they wait, or more
         return f"{waits}; at its peers' pace {words.a} would be {ms_text(saved)} ms shorter."
     shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
