@@ -29,10 +29,6 @@ REASONS: dict[Kind, str] = {
         "the order of a step's copies, where a trace does not say how large they are; it takes such a trace in which "
         "fewer than four copies leave and come again: those at hand that have copies say their bytes"
     ),
-    Kind("TO-S003", "slower"): (
-        "what TO-S001 calls `slower`, of a group; it takes four ranks or more of eight on GPUs whose clock or power "
-        "limit is lower"
-    ),
     Kind("TO-W002", "power_cap"): (
         f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),
@@ -55,12 +51,6 @@ REASONS: dict[Kind, str] = {
         f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside its "
         "topology; public logs have one or the other"
     ),
-    Kind("TO-D105"): (
-        "NCCL's user guide, GPU troubleshooting, 'PCI Access Control Services (ACS)' "
-        f"({_NCCL}:docs/userguide/source/troubleshooting/gpu\\_troubleshooting.rst), and Linux, "
-        "admin-guide/kernel-parameters, iommu=pt; it takes several GPUs on bare metal with the IOMMU on; "
-        "virtual machines are not judged, for the guide says that they need ACS"
-    ),
     Kind("TO-D205"): (
         "NCCL's source, which takes RoCE v2 (NCCL\\_IB\\_ROCE\\_VERSION\\_NUM) and keeps the first address where "
         "there is "
@@ -73,12 +63,6 @@ REASONS: dict[Kind, str] = {
         f"({_NCCL}:src/plugin/net.cc); aws-ofi-nccl always installs libnccl-net-ofi.so, and the other name not always "
         "(aws/aws-ofi-nccl@2daf7d3:src/Makefile.am); it takes a machine of Amazon's with EFA and GPUs, without that "
         "plugin"
-    ),
-    Kind("TO-D207"): (
-        "NCCL's user guide, GPU troubleshooting, 'GPU-to-NIC communication', and the modules that NCCL looks for "
-        f"({_NCCL}:src/transport/net\\_ib/gdr.cc); Linux 5.12 for dma-buf is in NVIDIA's GPU Operator guide, "
-        f"'GPUDirect "
-        "RDMA'; it takes GPUs and RDMA devices in one host with neither"
     ),
     Kind("TO-D306"): (
         "the GPU's local\\_cpulist in sysfs (Linux, drivers/pci/pci-sysfs.c), by which NCCL binds its threads too "

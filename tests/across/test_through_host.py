@@ -14,6 +14,7 @@ from traceops.across.replay.what_if import rank_change
 
 SIZE = Size(kernel_us=400.0, bandwidth_gbs=8.0)
 DATA = Path(__file__).parents[1] / "data"
+ALONE_MS = 102.8  # a step of group_stranger without the stranger, as its own traces have it
 HEALTHY_MS = 80.3  # of a run of the same model without a fault, without the profiler
 FAULTS = [
     SlowCompute(1, 1.5),
@@ -71,3 +72,16 @@ def test_two_h200_over_gloo(tmp_path):
     assert "TO-C003" in told and not told.keys() & {"TO-I003", "TO-C001"}
     assert report.ranks[0].comm_wait_ms == pytest.approx(28.0, abs=1.0)
     assert report.ranks[1].comm_wait_ms < 1.0
+
+
+def test_a_stranger_on_the_gpu_of_half_the_ranks(tmp_path):
+    """Four ranks of eight share GPU 1 with another process: a group whose GPUs take longer for the same work."""
+    with tarfile.open(DATA / "faults" / "group_stranger.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    report = analyze(tmp_path / "group_stranger")
+    told = {found.rule: found for found in report.findings}
+    group = told["TO-S003"]
+    assert (group.severity, group.ranks, group.cause) == ("error", (4, 5, 6, 7), "gpu_compute")
+    assert group.computes_longer == "slower" and "same work" in group.message
+    assert report.summary.step_time_ms.typical - group.impact_ms == pytest.approx(ALONE_MS, rel=0.03)
+    assert "TO-S001" not in told

@@ -18,12 +18,12 @@ from traceops.machine.rdma import Port, Rdma, read_rdma
 from traceops.machine.software import Software, library_version, parse_torch_version
 from traceops.rules.machine.cpus import judge_cpus
 from traceops.rules.machine.efa import judge_efa
+from traceops.rules.machine.gpudirect import judge_gdr
 from traceops.rules.machine.interfaces import judge_interfaces
 from traceops.rules.machine.limits import judge_limits
 from traceops.rules.machine.platform import (
     judge_container,
     judge_fabric_manager,
-    judge_gdr,
     judge_pcie_ways,
 )
 from traceops.rules.machine.rdma import judge_rdma
@@ -202,10 +202,13 @@ def test_nvswitch_without_its_manager(tmp_path: Path) -> None:
 
 
 def test_gpudirect_rdma() -> None:
-    assert judge_gdr(HERE, True, False, 8, "h").level == "warning"
-    assert judge_gdr(replace(HERE, peermem=True), True, False, 8, "h").level == "ok"
-    assert judge_gdr(replace(HERE, dmabuf=True), True, False, 8, "h").level == "ok"
-    assert judge_gdr(HERE, False, False, 8, "h").level == "not_evaluated"
+    eight = ["NVIDIA H100"] * 8
+    assert judge_gdr(HERE, True, False, eight, "h").level == "warning"
+    assert judge_gdr(replace(HERE, peermem=True), True, False, eight, "h").level == "ok"
+    assert judge_gdr(replace(HERE, dmabuf=True), True, False, eight, "h").level == "ok"
+    assert judge_gdr(HERE, False, False, eight, "h").level == "not_evaluated"
+    assert judge_gdr(HERE, True, False, ["NVIDIA GB10"], "h").level == "ok"  # nothing there could load it
+    assert judge_gdr(HERE, True, False, ["NVIDIA GeForce RTX 4090"] * 2, "h").level == "note"
 
 
 # Network

@@ -20,6 +20,7 @@ from traceops.machine.saved_text import CUT_OFF
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.judge import judge_looks
 from traceops.rules.machine.saved import judge_outputs
+from traceops.rules.machine.saved_nccl import judge_log
 from traceops.rules.results import judged_checks
 
 
@@ -64,9 +65,12 @@ def _judged(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
     looks = [
         look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)
     ]
+    of_log = judge_log(fabric, looks)
+    looks += of_log
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
     hosts |= dict.fromkeys(host for benchmark in fabric.benchmarks for host in benchmark.hosts)
     hosts |= dict.fromkeys(one.name for one in outputs)
+    hosts |= dict.fromkeys(look.host for look in of_log)
     verdicts = [*judge_fabric(fabric), *judge_looks(looks, tuple(hosts), tested=False), judge_tests((), ())]
     return Checkup(
         tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, tuple(looks), (), findings_of(verdicts),

@@ -23,6 +23,7 @@ NetworkEventKind = Literal[
 NETWORK_FAILURES: tuple[NetworkEventKind, ...] = (
     "plugin_missing", "plugin_failed", "device_failed", "no_interface", "no_network",
 )  # fmt: skip
+HostRemarkKind = Literal["no_iommu_pt", "numa_balancing"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,17 @@ class NetworkEvent:
 
 
 @dataclass(frozen=True)
+class HostRemark:
+    """What RCCL warns of about a host: ``no_iommu_pt``, its kernel was not told to pass devices' addresses through;
+    ``numa_balancing``, it moves memory between NUMA nodes.
+    """
+
+    kind: HostRemarkKind
+    host: str
+    quote: Quote
+
+
+@dataclass(frozen=True)
 class TunerChoice:
     """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first.
 
@@ -174,7 +186,8 @@ class NcclLog:
     choices: the tuner's, as far as the log has them. tuners: external tuner plugins in use. p2p_disabled: lines that
     say that GPUs cannot reach each other directly. connections_left_out: beyond the most that are kept.
     informed: host and pid of processes that wrote NCCL INFO lines ("" and 0: lines that name none). Of another one
-    nothing follows from what is missing: NCCL_DEBUG=WARN tells neither networks nor connections.
+    nothing follows from what is missing: NCCL_DEBUG=WARN tells neither networks nor connections. host_remarks: of each
+    host and kind the first.
     """
 
     files: tuple[str, ...]
@@ -192,3 +205,4 @@ class NcclLog:
     p2p_disabled: tuple[Quote, ...] = ()
     connections_left_out: int = 0
     informed: frozenset[tuple[str, int]] = frozenset()
+    host_remarks: tuple[HostRemark, ...] = ()

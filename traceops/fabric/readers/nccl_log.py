@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import NcclLog, NcclSetting, TunerChoice
+from traceops.fabric.nccl import HostRemark, HostRemarkKind, NcclLog, NcclSetting, TunerChoice
 from traceops.fabric.readers.nccl_comms import Communicators
 from traceops.fabric.readers.nccl_lines import NOBODY, LineReader, NcclLine, Speaker, holds_nccl_lines, quoted
 from traceops.fabric.readers.nccl_links import (
@@ -50,6 +50,11 @@ _P2P_DISABLED = (
     b"peer query failed between dev ",
     b"Legacy IPC not supported",
     b"peer access is not supported between these two devices",  # CUDA's error 217
+)
+# RCCL's warnings of its host, by words that are in them.
+_HOST_REMARKS: tuple[tuple[bytes, bytes, HostRemarkKind], ...] = (
+    (b"iommu=pt", b" from kernel command line", "no_iommu_pt"),
+    (b"NUMA auto balancing", b" enabled", "numa_balancing"),
 )
 # First bytes of lines that there are many of and that tell nothing here.
 _PASSED_OVER: frozenset[bytes] = frozenset((
@@ -95,6 +100,7 @@ class _Reader:
         self._settings: dict[tuple[str, str], NcclSetting] = {}
         self._warnings: dict[bytes, Quote] = {}
         self._p2p: dict[bytes, Quote] = {}
+        self._remarks: dict[tuple[HostRemarkKind, str], Quote] = {}
         self._tuners: dict[str, None] = {}
         self._informed: set[Speaker] = set()
 
@@ -138,6 +144,10 @@ class _Reader:
         message = line.message.rstrip()
         if any(words in message for words in _P2P_DISABLED):
             self._disabled(line, path)
+        for word, rest, kind in _HOST_REMARKS:
+            if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
+                quote = Quote(path, line.number, quoted(line.raw))
+                self._remarks.setdefault((kind, line.speaker.host), quote)
         self._networks.take(line, path)
         if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
             self._warnings[message[:200]] = Quote(path, line.number, quoted(line.raw))
@@ -248,6 +258,7 @@ class _Reader:
             tuners=tuple(self._tuners),
             p2p_disabled=tuple(self._p2p.values()),
             connections_left_out=left_out,
+            host_remarks=tuple(HostRemark(*key, quote) for key, quote in self._remarks.items()),
             informed=frozenset((speaker.host, speaker.pid) for speaker in self._informed),
         )
 

@@ -185,11 +185,15 @@ def log_text(log: NcclLog) -> str:
 
 
 def nccl_warnings(log: NcclLog) -> list[Quote]:
-    """What NCCL warned of, once whatever host, process and addresses it names; not what is normal on many machines."""
+    """What NCCL warned of, once whatever host, process and addresses it names.
+
+    Not what is normal on many machines, nor what a rule says in words of its own.
+    """
     normal = {(event.quote.path, event.quote.line) for event in log.network_events if not event.failed}
+    judged = {warning_text(remark.quote) for remark in log.host_remarks}
     told: dict[str, Quote] = {}
     for quote in log.warnings:
-        if (quote.path, quote.line) not in normal:
+        if (quote.path, quote.line) not in normal and warning_text(quote) not in judged:
             told.setdefault(_NUMBERED.sub("#", warning_text(quote)), quote)
     return list(told.values())
 
@@ -309,7 +313,7 @@ def _healthy(checkup: Checkup) -> Headline:
         warned = [] if checkup.log is None else nccl_warnings(checkup.log)
         if warned:
             more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
-            said = warning_text(warned[0]).rstrip(".")
+            said = warning_text(warned[0]).rstrip(".!")
             unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
             return Headline("info", f"{unexplained}NCCL itself warned: {said}{more}.")
         if checkup.benchmarks:

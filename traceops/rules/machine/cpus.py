@@ -23,7 +23,7 @@ NUMA = Rule(
     title="Processes may not run near their GPUs",
     fires=(
         "Warning where this process may use none of the cores near a GPU; info where the NUMA nodes of the "
-        "GPUs are not known, or the kernel moves memory between nodes."
+        "GPUs are not known, or the kernel moves memory between nodes (RCCL's log tells that too)."
     ),
     advice="Widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE.",
     judged_by=JudgedBy.DOCTOR,
@@ -41,6 +41,15 @@ RULES = (
     GOVERNOR,
 )
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # their "powersave" is quick
+
+
+def balancing_look(host: str) -> Look:
+    """The kernel moves memory between nodes by itself."""
+    return Look(
+        host, "NUMA", "automatic NUMA balancing", "on", "note",
+        "the kernel moves memory between nodes: it may disturb NCCL's buffers",
+        "sudo sysctl kernel.numa_balancing=0", rule=NUMA.id,
+    )  # fmt: skip
 
 
 def judge_cpus(
@@ -94,11 +103,7 @@ def judge_cpus(
                  rule=NUMA.id)
         )  # fmt: skip
     if gpus and len(cpus.nodes) > 1 and cpus.balancing:
-        looks.append(
-            Look(host, "NUMA", "automatic NUMA balancing", "on", "note",
-                 "the kernel moves memory between nodes: it may disturb NCCL's buffers",
-                 "sudo sysctl kernel.numa_balancing=0", rule=NUMA.id)
-        )  # fmt: skip
+        looks.append(balancing_look(host))
     slow = {
         governor
         for governor, driver in cpus.governors

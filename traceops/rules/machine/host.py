@@ -16,6 +16,7 @@ from traceops.machine.probe import HostFacts, Run, probe
 from traceops.machine.programs import output
 from traceops.rules.machine.cpus import judge_cpus
 from traceops.rules.machine.efa import judge_efa
+from traceops.rules.machine.gpudirect import judge_gdr
 from traceops.rules.machine.gpus import judge_gpus
 from traceops.rules.machine.interfaces import judge_interfaces
 from traceops.rules.machine.limits import judge_limits
@@ -25,7 +26,6 @@ from traceops.rules.machine.platform import (
     DRIVER,
     judge_container,
     judge_fabric_manager,
-    judge_gdr,
     judge_pcie_ways,
 )
 from traceops.rules.machine.rdma import judge_rdma
@@ -138,9 +138,9 @@ def _network(facts: HostFacts) -> list[Look]:
         *judge_interfaces(facts.interfaces, bool(active), host),
         *judge_rdma(facts.rdma, facts.openable, host),
     ]
-    gpus = len(facts.driver.gpus) if facts.driver else 0
+    gpus = [gpu.name for gpu in facts.driver.gpus] if facts.driver else []
     if facts.plugin is not None:
-        looks += judge_efa(facts.rdma, facts.plugin, gpus, host)
+        looks += judge_efa(facts.rdma, facts.plugin, len(gpus), host)
     if facts.platform is not None:
         efa = any(one.family == "EFA" for one in active)
         looks.append(judge_gdr(facts.platform, bool(active), efa, gpus, host))

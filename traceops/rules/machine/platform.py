@@ -1,4 +1,4 @@
-"""TO-D105, TO-D207, TO-D308 and TO-D501: PCIe on the host, the container, and the driver."""
+"""TO-D105, TO-D308 and TO-D501: PCIe on the host, the container, and the driver."""
 
 from __future__ import annotations
 
@@ -13,18 +13,11 @@ from traceops.rules.machine.nvlink import NVSWITCH
 IOMMU_ACS = Rule(
     id="TO-D105",
     title="IOMMU or ACS leads traffic between devices through the CPU",
-    fires="On bare metal with several GPUs: warning, or info where NVLink joins all of them.",
-    advice="Boot with iommu=pt, and turn ACS off in the BIOS or on each bridge with setpci.",
-    judged_by=JudgedBy.DOCTOR,
-)
-GPUDIRECT = Rule(
-    id="TO-D207",
-    title="Network cards cannot reach the memory of GPUs (GPUDirect RDMA)",
-    fires="Warning where there are GPUs and RDMA devices, and neither nvidia-peermem nor dma-buf.",
-    advice=(
-        "On the host: sudo modprobe nvidia-peermem, or the driver's open kernel modules on Linux 5.12 and "
-        "newer."
+    fires=(
+        "On bare metal with several GPUs: warning, or info where NVLink joins all of them. So too where RCCL's log "
+        "warns that iommu=pt is missing, or info where XGMI joins them."
     ),
+    advice="Boot with iommu=pt, and turn ACS off in the BIOS or on each bridge with setpci.",
     judged_by=JudgedBy.DOCTOR,
 )
 CONTAINER_GPUS = Rule(
@@ -175,6 +168,15 @@ def judge_pcie_ways(
     return tuple(looks)
 
 
+def judge_iommu_warning(linked: bool, host: str) -> Look:
+    """RCCL's warning that the kernel was not told to pass addresses through. linked: XGMI or NVLink joins all GPUs."""
+    return Look(
+        host, "PCIe", "IOMMU", "the kernel runs without iommu=pt", "note" if linked else "warning",
+        "RCCL warns that GPUs which reach each other may then hang, unless passthrough is this kernel's default",
+        "see sudo dmesg | grep 'Default domain type': where it says Translated, boot with iommu=pt", rule=IOMMU_ACS.id,
+    )  # fmt: skip
+
+
 def judge_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: str) -> tuple[Look, ...]:
     """Whether NVSwitch has its manager, where the driver does not tell (before Hopper). told: it does."""
     what = "NVSwitch fabric"
@@ -199,27 +201,3 @@ def judge_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: s
             rule=NVSWITCH.id,
         ),
     )
-
-
-def judge_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host: str) -> Look:
-    """Whether NICs can reach GPU memory (GPUDirect RDMA)."""
-    what = "GPUDirect RDMA"
-    if not rdma or not gpus:
-        return Look(
-            host,
-            "network",
-            what,
-            "not known",
-            "not_evaluated",
-            f"there is no {'GPU' if rdma else 'RDMA device'}",
-            rule=GPUDIRECT.id,
-        )
-    if platform.peermem:
-        return Look(host, "network", what, "nvidia-peermem is loaded", rule=GPUDIRECT.id)
-    if platform.dmabuf or efa:
-        return Look(host, "network", what, "through dma-buf", rule=GPUDIRECT.id)
-    return Look(
-        host, "network", what, "no", "warning", "neither nvidia-peermem nor dma-buf: data go through the host's memory",
-        "on the host: sudo modprobe nvidia-peermem (or the driver's open kernel modules on Linux 5.12 and newer)",
-        rule=GPUDIRECT.id,
-    )  # fmt: skip
