@@ -25,10 +25,6 @@ REASONS: dict[Kind, str] = {
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
         "the other run's traces out (tried on two H200)"
     ),
-    Kind("TO-I004", "both"): (
-        "the order of a step's copies, where a trace does not say how large they are; it takes such a trace in which "
-        "fewer than four copies leave and come again: those at hand that have copies say their bytes"
-    ),
     Kind("TO-W002", "power_cap"): (
         f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),

@@ -1,4 +1,4 @@
-"""TO-I004 where a trace does not say how large its copies are: what they are for is told by their order, or not."""
+"""TO-I004 where neither a copy nor its call says how large it is; and where the call alone does, as in ROCm."""
 
 import gzip
 import json
@@ -11,19 +11,41 @@ from traceops import analyze
 COPIES = Path(__file__).parents[1] / "data" / "copies"
 
 
-def without_sizes(name, folder):
+def without_sizes(name, folder, in_the_calls=False):
     trace = json.loads(gzip.decompress((COPIES / name / "trace.json.gz").read_bytes()))
-    for event in trace["traceEvents"]:
-        if event.get("cat") == "gpu_memcpy":
-            event["args"] = {key: told for key, told in event["args"].items() if "byte" not in key.lower()}
+    copies = [event for event in trace["traceEvents"] if event.get("cat") == "gpu_memcpy"]
+    size = {event["args"]["correlation"]: str(event["args"]["bytes"]) for event in copies}
+    for event in copies:
+        event["args"] = {key: told for key, told in event["args"].items() if "byte" not in key.lower()}
+    for event in trace["traceEvents"] if in_the_calls else ():
+        if event.get("cat") == "cuda_runtime" and (args := event["args"])["correlation"] in size:
+            args["size"] = size[args["correlation"]]
     (folder / "trace.json").write_text(json.dumps(trace))
-    return [one for one in analyze(folder).findings if one.rule == "TO-I004"]
+    return analyze(folder)
+
+
+def exposed(report):
+    return [one for one in report.findings if one.rule == "TO-I004"]
+
+
+@pytest.mark.parametrize("name", ["adam_on_host", "pageable", "to_host", "many_small", "saved_on_host"])
+def test_rocm_tells_the_size_in_the_call(name, tmp_path):
+    """As in tests/data/hta/amd: nothing was known of such copies' sizes."""
+    whole = exposed(analyze(COPIES / name))
+    assert exposed(without_sizes(name, tmp_path, in_the_calls=True)) == whole
+    assert all("GB/s" in one.message for one in whole)
+
+
+def test_a_trace_of_rocm():
+    report = analyze(COPIES.parent / "hta" / "amd")
+    [copies] = report.tables.copies
+    assert (copies.count, copies.bytes, copies.purpose) == (2, 2560, "input") and copies.gbs
 
 
 @pytest.mark.parametrize("name", ["adam_on_host", "saved_on_host"])
 def test_offload_is_no_input_and_no_result(name, tmp_path):
     """Weights and activations that are kept on the host were two errors: batches to pin, and results."""
-    (one,) = without_sizes(name, tmp_path)
+    (one,) = exposed(without_sizes(name, tmp_path))
     assert (one.cause, one.severity) == ("offload", "warning")
     assert "DataLoader" not in one.advice
 
@@ -38,4 +60,4 @@ def test_offload_is_no_input_and_no_result(name, tmp_path):
     ],
 )
 def test_what_goes_one_way_is_told_as_before(name, cause, tmp_path):
-    assert [one.cause for one in without_sizes(name, tmp_path)] == [cause]
+    assert [one.cause for one in exposed(without_sizes(name, tmp_path))] == [cause]

@@ -284,10 +284,12 @@ def test_copies_keep_their_bytes_where_operators_have_shapes_and_kernels_a_grid(
             event("Memcpy HtoD", "gpu_memcpy", args='{"bytes": 4096, "stream": 7}'),
             event("gemm", args='{"bytes": 8, "grid": [2,1,1]}'),
             event("aten::mm", "cpu_op", args='{"grid": [1,1,1], "Input Dims": [[3]], "bytes": 9}'),
+            event("hipMemcpyAsync", "cuda_runtime", args='{"size": "2560", "kind": "1"}'),
+            event("hipMemcpy", "cuda_runtime", args='{"bytes": 16, "size": "2560"}'),
         ]
     )
     events = load(text).events
-    assert [events.shapes[at] for at in events.shape] == ["4096", "[2,1,1]", "[[3]]"]
+    assert [events.shapes[at] for at in events.shape] == ["4096", "[2,1,1]", "[[3]]", '"2560"', "16"]
 
 
 def test_a_scanner_compiled_of_another_version_is_not_used(monkeypatch):

@@ -19,14 +19,12 @@ from traceops.measure.copies import CopyKind, Direction
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary
 
-Purpose = Literal["input", "output", "offload", "both"]
+Purpose = Literal["input", "output", "offload"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
-BOTH_WAYS: tuple[Purpose, ...] = ("offload", "both")
 CHANGES: Mapping[Purpose, str] = {
     "input": "copies to the device beside kernels",
     "output": "copies to the host beside kernels",
     "offload": "offloaded tensors in pinned memory",
-    "both": "copies both ways in pinned memory",
 }
 _LEAST_PCT = 4.0  # of the step: less is not replayed
 
@@ -102,7 +100,7 @@ def _of_rank(
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
     at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
-    if purpose in BOTH_WAYS:  # where it can be overlapped is up to the algorithm: only its memory is cured
+    if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
         left = exposed * min(at_link / device, 1.0) if device else exposed
     else:
         left = min(max(at_link - (step - exposed), 0.0), exposed)

@@ -95,7 +95,9 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     which, to_device, memory = _copies(events, activity, steps)
     if not len(which):
         return RankCopies((), np.zeros(len(steps), dtype=np.int64))
-    size = _sizes(events, activity.row[which])
+    size, called = _sizes(events, activity.row[which]), activity.launch[which]
+    told = np.where(called >= 0, _sizes(events, np.maximum(called, 0)), -1)  # ROCm tells it in the call only
+    size = np.where(size >= 0, size, told)
     purpose = find_purposes(events, activity, steps, which, to_device, size)
     calls, ops = activity.launch[which], activity.host.nesting
     inner = _around(ops.innermost_around, calls)
@@ -194,7 +196,7 @@ def _sizes(events: Events, rows: Int) -> Int:
     shape = events.shape[rows]
     found = np.full(len(rows), -1, dtype=np.int64)
     for number in np.unique(shape[shape >= 0]).tolist():
-        text = events.shapes[number].strip()
+        text = events.shapes[number].strip().strip('"')
         found[shape == number] = int(text) if text.isdigit() and len(text) < 17 else -1
     return found
 

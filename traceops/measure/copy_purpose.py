@@ -18,10 +18,9 @@ from traceops.traces.model import Events
 
 # input: to the device and not back, as batches and other data. output: to the host and not back, as predictions and
 # checkpoints. offload: what goes out and comes back, as weights, gradients and activations that are kept on the host.
-# both: out and in again, of sizes that are not recorded: offload, or results and then data. values: small, to the
-# host, as .item() reads them. exchange: around a collective that the host runs.
-CopyPurpose = Literal["input", "output", "offload", "both", "values", "exchange"]
-_INPUT, _OUTPUT, _OFFLOAD, _BOTH, _VALUES, _EXCHANGE = range(6)
+# values: small, to the host, as .item() reads them. exchange: around a collective that the host runs.
+CopyPurpose = Literal["input", "output", "offload", "values", "exchange"]
+_INPUT, _OUTPUT, _OFFLOAD, _VALUES, _EXCHANGE = range(5)
 
 SMALL_BYTES = 1 << 16  # to the host: the reader waits for the kernels before, hardly for the copy
 _SMALL_NS = 20_000  # where no size is known
@@ -40,7 +39,8 @@ def find_purposes(
     found[_kept_on_host(activity, steps, which, to_device, size) & ~small] = _OFFLOAD
     unsized = (size < 0) & (took >= _SMALL_NS)
     goes, each_way = _out_and_back(activity, steps, which[unsized], to_device[unsized])
-    found[np.flatnonzero(unsized)[goes]] = _OFFLOAD if each_way >= _SEVERAL else _BOTH
+    if each_way >= _SEVERAL:
+        found[np.flatnonzero(unsized)[goes]] = _OFFLOAD
     found[_launched_in(events, activity, which, _rows_of_offload(events, activity)) & ~small] = _OFFLOAD
     found[small] = _VALUES
     found[_of_exchanges(events, activity, which)] = _EXCHANGE

@@ -18,8 +18,8 @@ EXPOSED_COPIES = Rule(
     title="Copies between host and device are exposed",
     fires=(
         "Time in which a device runs copies from or to its host and no kernel, on the worst rank, by what they are for "
-        "(data to the device, results to the host, tensors that are kept on the host; both ways, where no size "
-        "tells): info from 5 % of the step, warning from 10 %, error from 20 %. What goes both ways, or is copied "
+        "(data to the device, results to the host, tensors that are kept on the host): info from 5 % of the step, "
+        "warning from 10 %, error from 20 %. What goes both ways, or is copied "
         "inside autograd's functions, is offloaded: at most a warning, and info where its memory is pinned. Info where "
         "the step would be less than 3 % shorter by a replay. Of a copy for which the host does not wait counts what "
         "comes after the next kernel's launch. Copies to the host below "
@@ -50,12 +50,6 @@ EXPOSED_COPIES = Rule(
             "CPUOffloadPolicy or DeepSpeed's offload), offload less, or keep them on the device and shard or recompute "
             "in its place.",
         ),
-        (
-            "both",
-            "See in the page's table of copies where they are launched. Of tensors that are kept on the host: pinned "
-            "memory (save_on_cpu(pin_memory=True), CPUOffloadPolicy's pin_memory), or less of them. Of data and "
-            "results: pinned memory with non_blocking=True, on a stream of its own.",
-        ),
     ),
     loses=(
         "runs nothing but copies from or to its host for",
@@ -68,7 +62,7 @@ RULES = (EXPOSED_COPIES,)
 _BOUNDS = (5.0, 10.0, 20.0)
 _LEAST_GAIN_PCT = 3.0  # of the step, by the replay: copies that cost less are a remark
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
-_MOST: dict[Purpose, Severity] = {"offload": "warning", "both": "warning"}
+_MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _CAPTURED = (
     "a CUDA graph is captured here: what is launched into it does not run, so an exposed copy says nothing"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceops.across.copies import BOTH_WAYS, ExposedCopies
+from traceops.across.copies import ExposedCopies
 from traceops.core.arrays import mean_ms
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import who_of
@@ -59,7 +59,7 @@ def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, 
     copies, first = worst.copies, worst.copies.kinds[0]
     up_to = "" if len(ranks) == 1 else "up to "
     one_way = "to the device" if copies.purpose == "input" else "to the host"
-    way = "from and to the host" if copies.purpose in BOTH_WAYS else one_way
+    way = "from and to the host" if copies.purpose == "offload" else one_way
     said = (
         f"On {who_of(ranks, count)} nothing runs but copies {way}: {up_to}{worst.ms:.2f} ms of {words.each} "
         f"({worst.pct:.0f} %). {_kind(first, copies, words)}"
@@ -70,15 +70,10 @@ def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, 
         said += f" Others take {others:.2f} ms."
     if copies.purpose == "offload":
         said += " What goes to the host comes back: it is offloaded."
-    elif copies.purpose == "both":
-        said += (
-            " The traces do not say how large they are: so not whether what goes to the host comes back (offload), or "
-            "these are results and data."
-        )
     elif copies.sync_ms >= 0.01 * worst.step_ms:
         said += f" The device is idle for {copies.sync_ms:.2f} ms more because the host waits for them."
     left = max(worst.ms - saved, 0.0)
-    if saved < 0.9 * worst.ms and copies.purpose not in BOTH_WAYS:
+    if saved < 0.9 * worst.ms and copies.purpose != "offload":
         said += f" Beside the kernels {ms_text(left)} ms of {words.the} stay: {_why(copies)}."
     return said
 

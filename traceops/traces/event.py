@@ -10,7 +10,7 @@ import msgspec
 from traceops.traces.times import to_float
 
 _ABSENT = msgspec.Raw(b"")
-_SHAPES = ("Input Dims", "grid", "bytes")
+_SHAPES = ("Input Dims", "grid", "bytes", "size")
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -22,6 +22,7 @@ class _Args(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
     size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
+    call_size: msgspec.Raw = msgspec.field(default=_ABSENT, name="size")
     op: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
     elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
@@ -94,6 +95,7 @@ class _OnlyDims(msgspec.Struct):
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
     size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
+    call_size: msgspec.Raw = msgspec.field(default=_ABSENT, name="size")
 
 
 class _OnlyArgs(msgspec.Struct):
@@ -106,7 +108,11 @@ def _raw_dims(text: str) -> dict[str, msgspec.Raw]:
         args = msgspec.json.decode(text, type=_OnlyArgs).args
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return {key: raw for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size), strict=True) if raw}
+    return {
+        key: raw
+        for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size, args.call_size), strict=True)
+        if raw
+    }
 
 
 def _dumped(dims: Any) -> msgspec.Raw:

@@ -166,7 +166,7 @@ class EventColumns:
             "cat": [cats[e.cat or ""] for e in events],
             "shape": [
                 -1
-                if (a := e.args) is None or not (dims := a.dims or a.grid or a.size)
+                if (a := e.args) is None or not (dims := a.dims or a.grid or a.size or a.call_size)
                 else shapes[bytes(dims)]
                 for e in events
             ],

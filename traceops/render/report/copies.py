@@ -13,7 +13,6 @@ _PURPOSES = {
     "input": "data",
     "output": "results",
     "offload": "offload",
-    "both": "both ways, no sizes",
     "values": "small values",
     "exchange": "around gloo's collectives",
 }

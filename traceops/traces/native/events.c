@@ -8,7 +8,7 @@
 #define LEAST_FRAME_NS 500000         /* as frames.py has it */
 
 /* What the column `shape` takes of an event's arguments: the last of these that it has. */
-typedef enum { NO_SHAPE, BYTES, GRID, DIMS } Shape;
+typedef enum { NO_SHAPE, CALL_SIZE, BYTES, GRID, DIMS } Shape;
 
 typedef struct {
     Quoted phase, name, cat;
@@ -69,7 +69,11 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
         } else {
             p = value_end(p, end, why);
-            Shape shape = IS("Input Dims") ? DIMS : IS("grid") ? GRID : IS("bytes") ? BYTES : NO_SHAPE;
+            Shape shape = IS("Input Dims") ? DIMS
+                          : IS("grid")     ? GRID
+                          : IS("bytes")    ? BYTES
+                          : IS("size")     ? CALL_SIZE
+                                           : NO_SHAPE;
             if (p != NULL && shape >= event->shape && shape != NO_SHAPE) {
                 event->shape = shape;
                 event->dims = value;
