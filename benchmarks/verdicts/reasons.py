@@ -47,13 +47,6 @@ REASONS: dict[Kind, str] = {
         f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside its "
         "topology; public logs have one or the other"
     ),
-    Kind("TO-D205"): (
-        "NCCL's source, which takes RoCE v2 (NCCL\\_IB\\_ROCE\\_VERSION\\_NUM) and keeps the first address where "
-        "there is "
-        f"none ({_NCCL}:src/transport/net\\_ib/connect.cc, ncclIbGetGidIndex); soft RoCE always makes a RoCE v2 "
-        f"address; "
-        "it takes a card whose port has none but RoCE v1"
-    ),
     Kind("TO-D206"): (
         "NCCL's user guide, NCCL\\_NET\\_PLUGIN, and source, which opens libnccl-net.so unless told otherwise "
         f"({_NCCL}:src/plugin/net.cc); aws-ofi-nccl always installs libnccl-net-ofi.so, and the other name not always "
@@ -65,11 +58,5 @@ REASONS: dict[Kind, str] = {
         f"({_NCCL}:src/graph/topo.cc, ncclTopoGetCpuAffinity); it takes GPUs on two NUMA nodes and a process bound "
         f"to one "
         "of them (taskset)"
-    ),
-    Kind("TO-D307"): (
-        "Linux, admin-guide/pm/cpufreq: powersave asks for the lowest frequency that is allowed, and "
-        "admin-guide/pm/intel\\_pstate and amd-pstate: not in the active modes of these drivers; it takes GPUs in a "
-        "host "
-        "with that governor; virtual machines have none"
     ),
 }

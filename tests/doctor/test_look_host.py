@@ -111,15 +111,6 @@ def test_cores_near_gpus() -> None:
     assert wrong(judge_cpus(Cpus(cores("0-63"), nodes), hidden, None, "h")) == {"GPUs' NUMA nodes": "note"}
 
 
-def test_powersave_is_slow_only_where_the_kernel_means_it() -> None:
-    def governed(driver: str) -> dict[str, str]:
-        cpus = Cpus(cores("0-7"), {0: cores("0-7")}, frozenset({("powersave", driver)}))
-        return wrong(judge_cpus(cpus, [("GPU0", Near(0, cores("0-7")))], None, "h"))
-
-    assert governed("intel_pstate") == {}
-    assert governed("acpi-cpufreq") == {"CPU governor": "warning"}
-
-
 def test_where_a_gpu_sits(tmp_path: Path) -> None:
     folder = "sys/bus/pci/devices/0000:3b:00.0"
     put(tmp_path, {f"{folder}/numa_node": "1\n", f"{folder}/local_cpulist": "32-63\n"})
@@ -289,6 +280,28 @@ def test_roce_as_the_kernel_shows_it(tmp_path: Path) -> None:
     assert one(looks, "RoCE v2 address").found == "mlx5_0:1 index 3"
 
 
+MAC, IP = "fe80:0000:0000:0000:ba3f:d2ff:fe00:0001", "0000:0000:0000:0000:0000:ffff:0a00:0005"
+
+
+def roce(name: str, *gids: tuple[int, str, str]) -> Rdma:
+    return Rdma(name, (Port(1, "ACTIVE", 400.0, "Ethernet", gids),), "MT4129", "mlx5_core")
+
+
+def test_a_link_local_address_leads_to_no_other_subnet() -> None:
+    """A port whose interface has no IP address has that of its MAC alone; it was taken for a RoCE v2 address."""
+    bare = roce("mlx5_0", (0, "IB/RoCE v1", MAC), (1, "RoCE v2", MAC))
+    first = roce("mlx5_1", (0, "IB/RoCE v1", IP))
+    sound = roce("mlx5_2", (0, "IB/RoCE v1", MAC), (1, "RoCE v2", MAC), (3, "RoCE v2", IP))
+    look = one(judge_rdma([bare, first], True, "h"), "RoCE v2 address")
+    assert (look.level, look.found, look.rule) == ("warning", "none on mlx5_0:1, mlx5_1:1", "TO-D205")
+    assert "IP address" in look.advice
+    assert wrong(judge_rdma([bare, sound], True, "h")) == {
+        "RoCE v2 address": "note"
+    }  # a port that nobody uses
+    assert wrong(judge_rdma([sound], True, "h")) == {}
+    assert one(judge_rdma([sound], True, "h"), "RoCE v2 address").found == "mlx5_2:1 index 3"
+
+
 def hca(index: int, state: str = "ACTIVE", gbits: float = 400.0, layer: str = "InfiniBand") -> Rdma:
     return Rdma(f"mlx5_{index}", (Port(1, state, gbits, layer),), "MT4129", "mlx5_core")
 
@@ -328,6 +341,15 @@ def test_efa_needs_its_plugin(tmp_path: Path) -> None:
     (look,) = judge_efa([efa], read_plugin({}, tmp_path), 8, "h")
     assert look.advice == "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
     assert wrong(judge_efa([efa], read_plugin(path, tmp_path), 8, "h")) == {}
+
+
+def test_the_efa_plugin_of_a_container_without_its_path(tmp_path: Path) -> None:
+    """As in NVIDIA-NeMo/RL#1973: it was said to be missing."""
+    efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
+    put(tmp_path, {"opt/amazon/aws-ofi-nccl/lib/libnccl-net.so": ""})
+    path = {"LD_LIBRARY_PATH": "/usr/local/cuda/compat/lib:/usr/local/nvidia/lib"}
+    (look,) = judge_efa([efa], read_plugin(path, tmp_path), 8, "h")
+    assert look.advice == "export LD_LIBRARY_PATH=/opt/amazon/aws-ofi-nccl/lib:$LD_LIBRARY_PATH"
     (off,) = judge_efa([efa], read_plugin({**path, "NCCL_NET_PLUGIN": "none"}, tmp_path), 8, "h")
     assert off.advice == "unset NCCL_NET_PLUGIN" and off.level == "warning"
     assert judge_efa([hca(0)], read_plugin({}, tmp_path), 8, "h") == ()

@@ -66,7 +66,7 @@ def test_what_is_wrong_with_a_gpu_is_found_in_the_text(
 def test_what_the_files_do_not_hold_is_not_called_well(tmp_path: Path) -> None:
     checkup = check_files(saved(tmp_path, smi=smi_text({}, {})))
     states = {check.rule: check.status for check in checkup.checks}
-    unknown = {"TO-D002", "TO-D009", "TO-D101", "TO-D103", "TO-D105", "TO-D307", "TO-D601"}
+    unknown = {"TO-D002", "TO-D009", "TO-D101", "TO-D103", "TO-D105", "TO-D305", "TO-D601"}
     assert {states[rule] for rule in unknown} == {"not_evaluated"}
     assert {states[rule] for rule in ("TO-D003", "TO-D005", "TO-D102", "TO-D104")} == {"clear"}
     alone = check_files(saved(tmp_path, dmesg=XID))

@@ -19,14 +19,13 @@ class Near:
 
 @dataclass(frozen=True)
 class Cpus:
-    """allowed: cores this process may use. nodes: cores by NUMA node. governors: of all cores, with their drivers.
+    """allowed: cores this process may use. nodes: cores by NUMA node.
 
     balancing: whether the kernel moves memory between nodes by itself. virtual: a hypervisor runs this machine.
     """
 
     allowed: frozenset[int]
     nodes: dict[int, frozenset[int]]
-    governors: frozenset[tuple[str, str]] = frozenset()
     balancing: bool = False
     virtual: bool | None = None
 
@@ -38,15 +37,10 @@ def read_cpus(root: Path) -> Cpus:
         for folder in entries(root / "sys/devices/system/node")
         if folder.name.startswith("node") and folder.name[4:].isdigit()
     }
-    policies = [
-        folder / "cpufreq" for folder in entries(root / "sys/devices/system/cpu") if folder.name[3:].isdigit()
-    ]
-    governors = {(text(one / "scaling_governor"), text(one / "scaling_driver") or "") for one in policies}
     information = text(root / "proc/cpuinfo")
     return Cpus(
         cores(field_of(text(root / "proc/self/status"), "Cpus_allowed_list")),
         nodes,
-        frozenset((governor, driver) for governor, driver in governors if governor),
         (number(root / "proc/sys/kernel/numa_balancing") or 0) > 0,
         None if information is None else "hypervisor" in information,
     )

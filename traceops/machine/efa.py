@@ -16,7 +16,8 @@ _DEFAULT = "libnccl-net.so"
 _PREFIX = "libnccl-net"
 _INSTALLED = (
     "opt/amazon/ofi-nccl/lib", "opt/amazon/ofi-nccl/lib64", "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
-    "opt/amazon/ofi-nccl/lib/aarch64-linux-gnu", "opt/aws-ofi-nccl/lib", "opt/aws-ofi-nccl/install/lib",
+    "opt/amazon/ofi-nccl/lib/aarch64-linux-gnu", "opt/amazon/aws-ofi-nccl/lib", "opt/aws-ofi-nccl/lib",
+    "opt/aws-ofi-nccl/install/lib",
 )  # fmt: skip
 _SYSTEM = ("lib", "usr/lib", "lib64", "usr/lib64")  # where the loader looks without being told
 

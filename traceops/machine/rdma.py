@@ -134,7 +134,18 @@ def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
 
 
 def v2_index(port: Port) -> int | None:
-    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one."""
-    second = [(index, address) for index, kind, address in port.gids if kind.strip().lower() == "roce v2"]
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one.
+
+    Link-local ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid).
+    """
+    second = [
+        (index, address)
+        for index, kind, address in port.gids
+        if kind.strip().lower() == "roce v2" and not _is_link_local(address)
+    ]
     fourth = [index for index, address in second if ":ffff:" in address]
     return fourth[0] if fourth else second[0][0] if second else None
+
+
+def _is_link_local(address: str) -> bool:
+    return re.match(r"fe[89ab]", address, re.IGNORECASE) is not None

@@ -1,4 +1,4 @@
-"""TO-D305 to TO-D307: cores, NUMA nodes and clocks of the CPU."""
+"""TO-D305 and TO-D306: cores and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,10 @@ NUMA = Rule(
     advice="Widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE.",
     judged_by=JudgedBy.DOCTOR,
 )
-GOVERNOR = Rule(
-    id="TO-D307",
-    title="The CPU stays at its lowest clock",
-    fires="Warning where there are GPUs and the governor is powersave of a driver that takes it literally.",
-    advice="sudo cpupower frequency-set -g performance",
-    judged_by=JudgedBy.DOCTOR,
-)
 RULES = (
     CORES,
     NUMA,
-    GOVERNOR,
 )
-_OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # their "powersave" is quick
 
 
 def balancing_look(host: str) -> Look:
@@ -55,7 +46,7 @@ def balancing_look(host: str) -> Look:
 def judge_cpus(
     cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str
 ) -> tuple[Look, ...]:
-    """Nodes, cores that are allowed, whether those near each GPU are, and the governor.
+    """Nodes, cores that are allowed, and whether those near each GPU are.
 
     gpus: by label. quota: processors that a cgroup grants, None without a limit.
     """
@@ -104,15 +95,4 @@ def judge_cpus(
         )  # fmt: skip
     if gpus and len(cpus.nodes) > 1 and cpus.balancing:
         looks.append(balancing_look(host))
-    slow = {
-        governor
-        for governor, driver in cpus.governors
-        if governor == "powersave" and driver not in _OWN_GOVERNORS
-    }
-    if slow and gpus:
-        looks.append(
-            Look(host, "NUMA", "CPU governor", "powersave", "warning",
-                 "cores stay at the lowest clock that is allowed: launching kernels takes longer",
-                 "sudo cpupower frequency-set -g performance", rule=GOVERNOR.id)
-        )  # fmt: skip
     return tuple(looks)

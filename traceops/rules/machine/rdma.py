@@ -32,9 +32,11 @@ RDMA_ACCESS = Rule(
 )
 ROCE_ADDRESS = Rule(
     id="TO-D205",
-    title="A RoCE port has no RoCE v2 address",
-    fires="Warning where a port that is up has none.",
-    advice="Give the interface behind it an IP address; see show_gids.",
+    title="A RoCE port has no RoCE v2 address beyond its own link",
+    fires=(
+        "Warning where no RoCE port that is up has one that is not link-local (fe80::), info where some have none."
+    ),
+    advice="Give the interface behind it an IP address, or leave it out by NCCL_IB_HCA; see show_gids.",
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (
@@ -162,9 +164,11 @@ def _addresses(devices: Sequence[Rdma], host: str) -> list[Look]:
     if without:
         return [
             Look(
-                host, "network", "RoCE v2 address", f"none on {', '.join(without)}", "warning",
-                "NCCL wants RoCE v2, and takes RoCE v1 then, which no router passes on: no way to other subnets",
-                "give the interface behind it an IP address, then: show_gids", facts, rule=ROCE_ADDRESS.id,
+                host, "network", "RoCE v2 address", f"none on {', '.join(without)}", "note" if found else "warning",
+                "NCCL takes the first address there is, link-local or RoCE v1: it leads to no other subnet, and often "
+                "to no other host",
+                "give the interface behind it an IP address (then see show_gids), or leave the port out by NCCL_IB_HCA",
+                facts, rule=ROCE_ADDRESS.id,
             )
         ]  # fmt: skip
     return [Look(host, "network", "RoCE v2 address", found, facts=facts, rule=ROCE_ADDRESS.id)]
