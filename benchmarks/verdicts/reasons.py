@@ -39,24 +39,20 @@ REASONS: dict[Kind, str] = {
     ),
     Kind("TO-W002", "stolen"): (
         "steal in /proc/stat, time in which the hypervisor ran something else (proc\\_stat(5), steal); it takes a "
-        "virtual "
-        "machine with more cores promised than its host has; ours lost 0.2 % of its time at most"
+        "virtual machine with more cores promised than its host has: with both cores busy ours lost 0.2 % of its time, "
+        "those with GPUs as much, and none of them starts a guest of its own whose cores could be taken"
     ),
     Kind("TO-P004"): (
         "NCCL's own choice, more bandwidth on the way first and then the nearer NIC "
-        f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside its "
-        "topology; public logs have one or the other"
+        f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside "
+        "`nvidia-smi topo -m`, where NCCL\\_IB\\_HCA leaves out a GPU's own NIC; in the public logs that tell both, "
+        "each rank takes its nearest (NVIDIA/nccl-tests issue 350)"
     ),
     Kind("TO-D206"): (
         "NCCL's user guide, NCCL\\_NET\\_PLUGIN, and source, which opens libnccl-net.so unless told otherwise "
         f"({_NCCL}:src/plugin/net.cc); aws-ofi-nccl always installs libnccl-net-ofi.so, and the other name not always "
-        "(aws/aws-ofi-nccl@2daf7d3:src/Makefile.am); it takes a machine of Amazon's with EFA and GPUs, without that "
-        "plugin"
-    ),
-    Kind("TO-D306"): (
-        "the GPU's local\\_cpulist in sysfs (Linux, drivers/pci/pci-sysfs.c), by which NCCL binds its threads too "
-        f"({_NCCL}:src/graph/topo.cc, ncclTopoGetCpuAffinity); it takes GPUs on two NUMA nodes and a process bound "
-        f"to one "
-        "of them (taskset)"
+        "(aws/aws-ofi-nccl@2daf7d3:src/Makefile.am); reported of a container without its path "
+        "(NVIDIA-NeMo/RL issue 1973), whose log does not say that there is EFA; it takes the doctor on a machine of "
+        "Amazon's with EFA and GPUs, without that plugin"
     ),
 }

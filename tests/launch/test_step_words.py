@@ -17,10 +17,10 @@ def told(ends, within):
         ({}, ""),
         ({"SGD.step": 120}, "; SGD.step are within one"),
         ({"Adam.step": 120}, ""),
-        ({"SGD.step": 40}, "; SGD.step is within 40 of 120, so steps are of two kinds"),
+        ({"SGD.step": 40}, "; SGD.step runs in 40 of 120, so steps are of two kinds"),
         (
             {"Adam.step": 40},
-            "; another optimizer's Adam.step is within 40 of 120, so steps are of two kinds",
+            "; another optimizer's Adam.step runs in 40 of 120, so steps are of two kinds",
         ),
     ],
 )
@@ -35,7 +35,7 @@ def test_steps_of_two_kinds_are_told(within, said):
         (
             {"Adam.step": 1, "RMSprop.step": 299},
             {"RMSprop.step": 1, "Adam.step": 99},
-            "RMSprop.step returns; Adam.step is within 99 of 300, so steps are of two kinds",
+            "RMSprop.step returns; Adam.step runs in 99 of 300, so steps are of two kinds",
         ),
         ({"SGD.step": 1, "Adam.step": 99}, {"SGD.step": 99}, "Adam.step returns; SGD.step are within one"),
         ({"Adam.step": 99, "GradScaler.update": 1}, {}, "Adam.step or GradScaler.update returns"),

@@ -58,7 +58,7 @@ def test_a_leak_and_the_line_that_makes_what_stays():
 def test_a_rank_with_three_times_the_activations():
     found, text = said("imbalance")
     assert found == {("TO-M002", "info", "activations", (1,))}
-    assert "Rank 1 holds 7.18 GiB at its peak, the median peer 2.99 GiB" in text
+    assert "Rank 1 holds 7.18 GiB at its peak, the other rank 2.99 GiB" in text
 
 
 def test_sizes_that_grow_from_step_to_step():

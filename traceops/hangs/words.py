@@ -160,18 +160,19 @@ def nobody_finished(
         called = (
             f"All members called, and {who(finished)} finished,"
             if finished
-            else f"All {len(members)} members called"
+            else f"{'Both' if len(members) == 2 else f'All {len(members)}'} members called"
         )
     told = {
-        "started": "all run it",
+        "started": "both run it" if len(members) == 2 else "all run it",
         "gloo": "gloo does not tell who of them it waits for",
         "not_started": "nor has any GPU started it: what is before it on their streams is not excluded",
         "not_recorded": "starts were not recorded, so a GPU that hangs is not excluded",
     }[starts]
+    none = {1: "it never", 2: "neither"}.get(len(members), "none")
     if not members_known:
         told += ". Whether others are in the group is not known"
     return (
-        f"{called} {call_text(call)}, and {'none' if len(members) > 1 else 'it never'} finished it"
+        f"{called} {call_text(call)}, and {none} finished it"
         f"{' on ' + who(members) if finished else ''}{':' if starts == 'started' else ';'} {told}"
     )
 
@@ -249,7 +250,11 @@ def elsewhere(members: Sequence[int], others: Sequence[int], *, before_first_ste
     """Told from stacks alone: the members are not where the others wait; all are where there are no others."""
     before = " before the first step" if before_first_step else ""
     if others:
-        told = f"{_is(members)} not where the others wait{before}; {who(others)} {_wait(others)}"
+        told = (
+            f"{_is(members)} not where {who(others)} waits{before}"
+            if len(others) == 1
+            else f"{_is(members)} not where the others wait{before}; {who(others)} wait"
+        )
     else:
         told = (
             f"{'stands' if len(members) == 1 else 'stand'} still{before}, and no rank waits in a collective"

@@ -29,7 +29,7 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
         for name in seldom:
             another = "another optimizer's " if name in ends else ""
             line += (
-                f"; {another}{name} is within {one.steps_within[name]} of {steps}, so steps are of two kinds"
+                f"; {another}{name} runs in {one.steps_within[name]} of {steps}, so steps are of two kinds"
             )
         line += _beside(ranks_alike)
         lines.append(line)

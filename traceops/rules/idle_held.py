@@ -103,7 +103,7 @@ def _parts(times: RankTimes) -> list[_Part]:
 
 
 def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: StepWords) -> str:
-    """'As recorded, the host does one long thing at a time for 141 ms a step: in aten::add (101 ms, 20 times), …'."""
+    """'As recorded, the host is held for 141 ms a step by aten::add (101 ms, 20 times) and …'."""
     steps = int(times.typical.sum())
     alone = len(named) == 1 and ms_text(named[0].ms) == ms_text(whole_ms)
     listed = []
@@ -113,6 +113,5 @@ def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: Step
             told.append(f"mostly in {part.steps} of {steps} steps")
         elif part.count >= _OFTEN:
             told.append(f"{count_text(part.count)} times")
-        listed.append(f"in {part.what}" + f" ({', '.join(told)})" * bool(told))
-    spent = f"As recorded, the host does one long thing at a time for {ms_text(whole_ms)} ms {words.per}"
-    return f"{spent}: {' and '.join(listed)}."
+        listed.append(part.what + f" ({', '.join(told)})" * bool(told))
+    return f"As recorded, the host is held for {ms_text(whole_ms)} ms {words.per} by {' and '.join(listed)}."

@@ -161,7 +161,8 @@ def _imbalance(inputs: Inputs) -> Verdict:
         IMBALANCE.finding(
             "warning" if tight else "info",
             "high",
-            f"Rank {worst} holds {gib_text(own)} at its peak, the median peer {gib_text(usual)}{and_ranks}{why}.",
+            f"Rank {worst} holds {gib_text(own)} at its peak, the {'other rank' if len(known) == 2 else 'median peer'} "
+            f"{gib_text(usual)}{and_ranks}{why}.",
             [
                 Evidence("peak", own, "B", rank=worst, peers=usual),
                 Evidence("more", round(100 * more / usual, 1), "%", 100 * _MORE, worst),

@@ -32,7 +32,7 @@ class SecondKind:
     def said(self) -> str:
         """Two kinds of steps, and what else makes these long."""
         kinds = self.kinds
-        told = f" Steps are of two kinds: {kinds.another} is within {kinds.count} of {kinds.steps} only."
+        told = f" Steps are of two kinds: {kinds.another} runs in {kinds.count} of {kinds.steps} only."
         if not self.explains:
             told += (
                 f" That is not all: {percent_text(100 * self.left)} of what these take longer is waiting for a rank or "

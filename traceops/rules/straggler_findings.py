@@ -95,7 +95,7 @@ def finding_of(
         message += f"With the work shared evenly {said.the} would take {then}"
     elif beside:
         told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
-        message += f"With {ranks_named(beside)} cured too, its cure saves {up_to}{told}"
+        message += f"With {ranks_named(beside)} cured too, curing this rank saves {up_to}{told}"
     else:
         then = f"{(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms{average}"
         message += f"{pace} {said.the} would take {then}"

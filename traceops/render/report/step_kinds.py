@@ -16,7 +16,7 @@ def kinds_sentence(report: Report) -> str:
     every = round_steps(kinds.steps, kinds.count)
     took = "" if kinds.round_ms is None else f", {ms_text(kinds.round_ms)} ms in the mean"
     return (
-        f"Steps are of two kinds: one ends where {' or '.join(kinds.ends)} returns, and {another} is within "
+        f"Steps are of two kinds: one ends where {' or '.join(kinds.ends)} returns, and {another} runs in "
         f"{kinds.count} of {kinds.steps} only. A round of the training is {every:.3g} steps{took}: a typical step "
         "tells of the kind that comes most often"
     )

@@ -59,7 +59,7 @@ def judge_gdr_told(plugin: str, told: Mapping[str, bool], gpus: Sequence[str], h
         return look
     return Look(
         host, "network", _WHAT, f"off for {_listed(off)}", "warning",
-        "so NCCL's log says: it found neither nvidia-peermem nor dma-buf, and data go through the host's memory",
+        "as NCCL's log says, which finds neither nvidia-peermem nor dma-buf: data go through the host's memory",
         "on the host: sudo modprobe nvidia-peermem; where lsmod has it already, install the NVIDIA driver again: it is "
         "built with the network card's driver; or take the driver's open kernel modules on Linux 5.12 and newer",
         rule=GPUDIRECT.id,

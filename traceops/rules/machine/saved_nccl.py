@@ -38,17 +38,14 @@ def _is_new(look: Look, others: Sequence[Look]) -> bool:
 
 
 def _warnings(fabric: Fabric, log: NcclLog) -> list[Look]:
-    """By RCCL's own warnings, of hosts on which it has several GPUs."""
+    """By RCCL's own warnings; one GPU reaches no other, whatever the IOMMU does."""
     looks = []
     for remark in log.host_remarks:
         host = remark.host or log.files[0]
-        if _gpus_of(log, remark.host) == 1:
-            continue
-        looks.append(
-            balancing_look(host)
-            if remark.kind == "numa_balancing"
-            else judge_iommu_warning(_all_linked(fabric, remark.host), host)
-        )
+        if remark.kind == "numa_balancing":
+            looks.append(balancing_look(host))
+        elif _gpus_of(log, remark.host) != 1:
+            looks.append(judge_iommu_warning(_all_linked(fabric, remark.host), host))
     return looks
 
 
