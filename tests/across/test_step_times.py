@@ -233,6 +233,14 @@ def test_a_step_that_waits_for_what_was_queued_has_no_length_either():
     assert [int(at) for at in np.flatnonzero(run.timed & ~run.like)] == [37]
 
 
+def test_steps_that_only_fill_the_queue_have_no_length():
+    """Large products, 25 launches a step: 'just before them a step took 0.582 ms, later ones take 40.1'."""
+    hosts = [6972.0, 1.2, 0.8, 0.7, 0.6, 0.6, *[0.5] * 34, *[38.0, 38.5] * 40]
+    devices = [0.0, 35.7, 36.5, 38.6, 38.5, 38.6, *[0.0] * 34, *[38.1, 38.4] * 40]
+    queued = only_queued(steps_of(hosts, devices))
+    assert queued[6:40].all() and not queued[42:].any()
+
+
 def test_a_stall_does_not_make_few_slow_steps_fit():
     """CUDA graphs compiled anew for seconds: steps of 2.8 ms were told as 5.3, as a stall takes up any queue."""
     hosts = [26652.7, 55.0, 6.2, 3.6, 3.2, 2.8, *[2.8] * 32, 9574.8, 23.0, 40.0, *[2.8] * 66]

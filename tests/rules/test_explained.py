@@ -1,5 +1,6 @@
 """Findings that another one explains become remarks that say so; all others stay as they are."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -64,6 +65,14 @@ def test_an_evaluation_of_the_run_explains_no_step_that_is_long_for_a_known_othe
 def test_what_the_run_recompiles_explains_a_recorded_step_that_does():
     run, step = found("TO-W001", cause="recompilation"), found("TO-T001", cause="recompilation")
     assert severities([run, step])["TO-T001"] == "info"
+
+
+def test_what_the_run_does_explains_steps_that_shared_cores_only_make_longer():
+    """Garbage on a rank whose cores others hog: the first sentence was of one step, in which it waits for a core."""
+    run = replace(found("TO-W001", "error", (1,), "garbage_collection"), impact_ms=166.0)
+    step = replace(found("TO-T001", "error", (1,), "shared_cores"), impact_ms=167.0)
+    assert severities([run, step])["TO-T001"] == "info"
+    assert severities([replace(run, impact_ms=80.0), step])["TO-T001"] == "error"
 
 
 def test_the_order_of_findings_does_not_matter():

@@ -13,11 +13,15 @@ DATA = Path(__file__).parents[1] / "data" / "stacks_late2"
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def late(tmp_path: Path, waits_ms: float):
+def late(tmp_path: Path, waits_ms: float, profiled_ms: float = 103.0):
     """What is said where rank 0 waits for so long of each step of 100 ms in the light window."""
+    return late_report(tmp_path, waits_ms, profiled_ms)[1]
+
+
+def late_report(tmp_path: Path, waits_ms: float, profiled_ms: float):
     run = tmp_path / "run"
     shutil.copytree(DATA, run)
-    told = {"world_size": 2, "unprofiled_step_ms": 100.0, "profiled_step_ms": 103.0}
+    told = {"world_size": 2, "unprofiled_step_ms": 100.0, "profiled_step_ms": profiled_ms}
     (run / "run.json").write_text(json.dumps(told))
     for rank in range(2):
         begin = 90 - (waits_ms if rank == 0 else 0.0)
@@ -26,7 +30,7 @@ def late(tmp_path: Path, waits_ms: float):
     report = analyze(run)
     assert report.undisturbed and report.undisturbed.step_ms == pytest.approx(100, abs=1)
     [found] = [one for one in report.findings if one.rule == "TO-S001"]
-    return found
+    return report, found
 
 
 def test_what_nobody_waits_for_without_the_profiler_is_a_remark(tmp_path):
