@@ -1,4 +1,4 @@
-"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second`, `--third`: theirs.
+"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second` and so on: theirs.
 
 Alone (`--alone`, without traceops), each runs with all its troubles, without each one of them, and with none, and
 times itself (programs/site).
@@ -17,13 +17,15 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.pairs import second, third, truth
+from benchmarks.pairs import fourth, second, third, truth
 from benchmarks.pairs.second import RESTART, TWO_JOBS
 from benchmarks.pairs.truth import OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
 
 _HERE = Path(__file__).resolve().parent
 _ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
 """huggingface/accelerate@16cb6eb:examples/by_feature, with a model, data and a metric of these names in DIR/data."""
+_STRANGER = "stranger:"
+"""So many busy processes of another program, beside the ranks."""
 
 
 def _port() -> int:
@@ -96,12 +98,19 @@ def _commands(
 def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool) -> list[int]:
     """Exit codes of the launchers; what they print is in out.txt."""
     out.mkdir(parents=True, exist_ok=True)
-    plants = ",".join(trouble.plant for trouble in chosen if trouble.plant)
+    planted = [trouble.plant for trouble in chosen if trouble.plant]
+    plants = ",".join(plant for plant in planted if not plant.startswith(_STRANGER))
     environment = dict(os.environ, PAIRS_CLOCK=str(out / "clock"), PAIRS_PLANT=plants)
     if case.program.startswith("lit"):
         environment["PYTHONUNBUFFERED"] = "1"
     folder = work / "data" if case.program in _ELSEWHERE else out
     codes = []
+    strangers = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for plant in planted
+        if plant.startswith(_STRANGER)
+        for _ in range(int(plant.split(":")[1]))
+    ]
     with (out / "out.txt").open("w") as told:
         commands = _commands(case, chosen, work, out, alone=alone)
         started = [
@@ -121,6 +130,9 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
             except subprocess.TimeoutExpired:
                 one.terminate()
                 codes.append(one.wait())
+    for stranger in strangers:
+        stranger.kill()
+        stranger.wait()
     return codes
 
 
@@ -166,6 +178,7 @@ def main() -> None:
         "--second", dest="sample", action="store_const", const=second.CASES, default=truth.CASES
     )
     parser.add_argument("--third", dest="sample", action="store_const", const=third.CASES)
+    parser.add_argument("--fourth", dest="sample", action="store_const", const=fourth.CASES)
     parser.add_argument(
         "--phases", action="store_true", help="with --alone: all combinations in one process (third)"
     )
