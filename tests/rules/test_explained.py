@@ -8,6 +8,7 @@ import pytest
 from traceops.core.findings import Evidence
 from traceops.rules.explained import EXPLAINS, merge_overlapping
 from traceops.rules.registry import BY_ID, RULES
+from traceops.rules.unlike_cores import WAITS_BEYOND
 
 
 def found(rule, severity="warning", ranks=(), cause=None):
@@ -67,12 +68,18 @@ def test_what_the_run_recompiles_explains_a_recorded_step_that_does():
     assert severities([run, step])["TO-T001"] == "info"
 
 
-def test_what_the_run_does_explains_steps_that_shared_cores_only_make_longer():
-    """Garbage on a rank whose cores others hog: the first sentence was of one step, in which it waits for a core."""
-    run = replace(found("TO-W001", "error", (1,), "garbage_collection"), impact_ms=166.0)
-    step = replace(found("TO-T001", "error", (1,), "shared_cores"), impact_ms=167.0)
-    assert severities([run, step])["TO-T001"] == "info"
-    assert severities([replace(run, impact_ms=80.0), step])["TO-T001"] == "error"
+@pytest.mark.parametrize(
+    ("run_ms", "waits", "severity"), [(600.0, 1, "info"), (600.0, 0, "error"), (300.0, 1, "error")]
+)
+def test_steps_that_a_rank_fills_with_work_are_not_long_for_want_of_a_core(run_ms, waits, severity):
+    """A collector took 86 % of a run, and "meanwhile rank 1 waits for a core" led the report."""
+    run = replace(found("TO-W001", "error", (1,), "garbage_collection"), impact_ms=run_ms)
+    step = replace(
+        found("TO-T001", "error", (0, 1), "shared_cores"),
+        impact_ms=770.0,
+        evidence=(Evidence(WAITS_BEYOND, 970.0, "ms", rank=waits),),
+    )
+    assert severities([run, step])["TO-T001"] == severity
 
 
 def test_the_order_of_findings_does_not_matter():

@@ -86,6 +86,21 @@ def test_fewer_than_twenty_a_step_are_not():
     assert "19 small collectives a step" in verdict.clear
 
 
+def test_those_of_an_evaluation_are_not_told_of_each_step():
+    """Of a run with 3 a step, "25 collectives a step" were told: those of the one step that evaluated."""
+    run = across(simulate(many_small(layers=100), 4))
+    unlike = np.arange(len(run.ranks[0].duration)) == 1
+    kept = [
+        c
+        for c in run.matching.collectives
+        if run.ranks[0].summary.comm.step[c.members[0][1]] == 1 or c.members[0][1] % 100 < 10
+    ]
+    matching = replace(run.matching, collectives=tuple(kept))
+    ranks = tuple(replace(times, typical=~unlike) for times in run.ranks)
+    assert judge_small(replace(run, matching=matching)).findings, "as if all steps were alike"
+    assert judge_small(replace(run, matching=matching, ranks=ranks)).findings == ()
+
+
 def test_small_ones_that_compute_hides_cost_nothing():
     hidden = replace(TINY, kernel_us=4000.0)
     verdict = judge_small(across(simulate(many_small(size=hidden), 4)))

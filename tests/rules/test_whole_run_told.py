@@ -169,6 +169,16 @@ def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
     assert "199 steps without the profiler, every few of which wait for input: one takes 39." in told
 
 
+@pytest.mark.parametrize(("late_ms", "severity"), [(1600.0, "error"), (400.0, "warning")])
+def test_data_that_comes_late_each_epoch_is_an_error_from_a_third_of_the_run(tmp_path, late_ms, severity):
+    """It took 75 % of a run, where a loader's workers start with each epoch, and transfer of 14 ms a step led."""
+    steps = even()
+    for at in range(25, 200, 25):
+        steps[at] = Step(50.0 + late_ms, stacks={"collate": late_ms, "forward": 30, "backward": 20})
+    [told] = found(observed(run_of(tmp_path), *[steps] * 4), "TO-W001")
+    assert (told.cause, told.severity) == ("input", severity)
+
+
 @pytest.mark.parametrize(
     ("longer_ms", "within", "status", "said"),
     [

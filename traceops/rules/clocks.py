@@ -14,7 +14,8 @@ UNALIGNED_CLOCKS = Rule(
     fires=(
         "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
         "(median) after offset and drift are removed. Info where ranks share too few collectives with the others. "
-        "Info also where the ranks have no GPU and share one host: each sees an end only when it has a core."
+        "Info also where the ranks have no GPU and share one host: each sees an end only when it has a core. Clear "
+        "there up to 10 % where ranks wait ten times as long for each other: that tells who is late."
     ),
     advice=(
         "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "
@@ -35,6 +36,10 @@ UNALIGNED_CLOCKS = Rule(
     ),
 )
 
+_CROWDED_PCT, _WAIT_TIMES = (
+    10.0,
+    10.0,
+)  # of ranks that share cores: spread by the step, and waiting by the spread
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
 
 
@@ -52,9 +57,13 @@ def judge_clocks(run: CrossRank) -> Verdict:
     told = f"ends of {clocks.anchors} collectives lie within {us_text(p50 / 1e3)} (median; p95 {us_text(p95 / 1e3)})"
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
+    if not clocks.unaligned and ends_fit(run):
+        return UNALIGNED_CLOCKS.clear(
+            f"{told}, {spread_pct:.0f} % of {run.step_words.a}; ranks wait far longer"
+        )
     ranks = clocks.unaligned
     shared = _on_one_host(run)
-    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    on_cpu = _on_cpu(run)
     crowded = shared and on_cpu and not ranks
     causes = ["these ranks had no core when a collective ended"] if on_cpu else []
     causes += [] if shared else ["a clock jumped"]
@@ -82,6 +91,23 @@ def judge_clocks(run: CrossRank) -> Verdict:
     return UNALIGNED_CLOCKS.verdict(
         UNALIGNED_CLOCKS.finding(severity, "high", message, evidence, ranks=ranks, cause=cause)
     )
+
+
+def _on_cpu(run: CrossRank) -> bool:
+    return not any(times.summary.on_gpu for times in run.ranks)
+
+
+def ends_fit(run: CrossRank) -> bool:
+    """Whether the ends of collectives fit well enough to tell who is late.
+
+    Ranks that share cores see an end late; where they wait for each other ten times as long, that is no doubt.
+    """
+    spread_pct, spread_ms = out_of_step_pct(run), (run.clocks.residual_p50_ns or 0.0) / 1e6
+    if spread_pct <= MOST_OUT_OF_STEP_PCT:
+        return True
+    if spread_pct > _CROWDED_PCT or run.clocks.unaligned or not (_on_cpu(run) and _on_one_host(run)):
+        return False
+    return max(times.mean_ms("comm_wait") for times in run.ranks) >= _WAIT_TIMES * spread_ms
 
 
 def _on_one_host(run: CrossRank) -> bool:

@@ -20,6 +20,7 @@ from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.through_host import THROUGH_HOST
 from traceops.rules.unlike_cores import CAUSE as SHARED_CORES
+from traceops.rules.unlike_cores import WAITS_BEYOND
 from traceops.rules.unlike_start import FIRST_USE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
@@ -28,7 +29,6 @@ from traceops.rules.whole_run import UNLIKE_OVER_RUN
 class Explains:
     """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
 
-    `own_causes` also where this one costs nearly as much: cores that are shared only make its steps longer.
     `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
     that this rule explains only if it fired for the same. `of_cause`: the only one that is explained.
     """
@@ -71,8 +71,8 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(LATE_START, None, (EXPOSED,), False),
     Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )
-_NEARLY_ALL = 0.8  # of what a finding costs
 _LATE = {rule.id for rule in stragglers.RULES}
+_SAME_STEPS = 0.7  # of what long steps take beyond the typical ones, over the whole run
 
 
 def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
@@ -87,11 +87,6 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     return merged
 
 
-def _costs_as_much(other: Finding, found: Finding) -> bool:
-    """Whether the one is all that the other measured."""
-    return found.impact_ms is not None and (other.impact_ms or 0.0) >= _NEARLY_ALL * found.impact_ms
-
-
 def explains(other: Finding, found: Finding) -> bool:
     """Whether one finding is why the other fired."""
     if other.severity == "info":
@@ -101,9 +96,19 @@ def explains(other: Finding, found: Finding) -> bool:
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
         and (
-            found.cause not in known.own_causes or found.cause == other.cause or _costs_as_much(other, found)
+            found.cause not in known.own_causes
+            or found.cause == other.cause
+            or _held_up_in(found, other)
         )
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )
+
+
+def _held_up_in(found: Finding, other: Finding) -> bool:
+    """Whether the steps in which a rank waits for a core are those in which it has so much to do."""
+    waiting = {one.rank for one in found.evidence if one.metric == WAITS_BEYOND}
+    if found.cause != SHARED_CORES or other.rule != UNLIKE_OVER_RUN.id or not waiting & set(other.ranks):
+        return False
+    return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0

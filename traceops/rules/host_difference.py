@@ -29,7 +29,8 @@ HOST_LONGER = Rule(
         "so few samples. On GPUs only where the recorded steps show the rank's device idle for its host, and for "
         "at most that time. A rank that waits longer for its input costs at most what a step takes beyond the slowest "
         "loader of its peers. Where recorded steps show the others wait as long for it, a rank costs at most what its "
-        "peers' pace saves in the replay. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
+        "peers' pace saves in the replay; and nothing if it itself waits as long for a rank without a GPU that waits "
+        "for nobody. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
     ),
     advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
     by_cause=(
@@ -46,6 +47,7 @@ _MOST_LOOKED = 3
 _MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is told beside it
 _AS_LONG = 0.5  # of what a rank takes longer: the others wait for it in the recorded steps too
 _BY_CORES = 0.5  # of what a rank takes longer: its waiting for a core explains it
+_NO_WAIT = 0.25  # of what a rank takes longer: another that waits less is the one that all wait for
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -99,7 +101,7 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
     found = longer_on_one(inputs.whole, late)
     ranks = {times.summary.rank: times for times in inputs.run.ranks}
     if not any(times.summary.on_gpu for times in ranks.values()):
-        return found
+        return [one for one in found if one.rank in late or not _behind_another(one, inputs.run)]
     if not inputs.run.split:
         return []
     kept = []
@@ -113,6 +115,18 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
         if (waits < 0 or one.rank in late) and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
             kept.append(replace(one, claimed_ms=claimed))
     return kept
+
+
+def _behind_another(one: Longer, run: CrossRank) -> bool:
+    """Whether in the recorded steps this rank itself waits as long as that for a rank that waits for nobody.
+
+    Then a step takes what that rank takes, whatever this one does.
+    """
+    if not run.split:
+        return False
+    waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
+    own = waits.pop(one.rank, 0.0)
+    return bool(waits) and own >= one.more_ms and min(waits.values()) < _NO_WAIT * one.more_ms
 
 
 def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def judge_small(
         link = run.reference(group)
         best[group] = max(best[group], link.busbw_gbs if link else 0.0)
     small = [c for c in sized if _is_small(c, best[c.group])]
-    steps = max(len(run.ranks[0].duration), 1)
+    small, steps = _of_typical_steps(run, small)
     members: dict[int, list[int]] = defaultdict(list)
     for collective in small:
         for rank, _ in collective.members:
@@ -145,6 +146,21 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
             impact_ms=stored(gain.ms),
         ),
     )
+
+
+def _of_typical_steps(run: CrossRank, small: Sequence[Collective]) -> tuple[list[Collective], int]:
+    """Those in steps like the others, and how many such steps there are: an evaluation has calls of its own."""
+    typical = {times.summary.rank: times.typical for times in run.ranks}
+    if len(typical) == 0 or not all(own.any() for own in typical.values()):
+        return list(small), max(len(run.ranks[0].duration), 1)
+    step_of = {times.summary.rank: times.summary.comm.step for times in run.ranks}
+    kept = []
+    for one in small:
+        rank, position = one.members[0]
+        step = int(step_of[rank][position])
+        if not 0 <= step < len(typical[rank]) or typical[rank][step]:
+            kept.append(one)
+    return kept, int(run.ranks[0].typical.sum())
 
 
 def _is_small(collective: Collective, best_gbs: float) -> bool:

@@ -18,7 +18,7 @@ from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
 from traceops.rules.second_kind import second_kind
-from traceops.rules.unlike_cores import CAUSE, held_up
+from traceops.rules.unlike_cores import CAUSE, WAITS_BEYOND, held_up
 from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, longer_ms, step_ms
 from traceops.rules.unlike_text import comes, steps_text, takes, the_only
 from traceops.rules.unlike_timed import timed_steps
@@ -183,9 +183,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
         )
     if held:
-        evidence.append(
-            Evidence("waits for a core beyond typical steps", stored(held[1]), "ms", rank=held[0])
-        )
+        evidence.append(Evidence(WAITS_BEYOND, stored(held[1]), "ms", rank=held[0]))
     evidence += [
         Evidence(f"host longer in: {one.name}", stored(one.ms), "ms", rank=worst.summary.rank, step=one.step)
         for one in worst.summary.host.extra

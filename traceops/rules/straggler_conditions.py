@@ -12,7 +12,7 @@ from traceops.across.own_times import far_beyond, own_time
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
-from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.clocks import ends_fit
 from traceops.rules.incomplete import why_incomplete
 from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
 
@@ -35,7 +35,7 @@ def comparable(run: CrossRank) -> bool:
         and run.lateness is not None
         and run.what_if is not None
         and run.what_if.mean_error <= _MOST_ERROR
-        and out_of_step_pct(run) <= MOST_OUT_OF_STEP_PCT
+        and ends_fit(run)
     )
 
 
@@ -47,7 +47,7 @@ def nothing_to_compare(run: CrossRank) -> str:
         return why
     if not run.split:
         return "no collective could be matched across ranks"
-    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+    if not ends_fit(run):
         return "the ends of matched collectives do not fit together, see TO-V006"
     if run.what_if is not None:
         return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"

@@ -8,6 +8,7 @@ from traceops.across.core_waits import core_waits
 from traceops.rules.inputs import Inputs
 
 CAUSE = "shared_cores"
+WAITS_BEYOND = "waits for a core beyond typical steps"  # in evidence, with the rank that does
 _MOST_OF_IT = 0.5  # of what the steps take longer
 
 

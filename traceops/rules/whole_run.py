@@ -22,14 +22,13 @@ UNLIKE_OVER_RUN = Rule(
     id="TO-W001",
     title="A part of the run goes to steps unlike the others",
     fires=(
-        "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical "
-        "one, by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection "
-        "and the allocator error from 30 %. Silent about causes that came once, and about steps in which nothing "
-        "was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer comes as "
-        "they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as of workers "
-        "that deliver at once, those steps are typical too (TO-I002). A recompilation also counts in recorded "
-        "steps and in the first 20 steps, as info if it ended "
-        "with these."
+        "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical one, "
+        "by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection, the "
+        "allocator and late input error from 30 %. Silent about causes that came once, and about steps in which "
+        "nothing was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer "
+        "comes as they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as "
+        "of workers that deliver at once, those steps are typical too (TO-I002). A recompilation also counts in "
+        "recorded steps and in the first 20 steps, as info if it ended with these."
     ),
     advice="Do the work of these steps less often, or make it cheaper.",
     by_cause=(
@@ -71,7 +70,7 @@ NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/o
 
 _BOUNDS = (1.0, 10.0)  # percent of the run
 _ERROR_PCT = 30.0
-_WASTE = ("recompilation", "garbage_collection", "allocator")  # what no training wants
+_WASTE = ("recompilation", "garbage_collection", "allocator", "input")  # what no training wants
 _LEAST_TIMES = 2
 _SPREAD_PCT = 3.0  # of a rank's time: told also where no step stands out by it
 _LEAST_STEPS = 3
