@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generated_run import SlowHost, ddp, simulate, summaries, write_traces
+from generated_run import SlowCompute, SlowHost, ddp, simulate, summaries, write_traces
 from measured_runs import across, findings, program
 
 from traceops import analyze
@@ -187,3 +187,11 @@ def test_gradients_given_to_gloo_in_backward_that_it_begins_later_are_synchronis
         path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
     [check] = [check for check in analyze(run).checks if check.rule == "TO-V004"]
     assert check.status == "clear", check.reason
+
+
+def test_a_rank_whose_operators_take_longer_is_told_by_them(tmp_path):
+    """Twelve times the rows: 'Rank 1's host takes longer', which sends the reader to what else its host does."""
+    write_traces(simulate(program(ddp, device="cpu", steps=6), 2, [SlowCompute(1, 6.0)]), tmp_path)
+    assert verdict(analyze(tmp_path)).sentence.startswith(
+        "Rank 1's operators take longer: the other rank waits"
+    )

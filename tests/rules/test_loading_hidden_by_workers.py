@@ -3,16 +3,22 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from generated_run import ddp, simulate
+from measured_runs import across, program
 from observed_run import usual, write_loader, write_rank
 
 from traceops import analyze
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
+from traceops.core.step_words import step_words
 from traceops.render.report.cross_text import replay_sentence
 from traceops.render.report.verdict import verdict
+from traceops.rules.idle import INPUT_BOUND
+from traceops.rules.idle_behind import BehindLate, hidden_loading
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -84,3 +90,13 @@ def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
     assert "the pace of data loaders' workers is not known" in replay_sentence(report)
     shown = answer(open_run(tmp_path / "run"), Asked("what-if"))
     assert shown.loaders_unknown == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("pace_ms", "told"), [(0.0, False), (12.0, False), (13.5, True)])
+def test_batches_that_workers_have_ready_are_waited_for_by_nobody(pace_ms, told):
+    """'Rank 1 would wait 1.66 ms; its workers need 0.000 ms', and a warning that asked for more workers."""
+    run = SimpleNamespace(**vars(across(simulate(program(ddp, device="cpu"), 2))))
+    run.loading_ms, run.step_words = dict.fromkeys((0, 1), pace_ms), step_words("step")
+    behind = BehindLate((1,), (), 14.06, 1.66, serious=True)
+    found = hidden_loading(INPUT_BOUND, (5.0, 10.0, 25.0), SimpleNamespace(run=run, manifest={}), behind)
+    assert bool(found) == told

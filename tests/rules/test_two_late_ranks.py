@@ -13,7 +13,7 @@ from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
 from traceops.rules.straggler_conditions import far_from_all, in_one_place
-from traceops.rules.straggler_evidence import operators_text
+from traceops.rules.straggler_evidence import of_operators
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -180,5 +180,6 @@ def test_a_rank_without_a_gpu_that_computes_longer_is_told_so(fault, told):
     run = across(simulate(program(fsdp2, steps=4), 4, [fault]))
     [late] = run.stragglers.found
     on_cpu = replace(run, graph=replace(run.graph, on_cpu=frozenset(run.graph.ranks)))
-    assert ("is in operators" in operators_text(on_cpu, late)) == told
-    assert operators_text(run, late) == "", "behind a GPU kernels tell"
+    said, evidence = of_operators(on_cpu, late)
+    assert ("is in operators" in said) == told == bool(evidence)
+    assert of_operators(run, late) == ("", ()), "behind a GPU kernels tell"

@@ -110,3 +110,14 @@ COMPUTES_LONGER: Mapping[str, CauseWords] = {
         changed="its host takes longer",
     ),
 }
+
+IN_OPERATORS = "of it in operators"
+"""The evidence that most of what a rank's host takes longer is in operators, which is no other work of the host."""
+
+OPERATORS_LONGER = CauseWords(
+    label="Host",
+    clause="its operators take longer",
+    subject="Rank {}'s operators take longer",
+    why="its operators take longer",
+    changed="its operators take longer",
+)

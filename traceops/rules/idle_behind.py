@@ -81,6 +81,8 @@ def hidden_loading(
     worst = max((t for t in run.ranks if t.summary.rank in loads), key=lambda t: loads[t.summary.rank])
     words = run.step_words
     rest_ms = behind.step_ms - behind.waits_ms
+    if by_workers and loads[worst.summary.rank] < rest_ms:
+        return None  # they have it ready by then: what is left is the price of taking a batch from them
     if by_workers:
         said, told = _by_workers(worst, loads[worst.summary.rank], rest_ms, words)
     elif has_workers(worst.summary):

@@ -156,16 +156,17 @@ def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     return in_part or far_from_all(run, straggler)
 
 
-def in_operators(run: CrossRank, straggler: Straggler) -> bool:
-    """Whether most of what a rank without a GPU takes longer than its median peer is in operators, and not between."""
+def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
+    """How much of what a rank without a GPU takes longer than its median peer is in operators, where that is most."""
     assert run.graph is not None and run.stragglers is not None
     found = {other.rank for other in run.stragglers.found}
     peers = [peer for peer in run.graph.peers(straggler.rank) if peer not in found]
     if not peers or straggler.rank not in run.graph.on_cpu:
-        return False
+        return None
     usual = np.median([own_time(run.graph, peer) for peer in peers], axis=0)
     more = np.maximum(own_time(run.graph, straggler.rank) - usual, 0.0)
-    return bool(more[WORK.index("compute")] >= _MOST * max(float(more.sum()), 1.0))
+    share = float(more[WORK.index("compute")]) / max(float(more.sum()), 1.0)
+    return 100 * share if share >= _MOST else None
 
 
 def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:

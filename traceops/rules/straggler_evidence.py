@@ -13,11 +13,12 @@ from traceops.across.replay.graph import Steps
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler
 from traceops.across.work import MORE, WorkCompared
+from traceops.core.cause_words import IN_OPERATORS
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.rules.straggler_bounds import CHANCE, FELT, IMPACT_BOUNDS
-from traceops.rules.straggler_conditions import in_operators
+from traceops.rules.straggler_conditions import operators_pct
 
 
 def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
@@ -130,9 +131,11 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     ]
 
 
-def operators_text(run: CrossRank, straggler: Straggler) -> str:
-    """A sentence on a rank without a GPU that takes longer in its operators; '' of others."""
-    if not in_operators(run, straggler):
-        return ""
+def of_operators(run: CrossRank, straggler: Straggler) -> tuple[str, tuple[Evidence, ...]]:
+    """A sentence on a rank without a GPU that takes longer in its operators, and the same as a number; '' of others."""
+    pct = operators_pct(run, straggler)
+    if pct is None:
+        return "", ()
     why = "it has more to compute, or gets less done on its cores"
-    return f" Most of what it takes longer is in operators: {why}. Which of both, these traces do not tell."
+    said = f" Most of what it takes longer is in operators: {why}. Which of both, these traces do not tell."
+    return said, (Evidence(IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)

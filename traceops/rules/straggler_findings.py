@@ -15,7 +15,7 @@ from traceops.across.stack_difference import with_cause
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.cause_words import CAUSES as CAUSE_WORDS
-from traceops.core.cause_words import COMPUTES_LONGER
+from traceops.core.cause_words import COMPUTES_LONGER, OPERATORS_LONGER
 from traceops.core.findings import SEVERITIES, Confidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
@@ -31,7 +31,7 @@ from traceops.rules.straggler_conditions import (
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
-    operators_text,
+    of_operators,
     saved_by_sharing,
     waiting_ms,
     work_evidence,
@@ -81,6 +81,8 @@ def finding_of(
     average = " on average" if sometimes else ""
     when = f" in {steps_text(straggler.late_steps)}" if sometimes else ""
     words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
+    operators, in_operators = of_operators(run, straggler) if longer == "on_cpu" else ("", ())
+    words = OPERATORS_LONGER if in_operators else words
     message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, sometimes)} "
     cured = late or cured_beside(run, straggler)
     beside = sorted(rank for rank in cured if rank != straggler.rank)
@@ -109,14 +111,14 @@ def finding_of(
     if doubt := uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
         note += f" This is approximate: {doubt}."
-    note = operators_text(run, straggler) + note if longer == "on_cpu" else note
-    message += f" ({up_to}{pct} % less).{note}"
+    message += f" ({up_to}{pct} % less).{operators}{note}"
     return rule.finding(
         severity,
         confidence,
         message,
         evidence_of(run, straggler, step, saved, sometimes=sometimes)
-        + work_evidence(compared, straggler.rank, step, shared, said),
+        + work_evidence(compared, straggler.rank, step, shared, said)
+        + list(in_operators),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
         impact_ms=stored((saved if shared is None else shared) / 1e6),

@@ -6,7 +6,7 @@ import time
 import lightning
 import torch
 from costs import costs, next_step, now
-from own import RANK, blocks, options, samples, tell
+from own import blocks, options, samples, tell
 from torch.utils.data import DataLoader
 
 
@@ -53,8 +53,8 @@ class Drift(lightning.Callback):
     def measure_drift(self) -> None:
         time.sleep(self.given.drift)
 
-    def on_train_batch_end(self, *_):
-        if self.given.drift_rank == RANK and now(self.given, "drift"):
+    def on_train_batch_end(self, trainer, *_):
+        if self.given.drift_rank == trainer.global_rank and now(self.given, "drift"):
             with costs("measure_drift"):
                 self.measure_drift()
 
@@ -68,7 +68,7 @@ def main() -> None:
         )  # fmt: skip
         module = Module()
         trainer.fit(module, Data(given))
-    if RANK == 0:
+    if trainer.global_rank == 0:
         tell(trainer.global_step, module)
 
 

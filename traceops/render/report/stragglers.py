@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, CauseWords
+from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, IN_OPERATORS, OPERATORS_LONGER, CauseWords
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
@@ -192,6 +192,8 @@ def _alone(report: Report, finding: Finding) -> float | None:
 
 def words_of(finding: Finding) -> CauseWords:
     """Words for the cause of a late rank, and for what is behind it where that is known."""
+    if any(one.metric == IN_OPERATORS for one in finding.evidence):
+        return OPERATORS_LONGER
     if finding.computes_longer is not UNSET:
         return COMPUTES_LONGER[finding.computes_longer]
     return CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
