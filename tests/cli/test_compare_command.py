@@ -92,7 +92,7 @@ def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["one"], "give two things to compare"),
+        (["one"], "one does not exist; give two things to compare"),
         (["a", "b", "c"], "give two things to compare"),
         (["a", "--head", "b"], "give either BASE HEAD, or --base"),
         (["--base", "a"], "give either BASE HEAD, or --base"),

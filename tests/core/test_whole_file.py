@@ -130,3 +130,11 @@ def test_a_folder_in_the_place_of_a_file_is_left_alone(folder: Path) -> None:
         write_all_whole(folder, NEW)
     (folder / "more.csv").rmdir()
     assert held(folder) == OLD
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_knows_it(tmp_path: Path) -> None:
+    """`memory --json m.json` said ".m.json.c6a21d5001640626.part: Permission denied"."""
+    path = tmp_path / "gone" / "m.json"
+    with pytest.raises(FileNotFoundError) as raised:
+        write_whole(path, b"{}")
+    assert raised.value.filename == str(path)

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import sys
 import zlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from json_reference import loaded_rows, read_bytes
 
 from traceops.core.errors import InputError
 from traceops.traces.kineto import load_trace
+from traceops.traces.source import filesystem
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
 
@@ -103,3 +105,15 @@ def test_remote_files_are_read_through_fsspec(text):
     assert len(load_trace("memory://run/rank_0.json.gz").events) == 112
     with pytest.raises(InputError, match="rank_9"):
         load_trace("memory://run/rank_9.json.gz")
+
+
+@pytest.mark.parametrize(
+    ("path", "asks"),
+    [("s3://bucket/run", "fsspec s3fs (traceops's extra [s3])"), ("https://host/run", "aiohttp")],
+)
+def test_what_a_store_needs_is_a_command_that_can_be_pasted(monkeypatch, path, asks):
+    """It was "pip install fsspec aiohttp, s3fs or gcsfs"."""
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(InputError) as raised:
+        filesystem(path)
+    assert asks in str(raised.value)

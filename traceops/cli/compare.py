@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.baseline.store import baseline_entries
@@ -58,9 +59,17 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
         return *pairs, args.paths[0]
     if len(args.paths) != 2:
         raise UsageError(
-            "give two things to compare: traceops compare BASE HEAD (several captures a side: --base A B --head C D)"
+            f"{_missing(args.paths)}give two things to compare: traceops compare BASE HEAD (several captures a side: "
+            "--base A B --head C D)"
         )
     return [args.paths[0]], [args.paths[1]], args.paths[1]
+
+
+def _missing(paths: Sequence[str]) -> str:
+    """That the only one is not there, which a folder of `traceops run --against` would be."""
+    alone = paths[0] if len(paths) == 1 else ""
+    known = not alone or alone.startswith("baseline:") or is_remote(alone) or Path(alone).exists()
+    return "" if known else f"{alone} does not exist; "
 
 
 def _read(

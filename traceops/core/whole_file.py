@@ -19,7 +19,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = ANYONE) -> None:
 
     A link at `path` is replaced and never written through. mode: of the file, less the umask.
     """
-    with ExitStack() as scope:
+    with ExitStack() as scope, _named(path):
         part = _part(path, scope)
         _write_new(part, data, mode)
         part.replace(path)

@@ -37,7 +37,7 @@ class RunMemory:
 def read_run(folder: Path) -> RunMemory:
     """The run in this folder. Raises InputError where nothing there tells of a GPU's memory."""
     manifest, problem = read_run_manifest(str(folder))
-    problems = [] if problem is None else [f"{problem[0]} {problem[1]}"]
+    problems = [] if problem is None else [f"{problem[0]}: {problem[1]}"]
     told = manifest_ranks(manifest)[:_MOST_RANKS]
     read = [read_observed(str(folder), own.rank) for own in told]
     problems += [said for _, said in read if said is not None]

@@ -119,8 +119,9 @@ def _join(pieces: Sequence[CompressedPiece], target: Path) -> None:
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:
     """The error to raise for one of the file system where the timeline was to go."""
+    where = path.absolute() if path == Path() else path
     return CannotWrite(
-        f"{path} cannot be written ({error.strerror or error}); choose another place with -o FILE"
+        f"{where} cannot be written ({error.strerror or error}); choose another place with -o FILE"
     )
 
 

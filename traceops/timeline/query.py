@@ -15,7 +15,7 @@ NAMES = ("trace_processor_shell", "trace_processor")
 _ENDINGS = (".pftrace", ".pftrace.gz", ".perfetto-trace")
 _HOW = (
     "get it from https://get.perfetto.dev/trace_processor and put it on PATH, or name it in "
-    f"{VARIABLE}; pip install 'traceops-torch[perfetto]' downloads it when it is first asked"
+    f"{VARIABLE}; or pip install perfetto (traceops's extra [perfetto]), which downloads it when it is first asked"
 )
 
 

@@ -12,6 +12,12 @@ from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular, read_regu
 from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, packing_of, unpacked
 from traceops.traces.packed import Damaged as Damaged
 
+# What reads a store of this kind: our extra, and what pip is asked for without it.
+_NEEDED = {
+    "s3": ("s3", ("fsspec", "s3fs")),
+    "gs": ("gcs", ("fsspec", "gcsfs")),
+    "gcs": ("gcs", ("fsspec", "gcsfs")),
+}
 # Of what fsspec's stores are built on, as far as it is loaded.
 _STORE_ERRORS = (
     ("asyncio", "TimeoutError"),  # Python's own TimeoutError from 3.11 on
@@ -33,9 +39,9 @@ def filesystem(path: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
+        extra, packages = _NEEDED.get(path.partition("://")[0].lower(), ("remote", ("fsspec", "aiohttp")))
         raise InputError(
-            f"{path} is remote, which needs fsspec: pip install fsspec aiohttp, s3fs or gcsfs "
-            "(traceops's extras [remote], [s3], [gcs])"
+            f"{path} is remote, which needs fsspec: pip install {' '.join(packages)} (traceops's extra [{extra}])"
         ) from error
     try:
         file_system, within = fsspec.core.url_to_fs(path)
