@@ -18,8 +18,11 @@ from traceops.across.bubble import measure_bubbles
 from traceops.across.cross_rank import CrossRank
 from traceops.across.match import GROUPED_SEND_RECEIVE
 from traceops.across.measure_across import measure_across
+from traceops.across.message_ends import _named
+from traceops.across.messages import Half
 from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END
+from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
 from traceops.render.document import TableBlock
 from traceops.render.report.detail_tables import stages_table
@@ -266,3 +269,12 @@ def test_sends_of_a_trace_without_the_host_are_unmatched_and_said_so(tmp_path):
 def judge_no_pipeline(run: CrossRank) -> bool:
     found = Discovery(root=".", name="run", windows=())
     return all(said.not_evaluated for said in judge(Inputs(found, run)))
+
+
+def test_a_half_whose_group_does_not_hold_its_rank_has_no_other_end():
+    """A damaged trace named a group without the rank itself: "this is a mistake in traceops", and no report."""
+    half = Half(
+        rank=1, position=0, sends=True, other=None, group=(0, 2), description="", elements=1, dtype="Float", step=3,
+        way=FORWARD, to_stage=-1, micro_batch=-1,
+    )  # fmt: skip
+    assert _named([half], {}) == [half]

@@ -65,7 +65,7 @@ def test_arrivals_reach_from_p50_to_p95_and_name_who_comes_last() -> None:
     report = with_tables(report, arrivals=report.tables.arrivals * MOST_KINDS)
     bar, medians = drawn(arrivals_figure(report)).data
     assert (bar.base[0], bar.x[0], medians.x[0]) == (20.0, 5.0, 20.0)
-    assert bar.text[0].strip() == f"rank {LATE} last in 100 %"
+    assert bar.text[0].strip() == f"rank {LATE}: 100 %"
     assert len(bar.y) == MOST_KINDS
 
 

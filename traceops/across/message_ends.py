@@ -90,7 +90,7 @@ def _inferred(half: Half, holders: Mapping[tuple[Ranks | None, int], set[int]]) 
     if half.to_stage >= 0:
         found = holders.get((half.group, half.to_stage if half.sends else half.from_stage), set())
         return next(iter(found)) if len(found) == 1 else None
-    if half.way not in (FORWARD, BACKWARD):
+    if half.way not in (FORWARD, BACKWARD) or half.rank not in half.group:
         return None
     onward = half.sends == (half.way == FORWARD)
     return half.group[(half.group.index(half.rank) + (1 if onward else -1)) % len(half.group)]

@@ -33,6 +33,7 @@ MOST_CHANGES = 16
 WORTH_PCT = 1.0  # of the step: a change that saves less is drawn grey
 _MOST_COLOURS = 8
 _MOST_TALL = 16  # ranks; more, and rows get lower
+_TWO_LINES, _TALL = 40, 48  # characters of a label that two lines hold where the page is narrow; px for three
 _GREY = "#6b7078"
 _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A7A7A", "#B8A800")
 
@@ -88,7 +89,7 @@ def arrivals_figure(report: Report) -> Figure:
         "width": 0.55,
         "marker": {"color": COMM_WAIT.colour, "opacity": 0.55},
         "name": "p50 to p95",
-        "text": [f" rank {row.last_rank} last in {row.last_rank_pct:.0f} %" for row in rows],
+        "text": [f" rank {row.last_rank}: {row.last_rank_pct:.0f} %" for row in rows],
         "textposition": "outside",
         "cliponaxis": False,
         "hovertext": about,
@@ -112,12 +113,13 @@ def arrivals_figure(report: Report) -> Figure:
         "showlegend": False,
     }
     title = {"text": "ms from the first arrival to the last, median to p95"}
+    labels = _kind_labels(rows)
     return laid_out(
         [spread, medians],
         len(rows),
-        pixels=28,
+        pixels=_TALL if any(len(label) > _TWO_LINES for label in labels) else 28,
         xaxis={"title": title, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
-        yaxis=places_axis(_kind_labels(rows)),
+        yaxis=places_axis(labels),
     )
 
 

@@ -193,7 +193,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
         blocks += [
             Heading("Late arrivals"),
             soft(
-                "From the first member's arrival to the last one's, median to p95, and who comes last most often."
+                "From the first member's arrival to the last one's, median to p95, and who comes last in how many."
             ),
             Chart(
                 "arrivals",

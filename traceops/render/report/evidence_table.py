@@ -14,6 +14,8 @@ from traceops.render.cells import (
     number,
 )
 
+_NAMES = ("pid",)  # numbers that are pasted elsewhere: 28 593 names no process
+
 
 def evidence_table(finding: Finding) -> Table:
     """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
@@ -38,6 +40,8 @@ def _evidence_value(evidence: Evidence) -> Cell:
     unit = f" {evidence.unit}" if evidence.unit else ""
     if isinstance(evidence.value, str):
         cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
+    elif evidence.metric in _NAMES:
+        cell = Cell(f"{evidence.value:.0f}")
     else:
         cell = _as_measured(evidence.value)
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)

@@ -16,7 +16,7 @@ TYPES = ("bar", "box", "heatmap", "scatter")
 _GRID = "var(--line)"
 _MOST_TICKS = 12
 _NOTE_PX = 18.0
-_WIDEST_ROW_PX = 34.0  # of a category: few of them do not fill a figure's least height
+_WIDEST_ROW_PX = 42.0  # of a category: few of them do not fill a figure's least height
 _BELOW_PX = 60  # of plotly's height: margins, which hold its ticks and title
 
 
