@@ -107,6 +107,8 @@ def _full(row: FullFinding, words: StepWords) -> list[Block]:
         f"cause {row.cause}" if row.cause else "",
         f"confidence {row.confidence}",
     ]
+    if row.advice and row.severity == "info":  # asked for, it says what to do as serious ones do
+        lines.append(text(f"→ {row.advice}", indent=(4, 6)))
     return [*lines, text("; ".join(part for part in said if part), look="soft", indent=(4, 6))]
 
 

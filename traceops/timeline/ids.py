@@ -33,7 +33,7 @@ class Ids:
         if "id2" in event:
             try:
                 parts = msgspec.json.decode(event["id2"], type=WholeEvent)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return
             new = {key: self.new(bytes(part)) for key, part in parts.items()}
             event["id2"] = msgspec.Raw(msgspec.json.encode(new))

@@ -129,7 +129,7 @@ def title_events(pid: int, title: str, position: int) -> list[dict[str, Any]]:
 def _decoded(value: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

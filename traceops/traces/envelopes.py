@@ -80,7 +80,7 @@ def _plain(number: int, block: bytes) -> Iterator[tuple[int, bytes]]:
     for own, line in enumerate(block.split(b"\n"), number):
         if (match := _PRETTY.match(line)) is not None:
             with contextlib.suppress(msgspec.DecodeError):
-                yield own, _as_line(msgspec.json.decode(match[1], type=str)) + b"\n"
+                yield own, _as_line(str(_decoded(match[1]))) + b"\n"
         elif _SYNTAX.match(line) is None and line.strip():
             yield own, line + b"\n"
 
@@ -98,12 +98,20 @@ def _said(line: bytes, structured: bool) -> str | None:
     return _message(record)
 
 
+def _decoded(text: bytes) -> Any:
+    """Raises msgspec.DecodeError. Programs write bytes of other encodings into JSON too: those are replaced."""
+    try:
+        return msgspec.json.decode(text)
+    except UnicodeDecodeError:
+        return msgspec.json.decode(text.decode("utf-8", "replace"))
+
+
 def _record(line: bytes) -> dict[str, Any]:
     """A line that is an object of JSON; empty for all others."""
     if line.lstrip()[:1] != b"{":
         return {}
     try:
-        record = msgspec.json.decode(line)
+        record = _decoded(line)
     except (msgspec.DecodeError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -72,7 +72,7 @@ def read_memory_events(path: str) -> MemoryEvents | None:
                 if said := _BASE.search(text):
                     base = number if (number := int(said.group(1))) < _LATEST_BASE else 0
                 left = text[_take(text, found) :][-_TAIL:]
-    except (Damaged, msgspec.DecodeError):
+    except (Damaged, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return _of_one_gpu(found, base)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from typing import IO, Any, Literal, Protocol
@@ -186,6 +187,8 @@ def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
         NotImplementedError,
         EOFError,
         OSError,
+        ValueError,  # of a name, a date or a length that a bad byte made
+        struct.error,
     )
     try:
         with zipfile.ZipFile(file) as archive:

@@ -190,7 +190,7 @@ def _read_json(path: str) -> Iterator[Trouble]:
         text = file.read(_MOST_BYTES)
     try:
         report = msgspec.json.decode(text, type=_Report)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(path, f"is no whole report of ncclras -f json ({error})") from error
     return _of_json(report)
 
