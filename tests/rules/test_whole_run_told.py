@@ -620,3 +620,11 @@ def test_what_is_said_of_first_steps():
     lines = io.StringIO()
     write_terminal(describe_summary(report, Path("x")), lines)
     assert "The recorded steps are the program's first whole ones" in lines.getvalue()
+
+
+def test_what_came_once_is_not_so_long_each_time(tmp_path):
+    """It was "(1 time, 184 ms each)"."""
+    steps = even()
+    steps[90] = Step(900.0, stacks={"evaluate": 850, "forward": 30, "backward": 20})
+    told = terminal_of(observed(run_of(tmp_path), *[steps] * 4), tmp_path)
+    assert "evaluation 7.7 % of the run (once, 849 ms)" in told

@@ -73,14 +73,21 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
     return report.whole_run if isinstance(report.whole_run, WholeRunRows) else None
 
 
+def _often(one: OccasionRow) -> str:
+    return (
+        f"{one.times} times, {ms_text(one.more_ms)} ms each"
+        if one.times > 1
+        else f"once, {ms_text(one.more_ms)} ms"
+    )
+
+
 def sentence(rows: WholeRunRows, report: Report) -> str:
     """How many steps there were, and what part of the run the odd ones take.
 
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
     told = [
-        f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({one.times} "
-        f"time{'s' if one.times > 1 else ''}, {ms_text(one.more_ms)} ms each)"
+        f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({_often(one)})"
         for one in rows.occasions
         if one.share_pct >= 1 and one.cause != "unknown"
     ]
