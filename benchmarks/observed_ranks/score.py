@@ -1,9 +1,9 @@
 """Holds what `traceops analyze` says of the runs of run.sh to what is true of them.
 
-    python -m benchmarks.observed_ranks.score FOLDER [--aside | --all] [--read]      # FOLDER has NAME.HOW/
+    python -m benchmarks.observed_ranks.score FOLDER [--aside | --all | --pairs] [--read]      # FOLDER has NAME.HOW/
 
 A row of each: the step and its shares as CUPTI alone saw them and as they are said, what is said first, what is false
-or missing. Sentences were read by eye too. --read: the reports are there.
+or missing. Sentences were read by eye too. --read: the reports are there. --pairs: the troubles of two_gpus.on_pairs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.observed.table import row
 from benchmarks.observed.truth import read_truth
 from benchmarks.observed_ranks.truth import RUNS, Run, aside
+from benchmarks.two_gpus.on_pairs_registry import TROUBLES
 
 
 def main() -> None:
@@ -29,13 +30,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--aside", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--read", action="store_true")
     args = parser.parse_args()
     later = aside()
     runs = [
         run
-        for run in RUNS
-        if (args.all or (run.name in later) == args.aside)
+        for run in (TROUBLES if args.pairs else RUNS)
+        if (args.all or args.pairs or (run.name in later) == args.aside)
         and (args.folder / f"{run.name}.traced/profile/run.json").exists()
     ]
     if not args.read:
