@@ -7,6 +7,7 @@ import pytest
 
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.verdict import verdict
+from traceops.traces.windows import host_in_name
 
 EPOCH_NS = 1_790_857_026 * 10**9
 HOUR_US = 3_600_000_000
@@ -328,3 +329,10 @@ def test_a_window_that_was_to_be_better_and_is_not_is_not_analysed(tmp_path, why
     report = analyze(tmp_path)
     assert report.run.steps == ((60, 61, 62) if analysed else (3, 4, 5))
     assert any("were recorded to show shorter ones" in note for note in report.summary.notes) != analysed
+
+
+def test_the_names_that_our_capture_gives_tell_the_host_too():
+    """Without run.json two captures of one host, half a minute apart, were compared."""
+    assert host_in_name("mix/vm_1672.window_0.1795893468323.pt.trace.json", 1672) == "vm"
+    assert host_in_name("mix/vm_1672.1795893468323.pt.trace.json.gz", 1672) == "vm"
+    assert host_in_name("mix/vm.window_0.1795893468323.pt.trace.json", 1672) is None

@@ -1,6 +1,7 @@
 """What links gave and should give: references by GPU, bus factors, slow groups found and no others."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from generated_run import Mesh, Size, SlowCompute, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
@@ -21,6 +22,7 @@ from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
 from traceops.pipeline.assemble_collectives import reference_rows
+from traceops.rules import bandwidth
 from traceops.rules.bandwidth import SAVED, judge_low, judge_siblings
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
@@ -387,3 +389,10 @@ def test_a_slow_sibling_costs_what_its_cure_saves(late, saves):
     assert true / 1e6 == pytest.approx(saves, abs=0.01)
     assert found.impact_ms == pytest.approx(saves, abs=0.05)
     assert ("hides it" in found.message) is bool(late)
+
+
+def test_where_ends_do_not_fit_together_no_bandwidth_is_told(monkeypatch):
+    """Rank 0 of one run beside rank 1 of another: 'move 20.1 GB/s, 5.7 % of NVLink', as an error."""
+    monkeypatch.setattr(bandwidth, "ends_fit", lambda run: False)
+    said = bandwidth.judge(SimpleNamespace(run=SimpleNamespace(ranks=[])))
+    assert len(said) == 2 and all("see TO-V006" in one.not_evaluated for one in said)

@@ -23,6 +23,7 @@ from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
 from traceops.core.words import Role
+from traceops.rules.clocks import OUT_OF_STEP, ends_fit
 from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import in_role, role_evidence, role_of
@@ -79,6 +80,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """What the links gave."""
     if why := why_incomplete(inputs.run.ranks):
         return [rule.not_evaluated(why) for rule in RULES]
+    if not ends_fit(inputs.run):  # nor does what a collective took of its members' time
+        return [rule.not_evaluated(OUT_OF_STEP) for rule in RULES]
     return [judge_low(inputs.run), judge_siblings(inputs.run)]
 
 

@@ -95,11 +95,7 @@ def explains(other: Finding, found: Finding) -> bool:
         known.rule.id == other.rule
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
-        and (
-            found.cause not in known.own_causes
-            or found.cause == other.cause
-            or _held_up_in(found, other)
-        )
+        and (found.cause not in known.own_causes or found.cause == other.cause or _held_up_in(found, other))
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS

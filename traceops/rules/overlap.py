@@ -16,7 +16,7 @@ from traceops.core.units import stored
 from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, OUT_OF_STEP, out_of_step_pct
 from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.overlap_basis import basis_of
@@ -70,7 +70,6 @@ _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, erro
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
 _LATE_BOUNDS = (3.0, 10.0, 25.0)
-_DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -110,7 +109,7 @@ def judge_exposed(
             "across ranks, so waiting and transfer cannot be told apart",
         )
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return EXPOSED.not_evaluated(_DO_NOT_FIT)
+        return EXPOSED.not_evaluated(OUT_OF_STEP)
     basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
         return EXPOSED.not_evaluated("the traces hold no complete step")
@@ -183,7 +182,7 @@ def judge_late_start(
     if not shares:
         return LATE_START.not_evaluated("no step holds both a backward pass and matched gradient collectives")
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return LATE_START.not_evaluated(_DO_NOT_FIT)
+        return LATE_START.not_evaluated(OUT_OF_STEP)
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
     basis = basis_of(run, undisturbed, host_ms)

@@ -12,7 +12,7 @@ from traceops.across.own_times import far_beyond, own_time
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
-from traceops.rules.clocks import ends_fit
+from traceops.rules.clocks import OUT_OF_STEP, ends_fit
 from traceops.rules.incomplete import why_incomplete
 from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
 
@@ -48,7 +48,7 @@ def nothing_to_compare(run: CrossRank) -> str:
     if not run.split:
         return "no collective could be matched across ranks"
     if not ends_fit(run):
-        return "the ends of matched collectives do not fit together, see TO-V006"
+        return OUT_OF_STEP
     if run.what_if is not None:
         return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
     return "no step is common to all ranks with most of its collectives matched"

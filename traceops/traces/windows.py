@@ -48,6 +48,7 @@ class Window:
         return sum(file.steps is None or len(file.steps) >= steps for file in self.files)
 
 
+_OF_WINDOW = re.compile(r"\.window_\d+(?=\.\d+\.)")  # in the names that our capture gives
 _HANDLERS_NAME = re.compile(r"(?P<worker>.+)\.\d{10,20}\.pt\.trace\.json(\.gz)?$")
 _EVALUATION = re.compile(
     r"\.(validation|test|predict)_step\."
@@ -190,11 +191,11 @@ def _worker(path: str) -> tuple[str, str] | None:
 
 
 def host_in_name(path: str, pid: int | None) -> str | None:
-    """The host of a trace whose name is tensorboard_trace_handler's own, HOST_PID.time.pt.trace.json.
+    """The host of a trace whose name is tensorboard_trace_handler's own, HOST_PID.time.pt.trace.json, or ours.
 
     pid: of the host's events in it. A name that the program chose (`worker_name`) has no such number at its end.
     """
-    worker = _worker(path)
+    worker = _worker(_OF_WINDOW.sub("", path))
     host = worker[1].removesuffix(f"_{pid}") if worker is not None and pid is not None else ""
     return host if worker is not None and host and host != worker[1] else None
 
