@@ -15,18 +15,10 @@ REASONS: dict[Kind, str] = {
         "torch's message, in which more is free than it asked for, as public logs of WSL and Windows have it; it takes "
         "a driver with a limit of its own"
     ),
-    Kind("TO-E001", "outside_own"): (
-        "torch's message, which tells what the driver says of this process beside what torch's allocator holds "
-        "(c10/cuda/CUDACachingAllocator.cpp); it takes a library beside torch that holds 15 % of a GPU in the same "
-        "process"
-    ),
     Kind("TO-V006", "one_host"): (
         "run.json, which names the host: its ranks share one clock; it takes two captures of one host with GPUs, mixed "
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
         "the other run's traces out (tried on two H200)"
-    ),
-    Kind("TO-W002", "power_cap"): (
-        f"{_CLOCK.format('SwPowerCap')}nvidia-smi -pl on one of two GPUs, as root on bare metal"
     ),
     Kind("TO-W002", "too_hot"): (
         f"{_CLOCK.format('SwThermalSlowdown, HwThermalSlowdown')}a GPU that is hot, as in a rack with a fan that failed"

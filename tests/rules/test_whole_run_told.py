@@ -375,6 +375,20 @@ def test_a_lower_clock_is_a_reason_only_where_the_rank_computes_longer(tmp_path)
     assert "Rank 2's GPU runs at 1200 of 1980 MHz at its power cap, its peers' at 1980 MHz" in told.message
 
 
+def test_a_gpu_at_its_power_cap_is_the_reason_that_its_rank_is_late(tmp_path):
+    """Two H200s: products of zeros on the one, of random numbers on the other. Its host ran 40 steps ahead."""
+    with tarfile.open(DATA / "faults" / "power_cap.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    report = analyze(tmp_path / "power_cap")
+    said = verdict(report).sentence
+    assert said.startswith(
+        "Rank 1's GPU takes longer for the same work (its GPU is at its power cap): the other rank"
+    )
+    assert report.whole_run.early_window is None and report.whole_run.typical_ms == pytest.approx(
+        39.8, abs=0.1
+    )
+
+
 def test_a_rank_that_waits_for_its_cores_is_not_blamed_for_its_line(tmp_path):
     late = [Step(51, stacks={"tokenize": 20, "forward": 20, "backward": 11}) for _ in range(200)]
     peers = [Step(51, stacks={"forward": 20, "backward": 31}) for _ in range(200)]
