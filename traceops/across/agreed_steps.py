@@ -161,6 +161,7 @@ def _program(program: RankProgram, edges: Int) -> RankProgram:
         program,
         host=program.host[kept],
         host_input=program.host_input[kept],
+        syncs_before=program.syncs_before[kept],
         painted=program.painted[step, at][None, :],
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, merge, union
 from traceops.measure.activity import COMM, Activity
+from traceops.measure.host_syncs import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.ledger import OWN_BUCKETS, Lane
 from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
@@ -43,7 +44,8 @@ class RankProgram:
     collective `spell_comm[k]`: it went on long before that ended (`across/woken.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
     collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
-    `host_input` how much of it the host had spent in data loading.
+    `host_input` how much of it the host had spent in data loading. `syncs` are the calls in which the host waited for
+    the device, and `syncs_before` how many of them were over by each of the launches that `host` tells of.
     """
 
     ready: Int
@@ -55,6 +57,8 @@ class RankProgram:
     own: Int
     host: Int
     host_input: Int
+    syncs: HostSyncs
+    syncs_before: Int
     painted: NDArray[np.uint8]
     spell_start: Int
     spell_end: Int
@@ -77,15 +81,18 @@ def measure_program(
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
     joins, unheld, spells = _joins(activity, lane, comm, steps)
+    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1])
+    started, ended = activity.start[comm], activity.end[comm]
     times = np.unique(
-        np.concatenate(
-            (activity.start[comm], activity.end[comm], ready, *joins[:2], *spells[:2], steps.edges)
-        ).clip(steps.edges[0], steps.edges[-1])
+        np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(
+            steps.edges[0], steps.edges[-1]
+        )
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
-    host, host_input = _host(events, activity, comm, steps, joins[1])
     painted = _paint(lane, steps)
-    return RankProgram(ready, *joins, unheld, times, own, host, host_input, painted, *spells)
+    return RankProgram(
+        ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells
+    )
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
@@ -225,13 +232,16 @@ def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals
     return union(begun[before[known]], over[known])
 
 
-def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int) -> tuple[Int, Int]:
+def _host(
+    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
+) -> tuple[Int, Int, HostSyncs, Int]:
     """The host's own time at the launches of collectives and of what ends the steps, and its part in loading.
 
-    joined: the ends of the joins.
+    joined: the ends of the joins. Behind them the rest of what RankProgram tells of the host.
     """
     if not len(activity.end):
-        return np.full(len(steps.edges), NEVER, dtype=np.int64), np.zeros(len(steps.edges), dtype=np.int64)
+        none = np.zeros(len(steps.edges), dtype=np.int64)
+        return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
     order = np.argsort(activity.end, kind="stable")
     last = np.searchsorted(activity.end[order], steps.edges, side="right") - 1
     closing = order[np.maximum(last, 0)]
@@ -249,7 +259,16 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds, join
     host = np.where(known, moment - held.covered_before(moment), NEVER)
     # A step is over when its last kernel is, not when that was launched.
     host[len(comm) :] += np.where(known[len(comm) :], (activity.end - activity.start)[closing], 0)
-    return host, np.where(known, loading.covered_before(moment), 0)
+    syncs = no_syncs()
+    if activity.on_gpu and not activity.through_host:
+        done, end = waiting_calls(events, activity)
+        syncs = HostSyncs(done, end, end - held.covered_before(end), loading.covered_before(end))
+    return (
+        host,
+        np.where(known, loading.covered_before(moment), 0),
+        syncs,
+        np.searchsorted(syncs.end, moment, side="right"),
+    )
 
 
 def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:

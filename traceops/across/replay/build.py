@@ -9,10 +9,10 @@ import numpy as np
 
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.across.replay.graph import Label, RankNodes, StepGraph, spent_before
+from traceops.across.replay.graph import HostWaits, Label, RankNodes, StepGraph, spent_before
 from traceops.core.arrays import Int
 from traceops.core.intervals import spread_before
-from traceops.measure.program import FOLLOWS_NS, NEVER
+from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
 
 # Position in the rank's communication, label, collective, and in ns: lag and waiting.
@@ -198,14 +198,7 @@ def _rank_nodes(
 
     waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
     moments = np.concatenate((ready, edges))
-    joined = np.searchsorted(join_end, moments, side="right")
-    # In the middle of a join the rank stands where the join began.
-    begun = np.searchsorted(join_start, moments, side="right")
-    standing = (
-        np.where(begun > joined, join_start[np.minimum(joined, max(len(join_start) - 1, 0))], moments)
-        if len(join_start)
-        else moments
-    )
+    standing, joined = _standing(join_start, join_end, moments)
     work = fit.correct(standing) - waited[joined]
     base = np.maximum(standing[: len(at)], after_end)
     delay = np.concatenate((np.maximum(start - base, 0), np.zeros(len(edges), dtype=np.int64)))
@@ -227,9 +220,34 @@ def _rank_nodes(
         spent=spent_before(program, standing),
         join_spent=spent_before(program, join_start),
         slowed=_slowed(start, end, wait, comm.slowed[at], standing),
+        waits=_waits(program, fit, join_start, join_end),
+        waits_before=program.syncs_before[chosen],
         first_edge=len(at),
         begin=fit.correct(np.concatenate((start, edges))),
         end=fit.correct(np.concatenate((end, edges))),
+    )
+
+
+def _standing(join_start: Int, join_end: Int, moments: Int) -> tuple[Int, Int]:
+    """Where the rank stands at each moment, and the joins before it: in the middle of one, where that began."""
+    joined = np.searchsorted(join_end, moments, side="right")
+    if not len(join_start):
+        return moments, joined
+    begun = np.searchsorted(join_start, moments, side="right")
+    return np.where(begun > joined, join_start[np.minimum(joined, len(join_start) - 1)], moments), joined
+
+
+def _waits(program: RankProgram, fit: ClockFit, join_start: Int, join_end: Int) -> HostWaits:
+    """Where the host waited for the device. From when that was done to when the call returned is the host's own."""
+    syncs = program.syncs
+    at, joined = _standing(join_start, join_end, syncs.done)
+    waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
+    return HostWaits(
+        stands_at=syncs.done,
+        work=fit.correct(at) - waited[joined],
+        host=fit.correct(syncs.host) - (syncs.end - syncs.done),
+        host_input=syncs.host_input,
+        spent=spent_before(program, at),
     )
 
 

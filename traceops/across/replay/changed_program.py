@@ -24,15 +24,25 @@ def recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
     late = [WORK.index("idle_host"), WORK.index("masked")]
     known = bool((nodes.host > NEVER).any())
-    gaps, joined_gaps = (spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent))
-    moment = np.concatenate((nodes.joined_at, nodes.stands_at))
+    waited = np.interp(nodes.waits.spent[:, column], own[order], compute[order]).astype(np.int64)
+    gaps, joined_gaps, waited_gaps = (
+        spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
+    )
+    moment = np.concatenate((nodes.joined_at, nodes.waits.stands_at, nodes.stands_at))
     behind = _behind(
         np.argsort(moment, kind="stable"),
-        np.concatenate((joined - nodes.join_spent[:, column], compute - own)),
-        np.concatenate((joined_gaps, gaps)),
+        np.concatenate(
+            (joined - nodes.join_spent[:, column], waited - nodes.waits.spent[:, column], compute - own)
+        ),
+        np.concatenate((joined_gaps, waited_gaps, gaps)),
     )
-    joins = len(nodes.join_work)
-    return replace(nodes, work=nodes.work + behind[joins:], join_work=nodes.join_work + behind[:joins])
+    joins, waits = len(nodes.join_work), len(nodes.waits.work)
+    return replace(
+        nodes,
+        work=nodes.work + behind[joins + waits :],
+        join_work=nodes.join_work + behind[:joins],
+        waits=replace(nodes.waits, work=nodes.waits.work + behind[joins : joins + waits]),
+    )
 
 
 def _behind(order: Int, more: Int, gaps: Int) -> Int:
@@ -56,18 +66,33 @@ def spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:
         standing=nodes.standing - places.spared,
         join_work=nodes.join_work - places.spared_joins,
         host=np.where(nodes.host > NEVER, nodes.host - places.spared_host, NEVER),
+        waits=replace(
+            nodes.waits,
+            work=nodes.waits.work - _like(nodes.work, places.spared, nodes.waits.work),
+            host=nodes.waits.host - _like(nodes.host, places.spared_host, nodes.waits.host),
+        ),
     )
+
+
+def _like(moments: Int, gone: Int, others: Int) -> Int:
+    """What is gone before other moments, where `gone` is before these."""
+    order = np.argsort(moments, kind="stable")
+    return np.rint(np.interp(others, moments[order], gone[order])).astype(np.int64)
 
 
 def unslowed(nodes: RankNodes, part: float) -> RankNodes:
     """The program without this part of what its kernels took longer beside communication that waited."""
     order = np.argsort(nodes.stands_at, kind="stable")
-    joined = np.interp(nodes.joined_at, nodes.stands_at[order], nodes.slowed[order])
+    joined, waited = (
+        np.interp(at, nodes.stands_at[order], nodes.slowed[order])
+        for at in (nodes.joined_at, nodes.waits.stands_at)
+    )
     first = int(nodes.slowed[nodes.first_edge])
     return replace(
         nodes,
         work=nodes.work - np.rint(part * (nodes.slowed - first)).astype(np.int64),
         join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
+        waits=replace(nodes.waits, work=nodes.waits.work - np.rint(part * (waited - first)).astype(np.int64)),
     )
 
 
@@ -98,6 +123,7 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
         join_node=to[source.join_node],
         host=source.host[take],
         host_input=source.host_input[take],
+        waits_before=source.waits_before[take],
         spent=source.spent[take],
         slowed=source.slowed[take],
         begin=source.begin[take],

@@ -99,10 +99,12 @@ def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
 def _quicker(nodes: RankNodes, share: float) -> RankNodes:
     """A rank whose kernels take this share of their time; its host does what it did."""
     column = WORK.index("compute")
-    less, joined = (
-        np.rint((share - 1) * spent[:, column]).astype(np.int64) for spent in (nodes.spent, nodes.join_spent)
+    less, joined, waited = (
+        np.rint((share - 1) * spent[:, column]).astype(np.int64)
+        for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
     )
-    return replace(nodes, work=nodes.work + less, join_work=nodes.join_work + joined)
+    waits = replace(nodes.waits, work=nodes.waits.work + waited)
+    return replace(nodes, work=nodes.work + less, join_work=nodes.join_work + joined, waits=waits)
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
@@ -113,10 +115,14 @@ def _scaled(nodes: RankNodes, share: float) -> RankNodes:
     """
     known = nodes.host > NEVER
     launching = min(share, _MOST_LAUNCHING)
-    host = nodes.host.copy()
+    host, waiting = nodes.host.copy(), nodes.waits.host
     if known.any():
         first = int(host[known].min())
         host[known] = first + np.rint(launching * (host[known] - first)).astype(np.int64)
-    more = np.rint((share - 1) * nodes.spent[:, _MOVES].sum(axis=1)).astype(np.int64)
-    joined = np.rint((share - 1) * nodes.join_spent[:, _MOVES].sum(axis=1)).astype(np.int64)
-    return replace(nodes, work=nodes.work + more, join_work=nodes.join_work + joined, host=host)
+        waiting = first + np.rint(launching * (waiting - first)).astype(np.int64)
+    more, joined, waited = (
+        np.rint((share - 1) * spent[:, _MOVES].sum(axis=1)).astype(np.int64)
+        for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
+    )
+    waits = replace(nodes.waits, work=nodes.waits.work + waited, host=waiting)
+    return replace(nodes, work=nodes.work + more, join_work=nodes.join_work + joined, host=host, waits=waits)

@@ -22,6 +22,21 @@ Label = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
+class HostWaits:
+    """Where a rank's host waited for its device, in order: it launches nothing behind that before the device is there.
+
+    At own time `work` the device was done with what the host waited for, and `host` is the host's own time when it went
+    on, `host_input` of it spent in data loading. `stands_at` and `spent` are as those of RankNodes.
+    """
+
+    stands_at: Int
+    work: Int
+    host: Int
+    host_input: Int
+    spent: Int
+
+
+@dataclass(frozen=True)
 class RankNodes:
     """One rank's part: its collectives and step edges as nodes, and where it waited for one of them.
 
@@ -30,7 +45,8 @@ class RankNodes:
     whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
     end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
     time. `spent` and `join_spent` tell how much of the own time went to each of WORK. `slowed` is how much of it
-    before node i compute kernels took only because communication beside them waited for other ranks.
+    before node i compute kernels took only because communication beside them waited for other ranks. Node i was
+    launched behind the first `waits_before[i]` of `waits`.
     """
 
     labels: tuple[Label, ...]
@@ -47,6 +63,8 @@ class RankNodes:
     spent: Int
     join_spent: Int
     slowed: Int
+    waits: HostWaits
+    waits_before: Int
     first_edge: int  # node of the first step's start; the other edges follow
     begin: Int  # as measured, common clock
     end: Int

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.across.replay.changed_program import recomputed, relabelled, spared, unslowed
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph, Steps
+from traceops.across.replay.host_waits import WaitingHost
 from traceops.across.replay.late_places import LatePlaces
 from traceops.across.replay.leads import lead as lead_of
 from traceops.across.replay.leads import least_loss
@@ -186,12 +187,14 @@ class _Simulation:
     def __init__(
         self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int, part: float = 1.0
     ) -> None:
-        work, join_work, host = nodes.work, nodes.join_work, nodes.host + lead
+        work, join_work, host, waits = nodes.work, nodes.join_work, nodes.host + lead, nodes.waits
+        wait_work, wait_host = waits.work, waits.host + lead
         if without:
             work = work - _gone(nodes.spent, without, part)
             join_work = join_work - _gone(nodes.join_spent, without, part)
+            wait_work = wait_work - _gone(waits.spent, without, part)
             if "idle_input" in without:
-                host = host - nodes.host_input
+                host, wait_host = host - nodes.host_input, wait_host - waits.host_input
             if "idle_host" in without:
                 host = np.full_like(host, NEVER)
         # What may hold the rank up, in the order of its time: joins, each until its collective ends, and launches.
@@ -200,7 +203,8 @@ class _Simulation:
         order = np.argsort(moment, kind="stable")
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        late = np.concatenate((np.full(len(join_work), NEVER), host - work))[order]
+        launched = np.where(host > NEVER // 2, host - work, NEVER)
+        late = np.concatenate((np.full(len(join_work), NEVER), launched))[order]
         behind = np.maximum(np.maximum.accumulate(late), 0)[place[len(join_work) :]]
         self._host = host
         self._work: list[int] = work.tolist()
@@ -214,16 +218,18 @@ class _Simulation:
         self._joins_before: list[int] = np.searchsorted(place[joins], place[len(join_work) :]).tolist()
         self._held_up = [0]  # by the first joins
         self._after: list[int] = np.where(nodes.after >= 0, end_of[nodes.after], -1).tolist()
+        self._waiting = (
+            WaitingHost(nodes, launched, wait_work, wait_host, nodes.joined_at[joins])
+            if len(wait_work) and bool((launched > NEVER // 2).any())
+            else None
+        )
 
     def begin(self, node: int, ends: list[int]) -> int:
         """When the node begins, given the ends of the collectives before it."""
-        held_up, joins = self._held_up, self._joins_before[node]
-        while len(held_up) <= joins:
-            join = len(held_up) - 1
-            number = self._joins[join]
-            behind = ends[number] - self._join_work[join] if 0 <= number < len(ends) else 0
-            held_up.append(max(held_up[-1], behind))
-        moment, launched = self._work[node] + held_up[joins], self._launched[node]
+        joins, launched = self._joins_before[node], self._launched[node]
+        if self._waiting is not None:
+            launched = self._work[node] + self._launches(self._waiting, node, ends)
+        moment = self._work[node] + self._joined(joins, ends)
         if launched > moment:
             moment = launched
         after = self._after[node]
@@ -231,13 +237,34 @@ class _Simulation:
             moment = ends[after]
         return moment + self._delay[node]
 
+    def _joined(self, joins: int, ends: list[int]) -> int:
+        """How far the first joins hold the rank up."""
+        held_up = self._held_up
+        while len(held_up) <= joins:
+            join = len(held_up) - 1
+            number = self._joins[join]
+            behind = ends[number] - self._join_work[join] if 0 <= number < len(ends) else 0
+            held_up.append(max(held_up[-1], behind))
+        return held_up[joins]
+
+    def _launches(self, waiting: WaitingHost, node: int, ends: list[int]) -> int:
+        """How far a host that waits for its device holds the rank up by its launches before the node."""
+        while waiting.passed() < waiting.waits[node]:
+            waiting.wait(self._joined(waiting.joins_before[waiting.passed()], ends))
+        return waiting.held_up(node)
+
+    def _launched_at(self, edges: Int) -> Int:
+        """When the host has launched what ends these steps."""
+        own: Int = self._host[edges]
+        return own if self._waiting is None else own + self._waiting.later(edges)
+
     def lost_lead(self, edges: Int, begins: NDArray[np.int64], measured: Int) -> int:
         """By how much the host is further ahead of its rank at the first of these edges than at any other, ns.
 
         What ends the step before the first may have been launched before the window: the shortest step before the next.
         No more than what makes the first step as long as it was measured.
         """
-        host = self._host[edges]
+        host = self._launched_at(edges)
         known = np.flatnonzero(host > NEVER // 2)
         if len(known) < 2 or known[0] > 1:
             return 0
@@ -253,6 +280,6 @@ class _Simulation:
 
         The first step says nothing: it is replayed with another lead than the steps before it.
         """
-        host = self._host[edges[1:]]
+        host = self._launched_at(edges[1:])
         ahead = (begins[1:] - host)[host > NEVER // 2]
         return max(int(ahead[-1] - ahead[0]), 0) if len(ahead) > 1 else 0

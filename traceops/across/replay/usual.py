@@ -55,13 +55,18 @@ def usual_program(
     host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
     if own is None:
         return nodes
-    work, joins = own.before(nodes.work), own.at(nodes.join_work)
+    work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
     return replace(
         nodes,
         work=nodes.work - work,
         standing=nodes.standing - work,
         join_work=nodes.join_work - joins,
         host=nodes.host if host is None else nodes.host - host.before(nodes.host),
+        waits=replace(
+            waits,
+            work=waits.work - own.at(waits.work),
+            host=waits.host if host is None else waits.host - host.at(waits.host),
+        ),
     )
 
 
