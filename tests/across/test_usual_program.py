@@ -8,7 +8,7 @@ from generated_run import SlowCompute, simulate
 from measured_runs import across, predicted, program, true_step
 
 from traceops.across.replay.simulate import simulate as replay
-from traceops.across.replay.what_if import rank_change, shared_work
+from traceops.across.replay.what_if import Replays, rank_change, shared_work
 
 SLOW = SlowCompute(0, factor=2.0)
 
@@ -43,3 +43,26 @@ def test_shared_work_is_what_a_rank_has_beyond_its_peers_usual_and_not_beyond_th
     late = across(simulate(program(steps=5), 2, (SLOW, SlowCompute(1, factor=0.5, steps=(5,)))))
     steps = replay(late.graph, shared_work(late.graph, [0], np.ones(5, dtype=bool))).step_ns()
     assert steps[2] == pytest.approx(np.delete(steps, 2).mean(), rel=0.05)
+
+
+def test_ranks_that_are_late_by_chance_tell_of_the_usual_pace_where_they_are_the_most():
+    """Three ranks, each late in another step, were cured to the fourth's pace, which is lucky in most."""
+    luck = [
+        SlowCompute(3, factor, steps=(step,)) for step, factor in enumerate((0.94, 0.95, 1.1, 0.93, 1.12), 3)
+    ]
+    mishaps = [SlowCompute(rank, factor=1.4, steps=(3 + rank,)) for rank in range(3)]
+    late = across(simulate(program(steps=5), 4, (*luck, *mishaps)))
+    truth = true_step(simulate(program(steps=5), 4, luck))
+    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(truth, rel=0.012)
+
+
+def test_a_rank_that_is_always_slow_tells_nothing_of_the_usual_pace():
+    slow = [SlowCompute(rank, factor=1.3) for rank in range(3)]
+    late = across(simulate(program(steps=5), 4, slow))
+    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(
+        true_step(simulate(program(steps=5), 4)), rel=0.02
+    )
+
+
+def predicted_cured(measured, ranks):
+    return float(Replays(measured.graph).cured(ranks).step_ns().mean())

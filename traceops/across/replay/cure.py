@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.own_times import own_steps
 from traceops.across.replay.graph import StepGraph
 from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import Scenario
@@ -43,8 +44,24 @@ def as_peers(
     for peer in set(program_of.values()):
         healthy = [rank for rank in graph.roles[peer] if rank not in ranks]
         cured = [rank for rank in graph.roles[peer] if rank in ranks]
+        if len(cured) > len(healthy):
+            healthy += usually_alike(graph, healthy, cured, typical)
+            cured = [rank for rank in cured if rank not in healthy]
         usual[peer] = usual_program(graph, peer, healthy, cured, typical)
     return Scenario(program_of=program_of, usual=usual, spared=spared or {})
+
+
+def usually_alike(
+    graph: StepGraph, peers: Sequence[int], ranks: Sequence[int], typical: NDArray[np.bool_]
+) -> list[int]:
+    """Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace too.
+
+    Where more ranks are late by chance than are not, the others are the lucky ones.
+    """
+    chosen = typical if typical.any() else ~typical
+    theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
+    most = float(np.median(theirs)) + float(np.std(theirs))
+    return [rank for rank in ranks if float(np.median(own_steps(graph, rank)[chosen])) <= most]
 
 
 def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
