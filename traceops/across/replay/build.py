@@ -74,6 +74,7 @@ def build_graph(
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
         roles=_roles(nodes, steps, stages or {}),
+        kernels={s.rank: s.inventory.step_kernels[np.isin(s.step_numbers, steps)] for s in ranks},
         on_cpu=frozenset(summary.rank for summary in ranks if not summary.on_gpu),
     )
 

@@ -91,6 +91,7 @@ class StepGraph:
     on_cpu: frozenset[int] = frozenset()  # ranks whose work the host itself does
     loading_ns: Mapping[int, float] = field(default_factory=dict)
     typical: NDArray[np.bool_] | None = None
+    kernels: Mapping[int, Int] = field(default_factory=dict)  # rank -> how many it ran in each of `steps`
 
     @cached_property
     def end_of(self) -> dict[int, Int]:

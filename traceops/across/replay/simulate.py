@@ -15,6 +15,7 @@ from traceops.across.replay.late_places import LatePlaces
 from traceops.across.replay.leads import lead as lead_of
 from traceops.across.replay.leads import least_loss
 from traceops.across.replay.loaders import batch_ns, paced
+from traceops.across.replay.shared_hosts import HostShift
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
@@ -25,7 +26,8 @@ class Scenario:
 
     `spared`: ranks that are quicker in the places where each of them is late.
 
-    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own. `unslowed` is the part
+    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own, `hosts` by how much later
+    its host is. `unslowed` is the part
     of what kernels took longer beside communication that waited which they do not take here. `part`: by rank how much
     of `without` vanishes, nothing on ranks that it lacks; empty: all of it on all.
     """
@@ -38,6 +40,7 @@ class Scenario:
     without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
     transfer: Int | None = None
     compute: Mapping[int, Int] = field(default_factory=dict)
+    hosts: Mapping[int, HostShift] = field(default_factory=dict)
     unslowed: float = 0.0
     part: Mapping[int, float] = field(default_factory=dict)
     spared: Mapping[int, LatePlaces] = field(default_factory=dict)
@@ -137,6 +140,7 @@ def _replay(
         kept_whole = change.without_on is not None and rank not in change.without_on
         without = () if kept_whole else change.without
         own = recomputed(own, change.compute[rank]) if rank in change.compute else own
+        own = change.hosts[rank].of(own) if rank in change.hosts else own
         own = spared(own, change.spared[rank]) if rank in change.spared else own
         own = unslowed(own, change.unslowed) if change.unslowed else own
         part = change.part.get(rank, 0.0) if change.part else 1.0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.across.replay.cure import cure, faster_median, median_rank
 from traceops.across.replay.graph import WORK, Label, StepGraph, Steps
+from traceops.across.replay.shared_hosts import HostShift, shared_hosts
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.across.replay.usual import usual_moments
 from traceops.core.arrays import Int
@@ -254,9 +255,11 @@ def shared_work(
 ) -> Scenario:
     """What these ranks compute more than their peers is shared by all of them, between each two collectives.
 
-    What peers take longer for another reason stays theirs. All of it takes `pace` of the time.
+    Its launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the
+    time.
     """
     compute: dict[int, Int] = {}
+    hosts: dict[int, HostShift] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
         at = {rank: _nodes_of(graph, rank, shared) for rank in role}
@@ -275,7 +278,8 @@ def shared_work(
             after = ((usual if rank in more else own[rank][at[rank]]) + each)[ascending]
             new = np.interp(own[rank], before, pace * np.maximum.accumulate(after))
             compute[rank] = int(graph.ranks[rank].spent[first, _COMPUTE]) + np.rint(new).astype(np.int64)
-    return Scenario(compute=compute)
+        hosts |= shared_hosts(graph, role, more)
+    return Scenario(compute=compute, hosts=hosts)
 
 
 def _nodes_of(graph: StepGraph, rank: int, shared: set[Label]) -> Int:
