@@ -101,6 +101,7 @@ def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said(
     found = undisturbed(*two(), 110.0)[0]
     assert found.step_ms == 110.0, "steps differ, and the run's own are timed"
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 100, "idle time is never made up"
+    assert found.of(0).unseen_ms == pytest.approx(10)
     stayed = PlainStep(
         ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108)
     )

@@ -25,11 +25,11 @@ _FAR = {"cupti": 1.25, "torch": 1.5}
 
 @dataclass(frozen=True)
 class UndisturbedRank:
-    """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer, or the
-    light window's own steps are shorter: then to those.
+    """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer.
 
     wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer. least_wait: of
-    waiting, what is left where all that the light window cost was waiting.
+    waiting, what is left where all that the light window cost was waiting. unseen: where the light window's own steps
+    are shorter, what the step takes beyond them.
     """
 
     rank: int
@@ -41,6 +41,7 @@ class UndisturbedRank:
     memory_ms: float
     idle_ms: float
     least_wait_ms: float
+    unseen_ms: float = 0.0
 
     @property
     def busy_ms(self) -> float:
@@ -133,13 +134,13 @@ def _brought_to(light: UndisturbedRank, step_ms: float, copies_ms: Mapping[int, 
     It slows all hosts alike, and so also that by which one is later than the others: idle time and waiting shrink by
     the same factor. Which of both the undisturbed step has more of is therefore an estimate, but not their sum.
     Where the light window's steps are the shorter ones, nothing is made up: what is in the others' longer time is not
-    known, and no bucket has it.
+    known.
     But a copy to pageable memory lasts for as long as its host needs for the pages: 16 MiB took 10 ms in one light
     window, and 1 in other steps. What copies took longer than the recorded ones goes first.
     """
     cost = light.light_ms - step_ms
     if cost <= 0:
-        return light
+        return replace(light, unseen_ms=-cost)
     copied = max(min(light.memory_ms - copies_ms.get(light.rank, light.memory_ms), cost), 0.0)
     free, cost = light.idle_ms + light.wait_ms, cost - copied
     left = max(free - cost, 0.0) / free if free > 0 else 0.0

@@ -126,6 +126,7 @@ def undisturbed_rows(
                 comm_unmatched_ms=_rounded(one.unmatched_ms),
                 memory_ms=_rounded(one.memory_ms),
                 idle_ms=_rounded(one.idle_ms),
+                unseen_ms=_rounded(one.unseen_ms),
             )
             for one in undisturbed.ranks
         ),

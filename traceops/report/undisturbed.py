@@ -22,6 +22,10 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     comm_unmatched_ms: Annotated[NotNegative, Meta(description="Exposed, of which waiting cannot be told.")]
     memory_ms: NotNegative
     idle_ms: Annotated[NotNegative, Meta(description="Nothing ran on the device.")]
+    unseen_ms: Annotated[
+        NotNegative,
+        Meta(description="Of a light window whose own steps are shorter: what of the step is not known."),
+    ] = 0.0
 
 
 class StepsBeforeRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,9 @@ PERSISTENTLY_LATE = Rule(
         "named. With a rank cured, a step takes no less than the workers of the slowest data loader need for its "
         "batches; where nobody looked at them, what is said to be saved is the most. Where all traces hold stacks, a "
         "function that explains a fifth of the lateness is named. If it explains half, and the host's part is the "
-        "largest, the host is the cause. If TO-W003 names a line for half of what is saved, the advice is its own."
+        "largest, the host is the cause. If TO-W003 names a line for half of what is saved, the advice is its own. "
+        "With a light window a late host's cure is told of the step without the profiler: what it is seen to do longer "
+        "there, or what the replay saves, by what the others wait in both; less than 10 % is a remark."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(

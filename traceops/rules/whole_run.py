@@ -28,7 +28,9 @@ UNLIKE_OVER_RUN = Rule(
         "nothing was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer "
         "comes as they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as "
         "of workers that deliver at once, those steps are typical too (TO-I002). A recompilation also counts in "
-        "recorded steps and in the first 20 steps, as info if it ended with these."
+        "recorded steps and in the first 20 steps, as info if it ended with these. Garbage "
+        "collection and compiling again that are in most steps of a rank are told by their share of its time, if steps "
+        "that stand out hold less than half of it."
     ),
     advice="Do the work of these steps less often, or make it cheaper.",
     by_cause=(
