@@ -30,7 +30,8 @@ HOST_LONGER = Rule(
         "at most that time. A rank that waits longer for its input costs at most what a step takes beyond the slowest "
         "loader of its peers. Where recorded steps show the others wait as long for it, a rank costs at most what its "
         "peers' pace saves in the replay, with a light window what they wait there; and nothing if it "
-        "itself waits as long for a rank without a GPU that waits for nobody. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
+        "itself waits as long for a rank without a GPU that waits for nobody. Info from 5 % of the typical step, "
+        "warning from 10 %, error from 30 %."
     ),
     advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
     by_cause=(
