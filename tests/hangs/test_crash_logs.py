@@ -495,3 +495,17 @@ def test_the_last_words_of_a_process_are_a_log_and_no_dump_of_stacks(tmp_path: P
         "native_crash",
         "launch (kernels.py:18)",
     )
+
+
+def test_frames_in_the_middle_of_prose_are_a_traceback_without_its_ends(tmp_path):
+    """Four frames between two sentences held 'no evidence'. In a whole log they may be a stack that is printed."""
+    frames = "".join(
+        f'  File "/home/u/rollout/{name}.py", line 83, in make\n    self.made()\n' for name in "abcd"
+    )
+    paste = tmp_path / "paste.txt"
+    paste.write_text(f"It stops while the engine is made.\n{frames}Does anybody know?\n")
+    found = diagnose(paste)
+    assert not found.roots and "make (/home/u/rollout/d.py:83)" in hang_sentence(found)
+    paste.write_text("all is well\n" * 80 + frames + "all is well\n" * 80)
+    with pytest.raises(InputError, match="no evidence"):
+        diagnose(paste)

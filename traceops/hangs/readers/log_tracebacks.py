@@ -54,6 +54,7 @@ _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 _INSTALLED = re.compile(
     r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/"
 )  # where libraries are: the file tells which
+_STACK = 3  # frames from which on they are a stack
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -110,6 +111,7 @@ class Tracebacks:
         self._of_ray = False  # the last traceback ended in Ray's word on another, which comes
         self.dropped = False  # the last line did not end a traceback: what had looked like one was none
         self._torn: tuple[int, str] | None = None  # the first frames without a head that no exception ended
+        self._loose: tuple[int, str] | None = None  # the first such frames that may be a stack
         self._broken: tuple[int, str] | None = None  # the same with a head: another process wrote into it
 
     @property
@@ -141,6 +143,12 @@ class Tracebacks:
         line are a stack that the program printed. at_end: only one in which the log ends.
         """
         return self._open_at_end(at_head) or (None if at_end else self._broken)
+
+    def without_ends(self) -> tuple[int, str] | None:
+        """The line and the text of a traceback's frames, neither of whose ends is there; None of fewer than three."""
+        if self._open is not None and self._open.headless and len(self._open.frames) >= _STACK:
+            return self._open.line, _inside(self._open)
+        return self._loose
 
     def _open_at_end(self, at_head: int | None) -> tuple[int, str] | None:
         if self._open is None:
@@ -194,6 +202,8 @@ class Tracebacks:
             line.strip()
         ):  # a line of something else, or torn
             self.dropped = True
+            if open_.headless and self._loose is None and len(open_.frames) >= _STACK:
+                self._loose = open_.line, _inside(open_)
             if open_.headless and self._torn is None:
                 self._torn = open_.line, _inside(open_)
             elif not (open_.headless or open_.survived) and self._broken is None and open_.frames:

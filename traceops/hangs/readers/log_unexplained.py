@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from traceops.hangs.evidence import LogKind
 from traceops.hangs.readers.log_events import EventList
@@ -14,6 +14,7 @@ from traceops.hangs.readers.log_tracebacks import HEAD_ONLY, Tracebacks
 from traceops.hangs.readers.log_unfinished import Unfinished
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
+_PASTE = 60  # lines at most: what somebody pasted, and no whole log
 _WAITS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
 
 
@@ -56,7 +57,7 @@ class Unexplained:
     def add_to(
         self,
         events: EventList,
-        tracebacks: Iterable[tuple[int | None, Tracebacks]],
+        tracebacks: Collection[tuple[int | None, Tracebacks]],
         at_head: int | None,
         last: int,
         *,
@@ -86,6 +87,12 @@ class Unexplained:
             cut_off = cut_off or bool(torn)
         if not (told or lines):
             lines = [*self.failures.found(), *self._unfinished.found(last)]
+        if (
+            not (told or lines) and last <= _PASTE
+        ):  # in a whole log they may be a stack that the program printed
+            loose = ((rank, one.without_ends()) for rank, one in tracebacks)
+            lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]
+            cut_off = cut_off or bool(lines)
         for number, rank, text in survived:
             events.add("outlived", rank, number, text, was="trouble")
         for number, rank, text in lines:
