@@ -11,17 +11,14 @@ from traceops.measure.program import NEVER
 STEP = 100
 
 
-def nodes(*ahead, waits_at=()):
+def nodes(*ahead):
     """A node in the middle of each step whose launch was so far ahead, None: without a known launch."""
     moments = [STEP * step + STEP // 2 for step in range(len(ahead))]
     edges = [STEP * step for step in range(len(ahead) + 1)]
     hosts = [NEVER if own is None else at - own for at, own in zip(moments, ahead, strict=True)]
     stands_at = np.array([*moments, *edges], dtype=np.int64)
     host = np.array([*hosts, *[NEVER] * len(edges)], dtype=np.int64)
-    waits = SimpleNamespace(stands_at=np.array(waits_at, dtype=np.int64))
-    return SimpleNamespace(
-        stands_at=stands_at, standing=stands_at, host=host, first_edge=len(moments), waits=waits
-    )
+    return SimpleNamespace(stands_at=stands_at, standing=stands_at, host=host, first_edge=len(moments))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +57,3 @@ def test_hosts_without_any_known_launch_are_not_replayed_and_so_not_unknown():
     never = nodes(None, None)
     assert not is_unseen(never) and lead(never) == 0
     assert hosts_unknown(SimpleNamespace(ranks={0: never})) == ()
-
-
-def test_a_host_that_waits_for_its_device_in_every_step_gets_ahead_anew():
-    """Its lead was taken from it, and it seemed to be late in the first step under any change."""
-    assert lead(nodes(50, 50, 50, waits_at=(20, 120, 220))) == 0
-    assert lead(nodes(50, 50, 50, waits_at=(20, 220))) == 50
-    assert lead(nodes(50, 50, 50, waits_at=(20, 110, 120))) == 50

@@ -249,17 +249,13 @@ def without_record(
 def elsewhere(members: Sequence[int], others: Sequence[int], *, before_first_step: bool) -> str:
     """Told from stacks alone: the members are not where the others wait; all are where there are no others."""
     before = " before the first step" if before_first_step else ""
-    if others:
-        told = (
-            f"{_is(members)} not where {who(others)} waits{before}"
-            if len(others) == 1
-            else f"{_is(members)} not where the others wait{before}; {who(others)} wait"
-        )
-    else:
-        told = (
-            f"{'stands' if len(members) == 1 else 'stand'} still{before}, and no rank waits in a collective"
-        )
-    return f"{who_first(members)} {told}"
+    if not others:
+        stand = "stands" if len(members) == 1 else "stand"
+        return f"{who_first(members)} {stand} still{before}, and no rank waits in a collective"
+    where = (
+        f"{who(others)} waits{before}" if len(others) == 1 else f"the others wait{before}; {who(others)} wait"
+    )
+    return f"{who_first(members)} {_is(members)} not where {where}"
 
 
 def no_evidence(members: Sequence[int]) -> str:
@@ -271,10 +267,8 @@ def waiting_apart(members: Sequence[int]) -> str:
 
 
 def waiting_together(*, before_first_step: bool) -> str:
-    told = "All ranks came to the same place and none goes on"
-    if not before_first_step:
-        return told
-    return f"{told} before the first step: they cannot reach each other, or are fewer than expected"
+    why = " before the first step: they cannot reach each other, or are fewer than expected"
+    return f"All ranks came to the same place and none goes on{why if before_first_step else ''}"
 
 
 def reported(

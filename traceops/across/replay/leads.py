@@ -25,11 +25,9 @@ def lead(nodes: RankNodes) -> int:
 
     None of it is taken from a host that uses it up in the steps as they were measured. It takes longer there than they
     do, so it cannot have got ahead at that pace: the profiler slows it, and nothing tells how fast it is without. Nor
-    from one of which the first step does not tell, or that waits for its device in every step, and gets ahead anew.
+    from one of which the first step does not tell.
     """
-    if waits_each_step(nodes) or is_unknown(nodes):
-        return 0
-    return leads(nodes)[0] or 0  # None: no launch is known at all
+    return 0 if is_unknown(nodes) else leads(nodes)[0] or 0  # None: no launch is known at all
 
 
 def hosts_unknown(graph: StepGraph) -> tuple[int, ...]:
@@ -49,14 +47,6 @@ def is_unseen(nodes: RankNodes) -> bool:
     """Whether the trace has launches, and none in the first step: nothing shows how far ahead the host was."""
     own = leads(nodes)
     return own[0] is None and any(one is not None for one in own)
-
-
-def waits_each_step(nodes: RankNodes) -> bool:
-    """Whether the host waits for its device in every step."""
-    edges = nodes.stands_at[nodes.first_edge :]
-    # One on an edge is of the step that ends there.
-    step = np.searchsorted(edges, nodes.waits.stands_at, side="left")
-    return len(np.unique(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
 
 
 def uses_up_lead(nodes: RankNodes) -> bool:
