@@ -166,7 +166,7 @@ def nobody_finished(
         "started": "both run it" if len(members) == 2 else "all run it",
         "gloo": "gloo does not tell who of them it waits for",
         "not_started": "nor has any GPU started it: what is before it on their streams is not excluded",
-        "not_recorded": "starts were not recorded, so a GPU that hangs is not excluded",
+        "not_recorded": "starts were not recorded (TORCH_NCCL_ENABLE_TIMING=1), so a GPU that hangs is not excluded",
     }[starts]
     none = {1: "it never", 2: "neither"}.get(len(members), "none")
     if not members_known:
