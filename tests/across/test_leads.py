@@ -11,14 +11,22 @@ from traceops.measure.program import NEVER
 STEP = 100
 
 
-def nodes(*ahead):
-    """A node in the middle of each step whose launch was so far ahead, None: without a known launch."""
+def nodes(*ahead, waits_at=(), launched_before=0):
+    """A node in the middle of each step whose launch was so far ahead, None: without a known launch.
+
+    waits_at: when its host waited for its device. launched_before: how many later nodes were launched before each wait.
+    """
     moments = [STEP * step + STEP // 2 for step in range(len(ahead))]
     edges = [STEP * step for step in range(len(ahead) + 1)]
     hosts = [NEVER if own is None else at - own for at, own in zip(moments, ahead, strict=True)]
     stands_at = np.array([*moments, *edges], dtype=np.int64)
     host = np.array([*hosts, *[NEVER] * len(edges)], dtype=np.int64)
-    return SimpleNamespace(stands_at=stands_at, standing=stands_at, host=host, first_edge=len(moments))
+    waits = np.array(waits_at, dtype=np.int64)
+    before = np.searchsorted(waits, stands_at) - launched_before
+    return SimpleNamespace(
+        stands_at=stands_at, standing=stands_at, host=host, first_edge=len(moments),
+        waits=SimpleNamespace(stands_at=waits), waits_before=before,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -57,3 +65,15 @@ def test_hosts_without_any_known_launch_are_not_replayed_and_so_not_unknown():
     never = nodes(None, None)
     assert not is_unseen(never) and lead(never) == 0
     assert hosts_unknown(SimpleNamespace(ranks={0: never})) == ()
+
+
+def test_a_host_that_waits_in_every_step_for_all_that_it_launched_gets_ahead_anew():
+    """Its lead was taken from it, and it seemed to be late in the first step under any change."""
+    assert lead(nodes(50, 50, 50, waits_at=(20, 120, 220))) == 0
+    assert lead(nodes(50, 50, 50, waits_at=(20, 220))) == 50
+    assert lead(nodes(50, 50, 50, waits_at=(20, 110, 120))) == 50
+
+
+def test_a_host_that_waits_for_the_step_before_keeps_its_lead():
+    """A late loader's cure was 22.1 ms, 23.0 true: the others' hosts were ahead when the window began."""
+    assert lead(nodes(50, 50, 50, waits_at=(20, 120, 220), launched_before=1)) == 50

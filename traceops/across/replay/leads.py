@@ -25,9 +25,12 @@ def lead(nodes: RankNodes) -> int:
 
     None of it is taken from a host that uses it up in the steps as they were measured. It takes longer there than they
     do, so it cannot have got ahead at that pace: the profiler slows it, and nothing tells how fast it is without. Nor
-    from one of which the first step does not tell.
+    from one of which the first step does not tell, or that waits in every step until its device has done all, and gets
+    ahead anew.
     """
-    return 0 if is_unknown(nodes) else leads(nodes)[0] or 0  # None: no launch is known at all
+    if caught_up_each_step(nodes) or is_unknown(nodes):
+        return 0
+    return leads(nodes)[0] or 0  # None: no launch is known at all
 
 
 def hosts_unknown(graph: StepGraph) -> tuple[int, ...]:
@@ -47,6 +50,22 @@ def is_unseen(nodes: RankNodes) -> bool:
     """Whether the trace has launches, and none in the first step: nothing shows how far ahead the host was."""
     own = leads(nodes)
     return own[0] is None and any(one is not None for one in own)
+
+
+def caught_up_each_step(nodes: RankNodes) -> bool:
+    """Whether in every step the host waits until the device has done all that was launched before.
+
+    One that waits for an event of the step before keeps what it is ahead.
+    """
+    edges, waits = nodes.stands_at[nodes.first_edge :], nodes.waits.stands_at
+    launched = nodes.host > NEVER
+    all_done = [
+        not bool((launched & (nodes.waits_before <= number) & (nodes.stands_at > at)).any())
+        for number, at in enumerate(waits.tolist())
+    ]
+    # A wait on an edge is of the step that ends there.
+    step = np.searchsorted(edges, waits[np.array(all_done, dtype=bool)], side="left")
+    return len(np.unique(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
 
 
 def uses_up_lead(nodes: RankNodes) -> bool:
