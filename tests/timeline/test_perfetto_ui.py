@@ -45,12 +45,12 @@ def test_the_page_shows_ranks_in_order_and_answers_sql(browser: Any, page_url: s
     tab.goto(page_url)
     tab.wait_for_selector("input[type=file]", state="attached")
     tab.set_input_files("input[type=file]", str(output))
-    tab.wait_for_function(
-        "() => window.app?.trace && (app.trace.currentWorkspace ?? app.trace.workspace)?.children.length >= 12"
-    )
-    names = tab.evaluate(
-        "() => (app.trace.currentWorkspace ?? app.trace.workspace).children.map(track => track.name)"
-    )
+    # In one look: the page puts another trace object in its place while it loads.
+    names = tab.wait_for_function(
+        """() => {
+        const tracks = (window.app?.trace?.currentWorkspace ?? window.app?.trace?.workspace)?.children ?? [];
+        return tracks.length >= 12 && tracks.map(track => track.name); }"""
+    ).json_value()
     assert names == ["findings of traceops", *(f"rank {rank:02}" for rank in world)]
     query = """async sql => {
         const result = await app.trace.engine.query(sql), found = [];

@@ -166,7 +166,7 @@ def nobody_finished(
         "started": "both run it" if len(members) == 2 else "all run it",
         "gloo": "gloo does not tell who of them it waits for",
         "not_started": "nor has any GPU started it: what is before it on their streams is not excluded",
-        "not_recorded": "starts were not recorded (TORCH_NCCL_ENABLE_TIMING=1), so a GPU that hangs is not excluded",
+        "not_recorded": "starts were not recorded, so a GPU that hangs is not excluded",
     }[starts]
     none = {1: "it never", 2: "neither"}.get(len(members), "none")
     if not members_known:
@@ -182,8 +182,8 @@ def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> s
     one, other = gpus
     how = f"across sockets only ({path})" if path == "SYS" else f"over PCIe ({path})"
     return (
-        f"{statement}. NCCL sends by {way} between {one} and {other}, which reach each other {how}: P2P that the "
-        "driver promises and that is broken hangs like this"
+        f"{statement}. NCCL sends by {way} between {one} and {other}, which reach each other {how}: broken P2P "
+        "that the driver promises hangs like this"
     )
 
 

@@ -137,7 +137,8 @@ NETWORK_STUCK = Rule(
         "NET`). To find the link at fault turn paths off, one at a time: NCCL_P2P_DISABLE=1 sends traffic "
         "inside a host through shared memory (on 4 H200 a step of 18 ms took 34), with NCCL_SHM_DISABLE=1 "
         "through sockets (168 ms), NCCL_IB_DISABLE=1 takes TCP between hosts. They show where the fault is; "
-        "they are not a cure."
+        "they are not a cure. If starts were not recorded, TORCH_NCCL_ENABLE_TIMING=1 in the next run tells a GPU "
+        "that hangs from the network."
     ),
     by_cause=(
         (
