@@ -20,6 +20,7 @@ from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.idle_recording import AT_MOST, measured, of_program, recording_ms, within_lateness_ms
 from traceops.rules.idle_time import Idle, in_time_ms
 from traceops.rules.inputs import Inputs
+from traceops.rules.plain_cure import RECORDED
 
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
 _MOST_CALLS = 3
@@ -208,7 +209,7 @@ def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
     if not worst.bounded:
         return ()
     rank = worst.times.summary.rank
-    return (Evidence("recorded with the profiler", stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
+    return (Evidence(RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
 def _impact_ms(

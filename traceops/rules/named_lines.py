@@ -141,16 +141,19 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         found = replace(found, evidence=(Evidence(REASON, reason, rank=found.ranks[0]), *found.evidence))
     if alone and persistent and found.cause != "input":
         found = in_plain_steps(found, inputs, seen_ms)
-    waited_ms = core_wait_ms(inputs, found.ranks[0]) if persistent and not reason else 0.0
-    if waited_ms and waited_ms >= _EXPLAINS * (found.impact_ms or 0.0):
-        why = Evidence(REASON, "its main thread waits for a core", rank=found.ranks[0])
-        evidence = (
-            why,
-            *found.evidence,
-            Evidence("waits for a core", stored(waited_ms), "ms/step", rank=found.ranks[0]),
-        )
-        found = replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
-    return found
+    return _with_core_wait(found, inputs) if persistent and not reason else found
+
+
+def _with_core_wait(found: Finding, inputs: Inputs) -> Finding:
+    """That the rank's main thread waits for a core, where that is much of what its cure saves."""
+    rank = found.ranks[0]
+    waited_ms = core_wait_ms(inputs, rank)
+    if not waited_ms or waited_ms < _EXPLAINS * (found.impact_ms or 0.0):
+        return found
+    why = Evidence(REASON, "its main thread waits for a core", rank=rank)
+    waits = Evidence("waits for a core", stored(waited_ms), "ms/step", rank=rank)
+    evidence = (why, *found.evidence, waits)
+    return replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
 
 
 def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:

@@ -13,6 +13,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, stored
+from traceops.rules.plain_cure import RECORDED
 
 _UNMATCHED = (
     0.2  # of the exposed communication of a light window: beyond that it does not tell transfer from waiting
@@ -60,7 +61,7 @@ class Basis:
         """The same as numbers."""
         if self.recorded_ms is None:
             return ()
-        recorded = Evidence("recorded with the profiler", stored(self.recorded_ms), words.unit("ms"))
+        recorded = Evidence(RECORDED, stored(self.recorded_ms), words.unit("ms"))
         return Evidence("step", stored(self.step_ms), "ms"), recorded
 
 
