@@ -119,9 +119,8 @@ def undisturbed(
             "profiler made them longer or the training itself is not known"
         )
     step_ms = plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms
-    if (
-        not plain.all_count
-    ):  # the profiler may be in the longer ones: a light step that is shorter is one all the same
+    if not plain.all_count:
+        # The profiler may be in the longer ones: a light step that is shorter is one all the same.
         step_ms = min(step_ms, light_ms)
     brought = tuple(_brought_to(one, step_ms, copies_ms or {}) for one in ranks)
     behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)

@@ -87,9 +87,8 @@ class Unexplained:
             cut_off = cut_off or bool(torn)
         if not (told or lines):
             lines = [*self.failures.found(), *self._unfinished.found(last)]
-        if (
-            not (told or lines) and last <= _PASTE
-        ):  # in a whole log they may be a stack that the program printed
+        if not (told or lines) and last <= _PASTE:
+            # In a whole log they may be a stack that the program printed.
             loose = ((rank, one.without_ends()) for rank, one in tracebacks)
             lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]
             cut_off = cut_off or bool(lines)
