@@ -11,15 +11,17 @@ from typing import Any
 
 _STEP_PERCENT, _SHARE_POINTS = 3.0, 5.0
 _KINDS = ("busy", "waiting", "idle")
+HEAD = (
+    "| program | true step, ms | in the same run | said | off, % | busy, true | said | waiting, true | said "
+    "| idle, true | said | work, points off | points off | in order, points off | the same run, points off "
+    "| light ÷ other steps | first finding |"
+)
+Rank = dict[str, float]  # shares of its step by kind
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Markdown; a truth is a range where the program ran twice by itself."""
-    lines = [
-        "| program | true step, ms | in the same run | said | off, % | busy, true | said | waiting, true | said "
-        "| idle, true | said | work, points off | points off | light ÷ other steps | first finding |",
-        "|---|---|--:|--:|--:|---|---|---|---|---|---|--:|--:|--:|---|",
-    ]
+    lines = [HEAD, f"|---|{'--:|' * (HEAD.count('|') - 2)}"]
     lines += [row(name, result) for name, result in results.items()]
     return "\n".join(lines)
 
@@ -44,7 +46,7 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
             words["tidy"].get("ms", ""),
             *cells[5:7],
             cells[11],
-            cells[13],
+            cells[15],
         ]
         chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
         itself = {words[run].get("weights") for run in ("alone", "again")}
@@ -68,27 +70,29 @@ def row(name: str, result: dict[str, Any]) -> str:
     near = f"{clock['before_ms']:.1f}, then {clock['late_ms']:.1f}" if clock else ""
     step_ms = told["step_ms"] if told else said.get("typical_ms")
     cells = [name, _range(steps), near, _number(step_ms), _step_off(steps, step_ms)]
-    offs: dict[str, list[float]] = {}
+    true, claimed = _true(truths), _said(told, truths)
     for kind in _KINDS:
-        true, claimed = _true(truths, kind), _said(told, kind, all(clock["divided"] for clock in truths))
-        cells += [_shares(true), _shares({rank: [value] for rank, value in claimed.items()})]
-        offs[kind] = [_outside(true[rank], claimed[rank]) for rank in true if rank in claimed]
-    cells += [_points(offs["busy"]), _points([off for own in offs.values() for off in own])]
+        cells += [_shares([[job[rank][kind] for job in true] for rank in range(len(true[0]) if true else 0)])]
+        cells += [_shares([[rank[kind]] for rank in claimed])]
+    cells += [_points(_off(true, claimed, ("busy",))), _points(_off(true, claimed))]
+    cells.append(_points(_off([_in_order(job) for job in true], _in_order(claimed))))
+    own = [clock] if clock and clock["shares"] else []
+    cells.append(_points(_off(_true(own), _said(told, own))))
     cells.append(", ".join(f"{c['cupti_ms'] / c['step_ms']:.3f}" for c in truths if c["cupti_ms"]))
     return f"| {' | '.join([*cells, findings[0].replace('|', '/')])} |"
 
 
-def _true(truths: list[dict[str, Any]], kind: str) -> dict[str, list[float]]:
-    """By rank, in each run by itself. Waiting is all communication where one of them cannot divide it."""
+def _true(truths: list[dict[str, Any]]) -> list[list[Rank]]:
+    """Of each run, by rank. Waiting is all communication where one of them cannot divide it."""
     divided = all(clock["divided"] for clock in truths)
-    values: dict[str, list[float]] = {}
-    for clock in truths:
-        for rank, shares in clock["shares"].items():
-            values.setdefault(str(rank), []).append(_of_plain_step(clock, shares, divided)[kind])
-    return values
+    return [
+        [_of_plain_step(clock, clock["shares"][rank], divided) for rank in sorted(clock["shares"])]
+        for clock in truths
+        if clock["shares"]
+    ]
 
 
-def _of_plain_step(clock: dict[str, Any], shares: dict[str, float], divided: bool) -> dict[str, float]:
+def _of_plain_step(clock: dict[str, Any], shares: dict[str, float], divided: bool) -> Rank:
     """Shares of the step that CUPTI did not touch: its device works for as long, and is idle or waits for less."""
     longer = clock["cupti_ms"] / clock["step_ms"]
     busy, transfer = longer * shares["busy"], longer * shares["transfer"]
@@ -98,14 +102,33 @@ def _of_plain_step(clock: dict[str, Any], shares: dict[str, float], divided: boo
     return {"busy": busy, "waiting": waiting, "idle": left * shares["idle"]}
 
 
-def _said(told: dict[str, Any] | None, kind: str, divided: bool) -> dict[str, float]:
+def _said(told: dict[str, Any] | None, truths: list[dict[str, Any]]) -> list[Rank]:
+    """By rank, divided as the truths are."""
     if told is None:
-        return {}
+        return []
+    divided = all(clock["divided"] for clock in truths)
     waiting = ("comm_wait_ms",) if divided else ("comm_wait_ms", "comm_unmatched_ms", "comm_transfer_ms")
-    names = {"busy": ("compute_ms", "memory_ms"), "waiting": waiting, "idle": ("idle_ms",)}[kind]
-    return {
-        str(rank["rank"]): 100 * sum(rank[name] for name in names) / told["step_ms"] for rank in told["ranks"]
-    }
+    names = {"busy": ("compute_ms", "memory_ms"), "waiting": waiting, "idle": ("idle_ms",)}
+    return [
+        {kind: 100 * sum(rank[name] for name in own) / told["step_ms"] for kind, own in names.items()}
+        for rank in sorted(told["ranks"], key=lambda one: int(one["rank"]))
+    ]
+
+
+def _in_order(ranks: list[Rank]) -> list[Rank]:
+    """Which of two equal ranks is ahead is chance in each run: the one first that waits most."""
+    return sorted(ranks, key=lambda rank: -rank["waiting"])
+
+
+def _off(true: list[list[Rank]], said: list[Rank], kinds: tuple[str, ...] = _KINDS) -> list[float]:
+    """How far each share is from the range of truths, in points."""
+    if not true or len(true[0]) != len(said):
+        return []
+    return [
+        _outside([job[rank][kind] for job in true], said[rank][kind])
+        for rank in range(len(said))
+        for kind in kinds
+    ]
 
 
 def _points(offs: list[float]) -> str:
@@ -132,8 +155,8 @@ def _range(values: list[float]) -> str:
     return "–".join(f"{value:.1f}" for value in values)
 
 
-def _shares(ranks: dict[str, list[float]]) -> str:
-    return ", ".join(_range(ranks[rank]) for rank in sorted(ranks))
+def _shares(ranks: list[list[float]]) -> str:
+    return ", ".join(_range(values) for values in ranks)
 
 
 def _number(value: float | None) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 import statistics
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class Truth:
-    """Of one run. step_ms: the median of the steps before CUPTI. early_ms, late_ms: of their two halves.
+    """Of one run. step_ms: the median of the steps that CUPTI did not touch. early_ms, late_ms: of their two halves.
 
     before_ms: of the first five of them: under traceops, nothing is recorded yet.
-    cupti_ms: a step while CUPTI recorded. shares: of each rank, empty where CUPTI did not record, `why` not.
+    cupti_ms: a step while CUPTI recorded, in the median. shares: of each rank, the mean of all windows; empty where
+    CUPTI did not record, `why` not. windows: of each by itself.
     thread_cpu_ms: of the main thread, a step. divided: whether waiting is told from transfer.
     """
 
@@ -52,6 +53,7 @@ class Truth:
     thread_cpu_ms: float
     cupti_ms: float | None
     shares: dict[int, Shares]
+    windows: list[dict[int, Shares]]
     divided: bool
     why: list[str]
 
@@ -67,18 +69,18 @@ def read_truth(folder: Path) -> Truth | None:
         return None
     plain = [_plain(one) for one in told.values()]
     half = len(plain[0]) // 2
-    devices = {rank: _device(folder, rank, one) for rank, one in told.items()}
-    known = {rank: one for rank, one in devices.items() if one is not None}
-    complete = len(known) == len(told)
-    shares, divided = shares_of(known) if complete else ({}, False)
+    windows = [one for one in (_window(folder, told, at) for at in range(_windows(told))) if one]
+    divided = [is_divided(one) for one in windows]
+    shares = [shares_of(one) for one in windows]
     return Truth(
         step_ms=_median(plain),
         early_ms=_median([one[:half] for one in plain]),
         late_ms=_median([one[half:] for one in plain]),
         before_ms=_median([one[:_BEFORE] for one in plain]),
         thread_cpu_ms=_median([_plain(one, "thread_cpu_ms") for one in told.values()]),
-        cupti_ms=statistics.median(one.step_ms for one in known.values()) if known else None,
-        shares=shares, divided=divided, why=[str(one["why"]) for one in told.values() if one["why"]],
+        cupti_ms=statistics.median(one.step_ms for window in windows for one in window.values()) if windows else None,
+        shares=_mean(shares), windows=shares, divided=bool(divided) and all(divided),
+        why=[str(window["why"]) for one in told.values() for window in one["windows"] if window["why"]],
     )  # fmt: skip
 
 
@@ -94,7 +96,12 @@ def own_words(text: str) -> dict[str, str]:
 def _plain(told: dict[str, Any], kind: str = "") -> list[float]:
     """Steps from the fourth on that CUPTI did not touch."""
     steps: list[float] = told[kind or ("device_ms" if told["device_ms"] else "host_ms")]
-    return steps[_STARTING - 1 : (told["first"] or len(steps) + 1) - 1]
+    return [ms for number, ms in enumerate(steps, 2) if number > _STARTING and is_plain(told, number)]
+
+
+def is_plain(told: dict[str, Any], number: int) -> bool:
+    """Whether CUPTI had nothing to do with this step, numbered from 1 on."""
+    return not any(one["first"] < number <= one["last"] + 1 for one in told["windows"])
 
 
 def _median(ranks: list[list[float]]) -> float:
@@ -119,15 +126,24 @@ class Device:
         return statistics.median(end - begin for begin, end in self.steps) / 1e6
 
 
-def _device(folder: Path, rank: int, told: dict[str, Any]) -> Device | None:
-    plain, packed = (
-        folder / f"rank_{rank}.rows",
-        folder / f"rank_{rank}.rows.gz",
-    )  # packed: as it was brought back
-    if told["why"] or not (plain.exists() or packed.exists()):
+def _windows(told: dict[int, dict[str, Any]]) -> int:
+    return min(len(one["windows"]) for one in told.values())
+
+
+def _window(folder: Path, told: dict[int, dict[str, Any]], at: int) -> dict[int, Device]:
+    """What each rank's device did in this window; empty where that is not known of all."""
+    found = {rank: _device(folder / f"rank_{rank}.{at}.rows", one, at) for rank, one in told.items()}
+    known = {rank: one for rank, one in found.items() if one is not None}
+    return known if len(known) == len(told) else {}
+
+
+def _device(path: Path, told: dict[str, Any], at: int) -> Device | None:
+    packed = path.with_name(f"{path.name}.gz")  # as it was brought back
+    window = told["windows"][at]
+    if window["why"] or not (path.exists() or packed.exists()):
         return None
-    raw = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
-    return device_of(np.frombuffer(raw, _DTYPE), told["names"], told["mark_bytes"])
+    raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+    return device_of(np.frombuffer(raw, _DTYPE), window["names"], told["mark_bytes"])
 
 
 def device_of(rows: Rows, names: list[str], mark_bytes: int) -> Device | None:
@@ -151,13 +167,18 @@ def device_of(rows: Rows, names: list[str], mark_bytes: int) -> Device | None:
     return Device([int(end) for end in marks["end"]], work, dict(collectives))
 
 
-def shares_of(devices: dict[int, Device]) -> tuple[dict[int, Shares], bool]:
-    """Each rank's usual step, and whether waiting is told from transfer: all members leave a collective together."""
+def is_divided(devices: dict[int, Device]) -> bool:
+    """Whether waiting is told from transfer: all members leave a collective together."""
     counted = {
         tuple(sorted((name, len(spans)) for name, spans in d.collectives.items())) for d in devices.values()
     }
     sends = any(word in name.lower() for d in devices.values() for name in d.collectives for word in _SENDS)
-    divided = len(counted) == 1 and not sends
+    return len(counted) == 1 and not sends
+
+
+def shares_of(devices: dict[int, Device]) -> dict[int, Shares]:
+    """Each rank's usual step."""
+    divided = is_divided(devices)
     lasted = [max(b - a for a, b in same) for same in zip(*(d.steps for d in devices.values()), strict=True)]
     usual = [at for at, ns in enumerate(lasted) if ns <= _USUAL * statistics.median(lasted)]
     shares = {}
@@ -172,7 +193,16 @@ def shares_of(devices: dict[int, Device]) -> tuple[dict[int, Shares], bool]:
                 waiting.append((begin, end - least))
                 transfer.append((end - least, end))
         shares[rank] = _painted([device.steps[at] for at in usual], device.work, transfer, waiting)
-    return shares, divided
+    return shares
+
+
+def _mean(windows: list[dict[int, Shares]]) -> dict[int, Shares]:
+    return {
+        rank: Shares(
+            *(statistics.fmean(getattr(one[rank], kind.name) for one in windows) for kind in fields(Shares))
+        )
+        for rank in (windows[0] if windows else ())
+    }
 
 
 def _painted(steps: list[tuple[int, int]], *kinds: list[tuple[int, int]]) -> Shares:

@@ -23,7 +23,8 @@ from benchmarks.observed_ranks.runs import end, start
 
 _LIMIT_S = 110.0
 _ENDED = 255
-_CUPTI_STEPS = 9  # at the end of the last round: one to warm up, six, and what is left
+_BEGUN = 16  # step behind which traceops's light window begins
+_MEASURED = 12  # steps that CUPTI measures in a turn, or half of the turn
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ class Turn:
         own = [one.replace("{steps}", str(self.total)) for one in self.options]
         told = self.steps is not None or own != list(self.options)
         return [path, *own, *([] if told else ["--steps", str(self.total)])]
+
+    def cupti(self, *, alone: bool) -> str:
+        """OBSERVED_CUPTI: where later turns end; by itself also where traceops records, if that fits into a turn."""
+        measured = min(_MEASURED, self.block // 2)
+        early = [_BEGUN] if alone and _BEGUN + measured < self.block else []
+        late = [1 + self.block * at - measured - 3 for at in range(3, self.rounds + 1)]
+        return f"{','.join(map(str, early + late))}:{measured}"
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -164,8 +172,7 @@ def in_turn(
         more = {"OBSERVED_TURNS": told, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
         asked = job.split("+")[1:]
         more |= dict(one.split("=", 1) for one in asked if not one.startswith("--"))
-        if job.startswith("alone"):
-            more["OBSERVED_CUPTI"] = str(turn.total - _CUPTI_STEPS)
+        more["OBSERVED_CUPTI"] = turn.cupti(alone=job.startswith("alone"))
         options = [one for one in asked if one.startswith("--")] if job.startswith("traced") else None
         started[job] = launch(turn, folder_of(turn, job, work), more, options)
     until = time.monotonic() + limit_s

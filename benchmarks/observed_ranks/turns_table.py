@@ -18,8 +18,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.observed.table import row
-from benchmarks.observed.truth import read_truth
+from benchmarks.observed.table import HEAD, row
+from benchmarks.observed.truth import is_plain, read_truth
 from benchmarks.observed_ranks.turns import ONE_RANK, RANKS, Turn, folder_of
 from benchmarks.two_gpus.on_pairs_registry import PROGRAMS
 
@@ -36,10 +36,8 @@ def main() -> None:
     parser.add_argument("--pairs", action="store_true", help="the programs of two_gpus.on_pairs")
     args = parser.parse_args()
     print(
-        "| program | by itself ÷ itself | under traceops, ms | ÷ by itself | by itself, ms | | said | off, % "
-        "| busy, true | said | waiting, true | said | idle, true | said | work, points off | points off "
-        "| light ÷ other steps | first finding |\n"
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|---|---|---|---|--:|--:|--:|---|"
+        f"| program | by itself ÷ itself | under traceops, ms | ÷ by itself {HEAD.removeprefix('| program ')}\n"
+        f"|---|--:|--:|--:|{'--:|' * (HEAD.count('|') - 2)}"
     )
     for turn in ONE_RANK if args.one_rank else PROGRAMS if args.pairs else RANKS:
         if (folder_of(turn, "alone0", args.folder) / "clock").is_dir():
@@ -73,12 +71,13 @@ def blocks_of(clock: Path) -> list[float]:
 def _blocks(told: dict[str, Any]) -> list[float]:
     block, rounds, _late = told["turns"]
     steps: list[float] = told["device_ms"] or told["host_ms"]
-    last = told["first"] or len(steps) + 2
     found = []
     for number in range(rounds):
         begin = 1 + number * block
         usual = [
-            ms for at, ms in enumerate(steps, 2) if begin + _CAUGHT_UP < at <= begin + block and at < last
+            ms
+            for at, ms in enumerate(steps, 2)
+            if begin + _CAUGHT_UP < at <= begin + block and is_plain(told, at)
         ]
         found.append(trimmed(usual))
     return found

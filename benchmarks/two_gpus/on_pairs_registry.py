@@ -9,8 +9,12 @@ from benchmarks.observed_ranks.truth import Run
 from benchmarks.observed_ranks.turns import Turn
 
 
+def _of(name: str, path: str, options: tuple[str, ...] = (), **more: object) -> Turn:
+    return Turn(name, path, options, block=30, **more)  # type: ignore[arg-type]
+
+
 def _field(name: str, path: str, *options: str, **more: object) -> Turn:
-    return Turn(name, path, options, source="field", **more)  # type: ignore[arg-type]
+    return _of(name, path, options, source="field", **more)
 
 
 _NANO = (
@@ -18,27 +22,27 @@ _NANO = (
     "--eval_iters=1", "--log_interval=10",
 )  # fmt: skip
 
-# One job fewer under traceops where four would not fit into 80 GB.
+# traceops records in the first turn of 30 steps. One job fewer under traceops where four would not fit into 80 GB.
 PROGRAMS = (
-    _field("HF Trainer", "hf_train.py", traced=1, block=22, seconds=75),
-    _field("FSDP2, compiled", "llama_fsdp2.py", "--compile", "--ckpt", block=22, seconds=95),
-    _field("Lightning", "lit_train.py", steps=97, seconds=60),
-    _field("tensor parallel", "llama_fsdp2.py", "--tp", "--layers=8", "--steps={steps}", block=22, seconds=75),
-    Turn("nanoGPT, eager", "train.py", (*_NANO, "--compile=False"), source="nanoGPT", traced=1, seconds=55),
-    Turn("ResNet-50, DDP", "programs/small/resnet_train.py", seconds=50),
-    Turn(
+    _field("HF Trainer", "hf_train.py", traced=1, seconds=80),
+    _field("FSDP2, compiled", "llama_fsdp2.py", "--compile", "--ckpt", traced=1, seconds=100),
+    _field("Lightning", "lit_train.py", steps=121, seconds=75),
+    _field("tensor parallel", "llama_fsdp2.py", "--tp", "--layers=8", "--steps={steps}", seconds=95),
+    _of("nanoGPT, eager", "train.py", (*_NANO, "--compile=False"), source="nanoGPT", traced=1, seconds=55),
+    _of("ResNet-50, DDP", "programs/small/resnet_train.py", seconds=65),
+    _of(
         "nanoGPT, compiled", "train.py",
         (*_NANO, "--compile=True", "--n_layer=6", "--n_embd=1024", "--n_head=16"),
         source="nanoGPT", traced=1, seconds=80,
     ),
-    _field("pipeline, 1F1B", "pp.py", "1f1b", "8", steps=97, seconds=55),
-    _field("FSDP2, eager", "llama_fsdp2.py", "--batch=2", "--steps={steps}", seconds=60),
-    Turn(
+    _field("pipeline, 1F1B", "pp.py", "1f1b", "8", steps=121, seconds=60),
+    _field("FSDP2, eager", "llama_fsdp2.py", "--batch=2", "--steps={steps}", seconds=95),
+    _of(
         "minGPT-ddp", "main.py",
         ("data_config.path=text.txt", "data_config.truncate=1.0", "trainer_config.max_epochs=1"),
-        source="minGPT-ddp", steps=97, seconds=50,
+        source="minGPT-ddp", steps=121, seconds=55,
     ),
-    Turn("planted program, healthy", "observed_ranks/programs/troubled.py", block=30, seconds=50),
+    _of("planted program, healthy", "observed_ranks/programs/troubled.py", seconds=55),
 )  # fmt: skip
 
 _NOT_0 = r"[Rr]ank 0('s host (is late|takes)|'s input comes late| is late| causes|(takes|computes) longer)"

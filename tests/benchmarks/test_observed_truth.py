@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.observed.table import table
-from benchmarks.observed.truth import device_of, shares_of
+from benchmarks.observed.truth import device_of, is_divided, is_plain, shares_of
 from traceops.core.light_log import FIELDS, KERNEL, MEMCPY
 
 _NAMES = ["gemm", "ncclDevKernel_AllReduce"]
@@ -30,7 +30,7 @@ def _shares(lasted: list[int], name: str = _NAMES[1]):
     """Both ranks end their collective after 80 ms, and rank 1 comes to it 20 ms later."""
     own = {0: [(0, 0, 40), (1, 30, 80)], 1: [(0, 0, 40), (1, 50, 80)]}
     devices = {rank: device_of(_rows(spans, lasted), [_NAMES[0], name], _MARK) for rank, spans in own.items()}
-    return shares_of(devices)
+    return shares_of(devices), is_divided(devices)
 
 
 def test_waiting_is_what_a_rank_is_longer_in_a_collective_than_the_last_one():
@@ -60,10 +60,19 @@ def test_what_was_said_is_held_to_the_nearer_of_both_truths():
         times = dict.fromkeys(("step_ms", "early_ms", "late_ms", "before_ms", "thread_cpu_ms"), step_ms)
         return {"clock": {**times, "cupti_ms": step_ms, "shares": shares, "divided": True}}
 
+    def unrecorded() -> dict:
+        told = clock(0, 0)
+        told["clock"]["shares"] = {}
+        return told
+
     buckets = dict.fromkeys(("comm_transfer_ms", "comm_wait_ms", "comm_unmatched_ms", "memory_ms"), 0.0)
     rank = {"rank": 0, **buckets, "compute_ms": 52.0, "idle_ms": 52.0}
     said = {"undisturbed": {"step_ms": 104.0, "ranks": [rank]}, "findings": []}
-    near = {"alone": clock(100.0, 46.0), "again": clock(102.0, 40.0), "traced": {**clock(0, 0), "said": said}}
+    near = {
+        "alone": clock(100.0, 46.0),
+        "again": clock(102.0, 40.0),
+        "traced": {**unrecorded(), "said": said},
+    }
     cells = table({"one": near}).splitlines()[-1].split(" | ")
     assert cells[4] == "+2.0" and cells[11:13] == ["4.0", "4.0"]
     far = {**near, "again": clock(99.0, 44.0)}
@@ -78,3 +87,28 @@ def test_what_was_said_is_held_to_the_nearer_of_both_truths():
     assert [cells[5], cells[9]] == ["50.0", "50.0"], (
         "CUPTI's steps were longer, and the device's work was not"
     )
+
+
+def test_equal_ranks_are_held_to_each_other_in_the_order_of_their_waiting():
+    def ranks(waits: tuple[float, float]) -> list[dict]:
+        return [{"busy": 50.0, "waiting": waited, "transfer": 0.0, "idle": 50.0 - waited} for waited in waits]
+
+    def clock(waits: tuple[float, float]) -> dict:
+        shares = dict(zip("01", ranks(waits), strict=True))
+        times = dict.fromkeys(("step_ms", "early_ms", "late_ms", "before_ms", "thread_cpu_ms"), 100.0)
+        return {"clock": {**times, "cupti_ms": 100.0, "shares": shares, "divided": True}}
+
+    buckets = dict.fromkeys(("comm_transfer_ms", "comm_unmatched_ms", "memory_ms"), 0.0)
+    told = [
+        {"rank": n, **buckets, "compute_ms": 50.0, "comm_wait_ms": one["waiting"], "idle_ms": one["idle"]}
+        for n, one in enumerate(ranks((0.0, 30.0)))
+    ]
+    said = {"undisturbed": {"step_ms": 100.0, "ranks": told}, "findings": []}
+    result = {"alone": clock((26.0, 0.0)), "traced": {**clock((0.0, 32.0)), "said": said}}
+    cells = table({"one": result}).splitlines()[-1].split(" | ")
+    assert cells[11:15] == ["0.0", "30.0 ✗", "4.0", "2.0"]
+
+
+def test_steps_that_cupti_touched_are_none_of_the_plain_ones():
+    told = {"windows": [{"first": 16, "last": 29}, {"first": 76, "last": 89}]}
+    assert [n for n in range(100) if not is_plain(told, n)] == [*range(17, 31), *range(77, 91)]

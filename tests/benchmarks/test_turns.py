@@ -62,7 +62,8 @@ def test_a_block_is_its_mean_step_without_what_comes_right_behind_a_turn_and_wha
     steps[24] = 5000.0  # step 26: it stood before
     steps[30] = 80.0  # step 32
     steps[38:] = [300.0] * 10
-    told = {"device_ms": steps, "host_ms": [], "first": 40, "turns": [24, 2, False]}
+    told = {"device_ms": steps, "host_ms": [], "turns": [24, 2, False]}
+    told["windows"] = [{"first": 39, "last": 49}]
     for rank in range(2):
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps(told))
     blocks = blocks_of(tmp_path)

@@ -1,9 +1,9 @@
-"""Times the optimizer steps of a rank that is started unchanged: OBSERVED_CLOCK=FOLDER, and OBSERVED_CUPTI=STEP.
+"""Times the optimizer steps of a rank that is started unchanged: OBSERVED_CLOCK=FOLDER, and OBSERVED_CUPTI=WHERE.
 
-Each step's end has an event on the device. From STEP on, CUPTI alone records seven steps, the first of them to warm up;
-without it nothing is recorded. FOLDER/rank_R.json has the times, what the process is like after its first step, and
-where CUPTI recorded. OBSERVED_TURNS: other jobs on this machine train in turn with this one (_Turns). This folder
-stands on the PYTHONPATH of the ranks.
+Each step's end has an event on the device. WHERE is STEP[,STEP …][:STEPS]: from each STEP on, CUPTI alone records one
+step to warm up and STEPS more (6), and is ended behind them; without it nothing is recorded. FOLDER/rank_R.json has the
+times, what the process is like after its first step, and where CUPTI recorded; rank_R.N.rows has what. OBSERVED_TURNS:
+other jobs on this machine train in turn with this one (_Turns). This folder stands on the PYTHONPATH of the ranks.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from pathlib import Path
 _OPTIMIZERS = "torch.optim.optimizer"
 _SCALER = "torch.amp.grad_scaler"
 _FACTS_AFTER = 1  # step
-_STEPS = 6  # that CUPTI measures
+_STEPS = 6  # that CUPTI measures, where nothing else is asked for
 _MARK_BYTES = 8192 + 17  # of a copy that nobody else makes: it marks where a step ends on the device
 _VARIABLES = re.compile(r"NCCL|TORCH|OMP|MKL|KMP|CUDA|KINETO|MALLOC|GLOO|TRACEOPS|PYTHON|LD_")
 
@@ -75,13 +75,15 @@ class _Turns:
 class _Clock:
     """One rank's; `ended` is called where an optimizer's step ends."""
 
-    def __init__(self, folder, first):
-        self.folder, self.first = Path(folder), first
+    def __init__(self, folder, where):
+        self.folder = Path(folder)
+        firsts, _, steps = where.partition(":")
+        self.firsts = [int(one) for one in firsts.split(",") if one]
+        self.measured = int(steps or _STEPS)
         self.steps = 0
         self.events, self.host, self.cpu, self.facts = [], [], [], {}
-        self.device = None
-        self.source = self.mark = self.activities = None
-        self.why = None if first else "not asked for"
+        self.source = self.mark = None
+        self.windows = []
         self.written = False
         told = os.environ.get("OBSERVED_TURNS")
         self.turns = _Turns(told, int(os.environ.get("RANK", "0"))) if told else None
@@ -100,34 +102,48 @@ class _Clock:
         self.cpu.append((time.thread_time_ns(), time.process_time_ns()))
         if self.steps == _FACTS_AFTER:
             self.facts = _facts(torch)
-        if self.first and on_gpu:
+        if self.firsts and on_gpu:
             try:
                 self.record(torch)
             except Exception as error:
-                self.source, self.why = None, repr(error)
+                self.source, self.windows[-1]["why"] = None, repr(error)
         if self.turns is not None:
             self.turns.step(self.steps, torch.cuda.synchronize if on_gpu else int)
 
     def record(self, torch):
-        """Begin behind step `first` - 1; mark the ends of the steps from `first` on; end behind the last one."""
-        if self.steps == self.first:
+        """Begin behind a first step - 1; mark the ends of the steps from it on; end behind the last one."""
+        if self.steps in self.firsts:
+            self.windows.append(
+                {"first": self.steps, "last": self.steps + 1 + self.measured, "why": "not ended"}
+            )
+            from traceops.capture.detaching import Detaching
             from traceops.capture.light.cupti import Cupti
 
-            self.source = Cupti()
-            self.why = self.source.start()
+            self.source = Cupti(detaching=Detaching())
+            why = self.source.start()
+            if why is not None:
+                self.source, self.windows[-1]["why"] = None, why
             self.mark = torch.empty(2, _MARK_BYTES, dtype=torch.uint8, device="cuda")
-        elif self.why is None and self.source is not None:
+        elif self.source is not None:
             with torch.no_grad():
                 self.mark[0].copy_(self.mark[1])
-            if self.steps == self.first + 1 + _STEPS:
+            if self.steps == self.windows[-1]["last"]:
                 torch.cuda.synchronize()
                 found = self.source.stop()
                 self.source, self.mark = None, None
-                self.why, self.activities = (found, None) if isinstance(found, str) else (None, found)
-                self.write()
+                why = found if isinstance(found, str) else None
+                self.windows[-1]["why"] = why
+                if why is None:
+                    self.windows[-1] |= {"names": found.names, "discarded": found.discarded}
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    Path(f"{self.stem}.{len(self.windows) - 1}.rows").write_bytes(found.rows)
+
+    @property
+    def stem(self):
+        return self.folder / f"rank_{os.environ.get('RANK', '0')}"
 
     def write(self):
-        """At the end of the recording, or of the process."""
+        """At the end of the process."""
         if self.written or "torch" not in sys.modules:
             return
         self.written = True
@@ -141,16 +157,11 @@ class _Clock:
         thread, process = ([(b[at] - a[at]) / 1e6 for a, b in pairwise(self.cpu)] for at in (0, 1))
         told = {
             "host_ms": host, "device_ms": device, "thread_cpu_ms": thread, "process_cpu_ms": process,
-            "facts": self.facts, "why": self.why, "first": self.first, "mark_bytes": _MARK_BYTES,
+            "facts": self.facts, "windows": self.windows, "mark_bytes": _MARK_BYTES,
             "turns": [self.turns.block, self.turns.rounds, self.turns.late] if self.turns else None,
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = self.folder / f"rank_{os.environ.get('RANK', '0')}"
-        if self.activities is not None:
-            told["names"] = self.activities.names
-            told["discarded"] = self.activities.discarded
-            stem.with_suffix(".rows").write_bytes(self.activities.rows)
-        stem.with_suffix(".json").write_text(json.dumps(told))
+        Path(f"{self.stem}.json").write_text(json.dumps(told))
 
 
 def _facts(torch):
@@ -210,7 +221,7 @@ class _WhenLoaded(MetaPathFinder):
 
 def begin():
     """Time the steps of this process: it is a rank."""
-    clock = _Clock(os.environ["OBSERVED_CLOCK"], int(os.environ.get("OBSERVED_CUPTI", "0")))
+    clock = _Clock(os.environ["OBSERVED_CLOCK"], os.environ.get("OBSERVED_CUPTI", ""))
 
     def optimizers(module):
         module.register_optimizer_step_post_hook(clock.ended)
