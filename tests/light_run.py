@@ -39,8 +39,8 @@ def raw_light(
     return MAGIC + json.dumps(header).encode() + b"\n" + b"".join(rows)
 
 
-def write_light(root: Path, rank: int, *arguments, **options) -> None:
-    """rank_<rank>/light.bin.gz."""
+def write_light(root: Path, rank: int, *arguments, file: str = LIGHT_FILE, **options) -> None:
+    """rank_<rank>/light.bin.gz, or another file there."""
     folder = Path(root, f"rank_{rank}")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / LIGHT_FILE).write_bytes(gzip.compress(raw_light(rank, *arguments, **options), 1))
+    (folder / file).write_bytes(gzip.compress(raw_light(rank, *arguments, **options), 1))

@@ -82,6 +82,6 @@ def make_data(kind: str, folder: Path) -> None:
         for name in ("train.bin", "val.bin"):
             (folder / "data" / "random").mkdir(parents=True, exist_ok=True)
             drawn.integers(0, 50_257, 2_000_000).astype(np.uint16).tofile(folder / "data" / "random" / name)
-    if kind == "mingpt":  # 125 batches of 216 for each of two ranks are nine tenths of it
+    if kind == "mingpt":  # 160 batches of 216 for each of two ranks are nine tenths of it
         letters = np.array(list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,;:!?'-&$\n3"))
-        (folder / "text.txt").write_text("".join(drawn.choice(letters, 128 + 125 * 216 * 2 * 10 // 9)))
+        (folder / "text.txt").write_text("".join(drawn.choice(letters, 128 + 160 * 216 * 2 * 10 // 9)))

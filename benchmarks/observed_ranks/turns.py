@@ -59,10 +59,15 @@ class Turn:
         told = self.steps is not None or own != list(self.options)
         return [path, *own, *([] if told else ["--steps", str(self.total)])]
 
-    def cupti(self, *, alone: bool) -> str:
-        """OBSERVED_CUPTI: where later turns end; by itself also where traceops records, if that fits into a turn."""
+    def cupti(self, job: str) -> str:
+        """OBSERVED_CUPTI: where later turns end; by itself also where traceops records, if that fits into a turn.
+
+        The first job under traceops has none: its report is the one that is held to the truth.
+        """
+        if job.startswith("traced0"):
+            return ""
         measured = min(_MEASURED, self.block // 2)
-        early = [_BEGUN] if alone and _BEGUN + measured < self.block else []
+        early = [_BEGUN] if job.startswith("alone") and _BEGUN + measured < self.block else []
         late = [1 + self.block * at - measured - 3 for at in range(3, self.rounds + 1)]
         return f"{','.join(map(str, early + late))}:{measured}"
 
@@ -172,7 +177,7 @@ def in_turn(
         more = {"OBSERVED_TURNS": told, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
         asked = job.split("+")[1:]
         more |= dict(one.split("=", 1) for one in asked if not one.startswith("--"))
-        more["OBSERVED_CUPTI"] = turn.cupti(alone=job.startswith("alone"))
+        more["OBSERVED_CUPTI"] = turn.cupti(job)
         options = [one for one in asked if one.startswith("--")] if job.startswith("traced") else None
         started[job] = launch(turn, folder_of(turn, job, work), more, options)
     until = time.monotonic() + limit_s

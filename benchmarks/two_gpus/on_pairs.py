@@ -5,7 +5,7 @@
 Each pair of GPUs has cores of its own, and takes the next program when it is free. How the jobs of PROGRAMS take turns,
 and what a JOB is, says benchmarks/observed_ranks/turns.py. TROUBLES and FIELD run under traceops alone; what is true of
 each was written before any ran. sources: folders with programs of others, as README.md says; lit_train.py and pp.py
-there make 121 steps. DIR/NAME.JOB/ has what came of a job.
+there make 153 steps. DIR/NAME.JOB/ has what came of a job.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from benchmarks.observed_ranks.turns import Turn
 
 
 def _of(name: str, path: str, options: tuple[str, ...] = (), **more: object) -> Turn:
-    return Turn(name, path, options, block=30, **more)  # type: ignore[arg-type]
+    return Turn(name, path, options, block=38, **more)  # type: ignore[arg-type]
 
 
 def _field(name: str, path: str, *options: str, **more: object) -> Turn:
@@ -22,11 +22,11 @@ _NANO = (
     "--eval_iters=1", "--log_interval=10",
 )  # fmt: skip
 
-# traceops records in the first turn of 30 steps. One job fewer under traceops where four would not fit into 80 GB.
+# traceops records in the first and in the fourth turn of 38 steps. One job fewer where four would not fit into 80 GB.
 PROGRAMS = (
     _field("HF Trainer", "hf_train.py", traced=1, seconds=80),
     _field("FSDP2, compiled", "llama_fsdp2.py", "--compile", "--ckpt", traced=1, seconds=100),
-    _field("Lightning", "lit_train.py", steps=121, seconds=75),
+    _field("Lightning", "lit_train.py", steps=153, seconds=75),
     _field("tensor parallel", "llama_fsdp2.py", "--tp", "--layers=8", "--steps={steps}", seconds=95),
     _of("nanoGPT, eager", "train.py", (*_NANO, "--compile=False"), source="nanoGPT", traced=1, seconds=55),
     _of("ResNet-50, DDP", "programs/small/resnet_train.py", seconds=65),
@@ -35,12 +35,12 @@ PROGRAMS = (
         (*_NANO, "--compile=True", "--n_layer=6", "--n_embd=1024", "--n_head=16"),
         source="nanoGPT", traced=1, seconds=80,
     ),
-    _field("pipeline, 1F1B", "pp.py", "1f1b", "8", steps=121, seconds=60),
+    _field("pipeline, 1F1B", "pp.py", "1f1b", "8", steps=153, seconds=60),
     _field("FSDP2, eager", "llama_fsdp2.py", "--batch=2", "--steps={steps}", seconds=95),
     _of(
         "minGPT-ddp", "main.py",
         ("data_config.path=text.txt", "data_config.truncate=1.0", "trainer_config.max_epochs=1"),
-        source="minGPT-ddp", steps=121, seconds=55,
+        source="minGPT-ddp", steps=153, seconds=55,
     ),
     _of("planted program, healthy", "observed_ranks/programs/troubled.py", seconds=55),
 )  # fmt: skip
@@ -136,6 +136,11 @@ FIELD = (
           (str(ROOT / "benchmarks/two_gpus/power.py"), "700"), seconds=45.0),
     Field("held_outside", "another library in the process holds 35 % of the GPU; torch runs out of memory",
           (str(ROOT / "benchmarks/crashes/held_outside.py"),), ranks=1),
+    Field("long_resnet", "ResNet-50 under DDP, 1,100 steps: three light windows",
+          (str(ROOT / "benchmarks/programs/small/resnet_train.py"), "--steps", "1100"), seconds=75.0),
+    Field("long_python", "rank 1's host runs write_metrics for 40 ms a step: in all three light windows",
+          (str(ROOT / "benchmarks/observed_ranks/programs/troubled.py"), "--steps", "1060", "--python", "40"),
+          seconds=115.0),
     Field("step_end_ddp", "steps of two ranks with the capture and without, in turn",
           ("-m", "benchmarks.two_gpus.step_end", "llama:25", "resnet:25"), alone=True, seconds=85.0),
 )  # fmt: skip

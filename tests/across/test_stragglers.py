@@ -43,9 +43,10 @@ from measured_runs import (
 )
 
 from traceops.across.chance import chance
+from traceops.across.light_window import LightRank
 from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
-from traceops.across.undisturbed import Undisturbed, UndisturbedRank
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.errors import FileError
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
@@ -250,7 +251,7 @@ def test_nobody_is_accused_in_a_healthy_run_of_64(size):
 def undisturbed(waits, step_ms=10.0, light_ms=10.0):
     """An undisturbed step in which ranks wait so long, ms, or less by what the light window cost."""
     ranks = (
-        UndisturbedRank(rank, light_ms, 5.0, 1.0, ms, 0.0, 0.0, 4.0 - ms, max(ms - (light_ms - step_ms), 0.0))
+        LightRank(rank, light_ms, 5.0, 1.0, ms, 0.0, 0.0, 4.0 - ms, max(ms - (light_ms - step_ms), 0.0))
         for rank, ms in enumerate(waits)
     )
     return Undisturbed(step_ms, light_ms, "cupti", 6, tuple(ranks))

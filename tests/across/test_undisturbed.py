@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 
+from traceops.across.host_turns import host_turns
 from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.across.undisturbed import undisturbed as of_plain_step
 from traceops.core.light_log import MAGIC, ROW
@@ -17,9 +18,10 @@ from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
 
 
-def undisturbed(activities, summaries, step_ms):
+def undisturbed(activities, summaries, step_ms, later=()):
     """Of steps that are alike before and behind the windows."""
-    return of_plain_step(activities, summaries, None if step_ms is None else PlainStep.even(step_ms))
+    plain = None if step_ms is None else PlainStep.even(step_ms)
+    return of_plain_step(activities, summaries, plain, later=later)
 
 
 DATA = Path(__file__).parents[1] / "data" / "light"
@@ -69,6 +71,43 @@ def test_waiting_transfer_and_idle_time_of_each_rank():
     assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
     assert parts(found.of(1)) == (40, 5, 0, 0, 0, 55)
     assert found.of(7) is None
+
+
+def other_host(step):
+    """As `late_host`, and it is rank 0's."""
+    return tuple(reversed(late_host(step)))
+
+
+def test_several_light_windows_count_as_one_of_all_their_steps():
+    later = two(ran=other_host, first=128)[0]
+    found, why = undisturbed(*two(), 100.0, [later])
+    assert why is None and found.steps == 12
+    assert parts(found.of(0)) == (40, 5, 15, 0, 1, 39) and parts(found.of(1)) == (40, 5, 15, 0, 1, 39)
+    assert [look.steps for look in found.looks] == [(20, 25), (128, 133)]
+    assert found.looks[1].wait_ms == pytest.approx({0: 0, 1: 30}, abs=0.01)
+    turns = host_turns(found.looks, 5.0)
+    assert (turns.rank, turns.steps, turns.other, turns.other_steps) == (1, (20, 25), 0, (128, 133))
+
+
+def test_the_same_late_host_in_all_windows_is_no_turn():
+    found, _ = undisturbed(*two(), 100.0, [two(first=128)[0], two(first=1024)[0]])
+    assert len(found.looks) == 3 and host_turns(found.looks, 5.0) is None
+    assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        two(160.0, ran=other_host, first=128)[0],  # it is of longer steps, as where the program evaluates
+        two(ran=other_host, first=128)[0][:1],  # a rank has none
+        [*two(ran=other_host, first=128)[0][:1], *two(ran=other_host, first=129)[0][1:]],
+        two(ran=other_host, first=128, source="torch")[0],
+        [],
+    ],
+)
+def test_a_later_window_that_does_not_fit_the_first_one_does_not_count(later):
+    found, _ = undisturbed(*two(), 100.0, [later])
+    assert [look.steps for look in found.looks] == [(20, 25)] and found.steps == 6
 
 
 def test_what_the_light_window_costs_was_idle_time_and_waiting_alike():

@@ -301,8 +301,8 @@ def train(window, gpu, steps, at=lambda step: None):
         train_one(window, gpu, step, at)
 
 
-def read(folder):
-    raw = gzip.decompress((folder / LIGHT_FILE).read_bytes())
+def read(folder, file=LIGHT_FILE):
+    raw = gzip.decompress((folder / file).read_bytes())
     assert raw.startswith(MAGIC)
     header, _, rows = raw[len(MAGIC) :].partition(b"\n")
     return json.loads(header), list(ROW.iter_unpack(rows))
@@ -344,6 +344,63 @@ def test_another_one_behind_a_later_window_takes_its_place(gpu, tmp_path):
     assert header["steps"] == window.record["steps"] == list(range(43, 43 + STEPS))
     assert sum(row[6] == KERNEL for row in rows) == STEPS + 1 and window.idle_until(60) == NEVER
     assert window.record["source"] == "cupti" and gpu.device.value("fake_enabled").value == 0
+
+
+class Ended:
+    """CUPTI's end behind a window, as on a machine that allows it, or not."""
+
+    def __init__(self, why_not=None):
+        self.why_not, self.done = why_not, None
+
+    def attached(self):
+        self.done = False
+
+    def in_the_way(self):
+        return self.why_not
+
+    def ended(self, why_not):
+        self.done = why_not is None
+
+
+def test_more_windows_follow_at_growing_distances(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
+    assert window.idle_until(0) == 5 - window_module.AFTER
+    train(window, gpu, 30)
+    assert window.record["later"] == [] and window.idle_until(30) == 40 - window_module.AFTER
+    for step in range(30, 400):
+        train_one(window, gpu, step)
+    files = [f"light.{number}.bin.gz" for number in (2, 3)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([LIGHT_FILE, *files])
+    for file, begin in zip(files, (40, 320), strict=True):
+        header, rows = read(tmp_path, file)
+        assert header["steps"] == list(range(begin + 1, begin + 1 + STEPS))
+        assert sum(row[6] == KERNEL for row in rows) == STEPS + 1
+    told = window.record["later"]
+    assert [one["file"] for one in told] == [f"{tmp_path.name}/{file}" for file in files]
+    assert [one["steps"][0] for one in told] == [41, 321] and told[0]["step_ms"] == [10.0] * STEPS
+    assert window.record["steps"] == list(range(6, 6 + STEPS)), "the first one is what it was"
+    window.give_way("the capture ended")
+    assert len(window.record["later"]) == 2 and gpu.device.value("fake_enabled").value == 0
+
+
+def test_no_more_follow_where_cupti_stays(gpu, tmp_path):
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended("CUDA 12.1 is too old"))
+    train(window, gpu, 60)
+    assert window.record["later"] == [] and window.idle_until(60) == NEVER
+
+
+def test_those_of_an_earlier_beginning_go_with_it(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
+    train(window, gpu, 60)
+    assert (tmp_path / "light.2.bin.gz").exists()
+    window.again(70)
+    for step in range(60, 90):
+        train_one(window, gpu, step)
+    assert [path.name for path in tmp_path.iterdir()] == [LIGHT_FILE] and window.record["later"] == []
+    assert read(tmp_path)[0]["steps"] == list(range(73, 73 + STEPS))
+    assert window.idle_until(90) == 72 * window_module.SPREAD - window_module.AFTER
 
 
 def test_what_was_recorded_stays_where_another_one_does_not_come_to_its_end(gpu, tmp_path):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from traceops.across.light_window import LightRank
 from traceops.across.measure_across import measure_across
-from traceops.across.undisturbed import Undisturbed, UndisturbedRank
+from traceops.across.undisturbed import Undisturbed
 from traceops.measure.summary import summarize
 from traceops.rules.idle_time import work_ms
 from traceops.rules.pipeline import judge_late
@@ -46,9 +47,7 @@ def test_the_light_window_tells_how_long_the_device_communicates(run):
     (bubble,) = run.bubbles
     plain = 0.9 * run.step_ms
     ranks = tuple(
-        UndisturbedRank(
-            times.summary.rank, plain, 1.0, 0.0, 0.0, times.mean_ms("comm_transfer"), 0.0, 1.0, 0.0
-        )
+        LightRank(times.summary.rank, plain, 1.0, 0.0, 0.0, times.mean_ms("comm_transfer"), 0.0, 1.0, 0.0)
         for times in run.ranks
     )
     bounded = without_recording(run, bubble, plain, Undisturbed(plain, plain, "cupti", 4, ranks))

@@ -19,8 +19,9 @@ from generated_run import (
 )
 from measured_runs import BUILDERS, across, program
 
+from traceops.across.light_window import LightRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
-from traceops.across.undisturbed import Undisturbed, UndisturbedRank
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.units import ms_text
 from traceops.rules.overlap import judge_exposed, judge_late_start
 from traceops.rules.overlap_gain import SAVED, SAVED_AT_BEST
@@ -265,7 +266,7 @@ def without_profiler(measured, step_ms, idle_ms, unmatched_ms=0.0):
     transfer = exposed_ms(measured)
     rest = step_ms - transfer - idle_ms - unmatched_ms
     ranks = [
-        UndisturbedRank(t.summary.rank, step_ms, rest, transfer, 0.0, unmatched_ms, 0.0, idle_ms, 0.0)
+        LightRank(t.summary.rank, step_ms, rest, transfer, 0.0, unmatched_ms, 0.0, idle_ms, 0.0)
         for t in measured.ranks
     ]
     return Undisturbed(step_ms, step_ms, "cupti", 6, tuple(ranks))

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from traceops.across.light_window import LightRank
 from traceops.across.run_steps import Share
-from traceops.across.undisturbed import Undisturbed, UndisturbedRank
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence
 from traceops.rules.own_time import in_each_step
 from traceops.rules.plain_cure import in_plain_steps
@@ -24,7 +25,7 @@ def late(saved_ms, waits_ms, severity="error"):
 
 def inputs(recorded_ms, step_ms, waits_ms):
     ranks = [
-        UndisturbedRank(rank, step_ms, 28.0, 2.0, waits, 0.0, 0.4, step_ms - 30.4 - waits, waits)
+        LightRank(rank, step_ms, 28.0, 2.0, waits, 0.0, 0.4, step_ms - 30.4 - waits, waits)
         for rank, waits in ((0, waits_ms), (1, 0.0))
     ]
     light = Undisturbed(step_ms, step_ms, "cupti", 6, tuple(ranks))

@@ -41,10 +41,18 @@ class ObservedRecord(TypedDict):
     trouble: str | None
 
 
+class LaterLightRecord(TypedDict):
+    """A later light window, by CUPTI as the first one."""
+
+    file: str
+    steps: list[int]
+    step_ms: list[float]
+
+
 class LightRecord(TypedDict):
     """The light window. source: `cupti`, `torch`, or null where nothing was recorded; why not, by source.
 
-    calls: what CUPTI returned, as [call, argument, result].
+    calls: what CUPTI returned in the latest one, as [call, argument, result]. later: those that followed, in order.
     """
 
     source: str | None
@@ -53,6 +61,7 @@ class LightRecord(TypedDict):
     steps: list[int]
     step_ms: list[float]
     calls: list[list[str | int]]
+    later: list[LaterLightRecord]
 
 
 class DetachRecord(TypedDict):

@@ -19,7 +19,7 @@ from traceops.capture.recorder import before_other_profilers
 from traceops.capture.schedule import NEVER, Schedule
 from traceops.capture.settings import CaptureSettings
 from traceops.capture.short_way.ways import LongWay, short_way
-from traceops.core.light_log import LIGHT_FILE
+from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _FIRST_SNAPSHOT = 16  # steps
@@ -98,7 +98,7 @@ class Watchers:
 
     def remove_files(self) -> None:
         """Take away what was written: another capture has the folder from now on."""
-        for name in (STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, LOADER_GLOB):
+        for name in (STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, *LATER_LIGHT_FILES, LOADER_GLOB):
             for path in self._record.folder.glob(name):
                 path.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
-"""What a rank writes of its light window: kernels, copies and memsets of a few steps, and nothing of the host.
+"""What a rank writes of its light windows: kernels, copies and memsets of a few steps, and nothing of the host.
 
-``rank_<r>/light.bin.gz``, gzipped: `MAGIC`, one line of JSON, then a `ROW` an activity. The line is an object:
+``rank_<r>/light.bin.gz``, and of later ones ``light.2.bin.gz`` and so on, gzipped: `MAGIC`, one line of JSON, then a
+`ROW` an activity. The line is an object:
 
     rank, source         'cupti', or 'torch' for its profiler recording the device alone
     steps, step_ms       numbers of the measured steps, and what each took by events on the device, ms
@@ -16,6 +17,7 @@ from __future__ import annotations
 import struct
 
 LIGHT_FILE = "light.bin.gz"
+LATER_LIGHT_FILES = ("light.2.bin.gz", "light.3.bin.gz", "light.4.bin.gz")
 MAGIC = b"traceops light 1\n"
 KERNEL, MEMCPY, MEMSET = 10, 1, 2  # as CUPTI numbers kinds of activities
 NO_NAME = (1 << 32) - 1

@@ -11,7 +11,14 @@ from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.pipeline.observed_run import ObservedRun
-from traceops.report.undisturbed import CuptiStayedRow, StepsBeforeRow, UndisturbedRankRow, UndisturbedRows
+from traceops.report.undisturbed import (
+    CuptiStayedRow,
+    LightWindowRankRow,
+    LightWindowRow,
+    StepsBeforeRow,
+    UndisturbedRankRow,
+    UndisturbedRows,
+)
 from traceops.report.whole_run import (
     EndedRow,
     HostRow,
@@ -131,6 +138,21 @@ def undisturbed_rows(
             for one in undisturbed.ranks
         ),
         stayed=tuple(CuptiStayedRow(ranks=one.ranks, why_not=one.why_not) for one in stayed),
+        windows=tuple(
+            LightWindowRow(
+                first=look.steps[0],
+                last=look.steps[1],
+                ranks=tuple(
+                    LightWindowRankRow(
+                        rank=rank,
+                        comm_wait_ms=_rounded(look.wait_ms[rank]),
+                        idle_ms=_rounded(look.idle_ms[rank]),
+                    )
+                    for rank in look.idle_ms
+                ),
+            )
+            for look in undisturbed.looks
+        ),
     )
 
 

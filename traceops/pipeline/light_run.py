@@ -8,6 +8,7 @@ from typing import Any
 from traceops.across.cross_rank import CrossRank
 from traceops.across.plain_step import PlainStep
 from traceops.across.undisturbed import Undisturbed, undisturbed
+from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity, light_activity
 from traceops.pipeline.observed_run import MOST_RANKS
@@ -21,17 +22,11 @@ def undisturbed_run(
     """What lies beside the traces, None without it; and what the reader should be told."""
     if not found.manifest or run.unit != "step" or len(run.ranks) > MOST_RANKS:
         return None, ()
-    lights: list[LightActivity] = []
     notes: list[str] = []
-    for times in run.ranks:
-        log, problem = read_light(found.root, times.summary.rank)
-        if problem is not None:
-            notes.append(problem)
-        light = None if log is None else light_activity(log, set(times.summary.comm.name))
-        if light is not None:
-            lights.append(light)
+    lights = _read(found, run, LIGHT_FILE, notes)
+    later = [_read(found, run, file, notes) for file in _later_files(found.manifest)]
     copies_ms = {times.summary.rank: times.mean_ms("memory") for times in run.ranks}
-    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain, copies_ms)
+    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain, copies_ms, later)
     if why is not None:
         notes.append(f"the light window is not used: {why}")
     lit = {light.rank for light in lights}
@@ -43,6 +38,29 @@ def undisturbed_run(
         )
     notes += _troubles(found.manifest)
     return made, tuple(notes)
+
+
+def _read(found: Discovery, run: CrossRank, file: str, notes: list[str]) -> list[LightActivity]:
+    """One window of all ranks, of those that have it; what is wrong with it goes to `notes`."""
+    lights = []
+    for times in run.ranks:
+        log, problem = read_light(found.root, times.summary.rank, file)
+        if problem is not None:
+            notes.append(problem)
+        light = None if log is None else light_activity(log, set(times.summary.comm.name))
+        if light is not None:
+            lights.append(light)
+    return lights
+
+
+def _later_files(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the later windows that all ranks say to have."""
+    told = [entry.get("light") for entry in manifest.get("ranks") or ()]
+    counts = [
+        len(later) if isinstance(one, dict) and isinstance(later := one.get("later"), list) else 0
+        for one in told
+    ]
+    return LATER_LIGHT_FILES[: min(counts, default=0)]
 
 
 def _troubles(manifest: Mapping[str, Any]) -> list[str]:

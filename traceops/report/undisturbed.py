@@ -28,6 +28,22 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
 
 
+class LightWindowRankRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank in one light window, ms a step, as recorded there."""
+
+    rank: Whole
+    comm_wait_ms: NotNegative
+    idle_ms: NotNegative
+
+
+class LightWindowRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the light windows that the undisturbed step is the mean of."""
+
+    first: Annotated[Whole, Meta(description="Its first measured step.")]
+    last: Whole
+    ranks: tuple[LightWindowRankRow, ...]
+
+
 class StepsBeforeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Steps before the recorded ones, which no profiler has touched yet."""
 
@@ -66,6 +82,10 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     stayed: Annotated[
         tuple[CuptiStayedRow, ...],
         Meta(description="Where behind_ms is told: ranks whose profiler was not ended, by the reason."),
+    ] = ()
+    windows: Annotated[
+        tuple[LightWindowRow, ...],
+        Meta(description="The light windows, in order; of hosts alike another one may be late in each."),
     ] = ()
 
     @property

@@ -14,6 +14,7 @@ from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
+from traceops.rules.host_turns import told_of_turns
 from traceops.rules.idle_cores import next_batch, not_by_workers
 from traceops.rules.idle_loading import other_loaders, workers_needed
 from traceops.rules.idle_optimizer import optimizer_time
@@ -70,7 +71,7 @@ def finding_of(
     message = kind.message.format(
         where=who_of(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
-    message += _of_profiler(kind, worst, idle, inputs) + _by_turns(worst, by_light, by_trace)
+    message += _of_profiler(kind, worst, idle, inputs) + _by_turns(kind, worst, by_light, by_trace, inputs)
     if kind.bucket == "idle_host" and _bounded_by_trace(worst, inputs):
         evidence += (Evidence(AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
@@ -123,8 +124,12 @@ def _numbers(idle: Sequence[Idle]) -> set[int]:
     return {one.times.summary.rank for one in idle}
 
 
-def _by_turns(worst: Idle, by_light: Sequence[Idle], by_trace: Sequence[Idle]) -> str:
-    """That the traces do not show the same host late as the light window, '' where they do."""
+def _by_turns(
+    kind: IdleJudgement, worst: Idle, by_light: Sequence[Idle], by_trace: Sequence[Idle], inputs: Inputs
+) -> str:
+    """That another host is late in another light window, or in the traces; '' where the same one is."""
+    if kind.bucket == "idle_host" and (told := told_of_turns(inputs.undisturbed, kind.bounds[0])):
+        return told
     if _numbers(by_trace) <= _numbers(by_light):
         return ""
     shown = max(by_trace, key=lambda one: one.recorded_pct)

@@ -20,6 +20,7 @@ from traceops.core.findings import SEVERITIES, Confidence, Finding, Severity, se
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
 from traceops.core.units import stored
+from traceops.rules.host_turns import told_of_turns
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
 from traceops.rules.straggler_conditions import (
@@ -156,6 +157,8 @@ def _of_host(
             "host, and without it this rank may not be late."
         )
         return "low", "info", note
+    if not sometimes and (turns := told_of_turns(undisturbed, IMPACT_BOUNDS[0])):
+        return "low", "info", turns
     unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
     if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
         return "medium", seen, ""
@@ -209,7 +212,9 @@ def only_waited_for(
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
     if undisturbed is not None:
-        message += without_profiler(leader, "info", undisturbed)[2]
+        message += without_profiler(leader, "info", undisturbed)[2] + told_of_turns(
+            undisturbed, IMPACT_BOUNDS[0]
+        )
     return [
         rule.finding(
             "info",

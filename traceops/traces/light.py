@@ -43,9 +43,9 @@ class LightLog:
     discarded: int = 0
 
 
-def read_light(root: str, rank: int) -> tuple[LightLog | None, str | None]:
+def read_light(root: str, rank: int, file: str = LIGHT_FILE) -> tuple[LightLog | None, str | None]:
     """What the rank's folder holds, None where no light window was recorded; and what is wrong with it."""
-    path = f"{root.rstrip('/')}/rank_{rank}/{LIGHT_FILE}"
+    path = f"{root.rstrip('/')}/rank_{rank}/{file}"
     if not is_remote(path) and not Path(path).is_file():
         return None, None
     try:
@@ -54,8 +54,8 @@ def read_light(root: str, rank: int) -> tuple[LightLog | None, str | None]:
         problem_of(error)
         return None, None
     try:
-        with gzip.GzipFile(fileobj=BytesIO(packed)) as file:
-            raw = file.read(_MOST_BYTES)
+        with gzip.GzipFile(fileobj=BytesIO(packed)) as unpacked:
+            raw = unpacked.read(_MOST_BYTES)
         log = parse_light(raw)
         if log.rank != rank:
             raise ValueError(f"it is of rank {log.rank}")

@@ -1,4 +1,8 @@
-"""The light window of one rank: some steps after the schedule's windows, in which only the device is recorded."""
+"""The light windows of one rank: some steps after the schedule's windows, in which only the device is recorded.
+
+Of hosts alike now the one is late and now the other, and a few steps do not tell. So more windows follow, each at
+`SPREAD` times the step of the one before, where CUPTI was ended behind that.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,15 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.light.source import Activities, Source
 from traceops.capture.light.torch_device import TorchDevice
-from traceops.capture.manifest import LightRecord
+from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu
-from traceops.core.light_log import LIGHT_FILE, MAGIC
+from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE, MAGIC
 from traceops.core.whole_file import write_whole
 
 AFTER = 2  # steps after the last recorded one: writing its trace has driven the ranks apart
 STEPS = 6  # measured; the one before them, in which recording begins, is not
+SPREAD = 8  # times the step in which a window begins: there the next one does
 NEEDED = AFTER + 1 + STEPS  # steps that a training has to have behind its schedule
 # Of a copy within the device that nobody else makes: it marks where a step ends there. 4 kB and a prime number.
 _MARK_BYTES = 4096 + 1009
@@ -33,8 +38,8 @@ class LightWindow:
     """Told where steps begin and end. Its errors end it alone, and `record` says what became of it.
 
     first: step in which it begins. before_others: calls back just before any profiler but the given one starts.
-    detaching: ends CUPTI behind it. Another one may come behind a later window (`again`); `record` is of the latest one
-    that recorded something.
+    detaching: ends CUPTI behind it. It may begin anew behind a later window of the schedule (`again`); `record` is of
+    the latest beginning that recorded something, and of the windows that followed it.
     """
 
     def __init__(
@@ -46,11 +51,12 @@ class LightWindow:
         *,
         detaching: Detaching | None = None,
     ) -> None:
-        self._path = folder / LIGHT_FILE
+        self._folder = folder
         self._rank, self._first = rank, first
         self._before_others = before_others
         self._detaching = detaching
         self._again: int | None = None
+        self._begun = first  # where the first of these windows began
         self._scope = ExitStack()
         self.record: LightRecord | None = None
         self._prepare()
@@ -84,7 +90,8 @@ class LightWindow:
         """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it."""
         if self._again is not None and not self.is_open and step >= self._again - AFTER:
             contained(self._scope.close)
-            self._first, self._again = self._again, None
+            self._begun = self._first = self._again
+            self._again = None
             self._prepare()
         if self._done or step not in (self._first - AFTER, self._first) or not uses_gpu():
             return
@@ -189,8 +196,18 @@ class LightWindow:
             "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
-        write_whole(self._path, _packed(header, found))
-        self._ended(source, steps=steps, step_ms=durations)
+        file = self._file()
+        if file == LIGHT_FILE:
+            for later in LATER_LIGHT_FILES:  # of an earlier beginning
+                (self._folder / later).unlink(missing_ok=True)
+        write_whole(self._folder / file, _packed(header, found))
+        self._ended(source, file=file, steps=steps, step_ms=durations)
+
+    def _file(self) -> str:
+        """Where the window that is open now is to be written."""
+        if self._first == self._begun or self.record is None:
+            return LIGHT_FILE
+        return LATER_LIGHT_FILES[len(self.record["later"])]
 
     def _other_profiler(self) -> None:
         if self._source is None:
@@ -203,10 +220,11 @@ class LightWindow:
         source: Source | None,
         why: str | None = None,
         *,
+        file: str | None = None,
         steps: Sequence[int] = (),
         step_ms: Sequence[float] = (),
     ) -> None:
-        """Let go of everything. steps, step_ms: what was recorded; `why` nothing was, by a source that had begun."""
+        """Let go of everything. file, steps, step_ms: what was recorded. why: nothing, by a source that had begun."""
         self._done = True
         self._mark = self._timer = None
         contained(self._scope.close)
@@ -214,14 +232,29 @@ class LightWindow:
             self._why["window" if source is None else source.name] = why
         calls = [list(call) for one in self._sources for call in getattr(one, "calls", [])]
         self._sources = []
-        whole = bool(steps) and source is not None
+        whole = bool(steps) and source is not None and file is not None
         if not whole and self.record is not None and self.record["file"] is not None:
             return  # that of an earlier one is there still
-        self.record = LightRecord(
-            source=source.name if whole and source is not None else None, why=self._why,
-            file=f"{self._path.parent.name}/{LIGHT_FILE}" if whole else None,
-            steps=list(steps), step_ms=list(step_ms), calls=calls,
-        )  # fmt: skip
+        told = None if file is None else f"{self._folder.name}/{file}"
+        if whole and self.record is not None and file in LATER_LIGHT_FILES and told is not None:
+            later = LaterLightRecord(file=told, steps=list(steps), step_ms=list(step_ms))
+            self.record = {**self.record, "calls": calls, "later": [*self.record["later"], later]}
+        else:
+            self.record = LightRecord(
+                source=source.name if whole and source is not None else None, why=self._why,
+                file=told if whole else None, steps=list(steps), step_ms=list(step_ms), calls=calls, later=[],
+            )  # fmt: skip
+        if whole:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Have the next window, if this one left nothing behind."""
+        ended = self._detaching is not None and self._detaching.done
+        if self.record is None or self.record["source"] != Cupti.name or not ended:
+            return
+        if len(self.record["later"]) < len(LATER_LIGHT_FILES):
+            self._first *= SPREAD
+            self._prepare()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ _LEAST_PCT = 0.5  # of the step: what is less is not told
 _UNSEEN = 0.05  # of the step, beyond the light window's: where it goes is not known
 _APART = 0.02  # of the typical step: what differs less is told as one
 MOST_ROWS = 64
+_TURNS = " Of hosts alike, now the one is late and now the other: which rank waits may differ in other steps."
 
 
 def undisturbed_of(report: Report) -> UndisturbedRows | None:
@@ -90,6 +91,14 @@ def _why_it_stays(rows: UndisturbedRows) -> str:
     return f"It was not ended {' and '.join(told)}.{f' {ends}' if unasked else ''}"
 
 
+def _windows(rows: UndisturbedRows) -> str:
+    """'the light window', or 'the mean of 2 light windows (steps 17 to 22, 129 to 134)'."""
+    if len(rows.windows) < 2:
+        return "the light window"
+    steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
+    return f"the mean of {len(rows.windows)} light windows (steps {steps})"
+
+
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     """Where the undisturbed step goes on each rank."""
     rows = undisturbed_of(report)
@@ -113,8 +122,9 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
         (
             text(said[0].upper() + said[1:]),
             soft(
-                "From the light window: kernels and copies of a few steps, recorded without the host's part. What "
+                f"From {_windows(rows)}: kernels and copies of a few steps, recorded without the host's part. What "
                 "even that made the step longer is taken from idle time and waiting, from both in proportion."
+                f"{_TURNS if len(rows.ranks) > 1 else ''}"
             ),
             TableBlock(table, "narrow"),
         ),
