@@ -58,6 +58,15 @@ STACKS = {
         ("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 9, None),
         ("perplexity", TRAIN, 73, "total += loss.item()"),
     ],
+    # What torch.compile wrote, on each rank into a file of another name.
+    **{
+        f"compiled_{letter}": [
+            ("train", TRAIN, 30, "loss = model(batch)"),
+            ("OptimizedModule.__call__", f"{TORCH}/_dynamo/eval_frame.py", 9, None),
+            ("Runner.call", f"/cache/4a/c{letter * 51}.py", 759, None),
+        ]
+        for letter in "ab"
+    },
     # A script without functions.
     "top_stall": [("<module>", TRAIN, 10, "time.sleep(0.1)")],
     "top_batch": [("<module>", TRAIN, 13, "batch = make()")],

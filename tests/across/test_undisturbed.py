@@ -89,6 +89,12 @@ def test_several_light_windows_count_as_one_of_all_their_steps():
     assert (turns.rank, turns.steps, turns.other, turns.other_steps) == (1, (20, 25), 0, (128, 133))
 
 
+def test_where_the_first_window_is_far_from_other_steps_a_later_one_tells():
+    found, why = undisturbed(*two(160.0), 100.0, [two(ran=other_host, first=128)[0]])
+    assert why is None and [look.steps for look in found.looks] == [(128, 133)]
+    assert parts(found.of(1)) == (40, 5, 30, 0, 2, 23)
+
+
 def test_the_same_late_host_in_all_windows_is_no_turn():
     found, _ = undisturbed(*two(), 100.0, [two(first=128)[0], two(first=1024)[0]])
     assert len(found.looks) == 3 and host_turns(found.looks, 5.0) is None

@@ -35,6 +35,16 @@ def test_even_steps_hold_nothing(tmp_path):
     assert longer_on_one(run) == []
 
 
+def test_compiled_code_is_the_programs_line_that_calls_it_on_all_ranks(tmp_path):
+    """Its file has another name on each rank: 'rank 1 spends 27.3 ms a step in Runner.call, its peers none'."""
+    zero, one = (
+        [Step(50, stacks={f"compiled_{letter}": 40, "backward": 10}) for _ in range(120)] for letter in "ab"
+    )
+    run = measured(tmp_path, zero, one)
+    assert longer_on_one(run) == []
+    assert {own[0].place.said for own in run.host.values()} == {"train (train.py:30)"}
+
+
 def test_ranks_that_meet_in_few_steps_take_the_slowest_ones_steps(tmp_path):
     """Post-local SGD: of three ranks two take 8 ms and wait in each fourth: 'the typical step takes 9 ms', 79 % odd."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -62,7 +62,7 @@ def undisturbed(
     """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording.
 
     copies_ms: by rank, in a recorded step. later: more windows of the same ranks; one that is not of the same steps on
-    all of them, or whose step is far from that without recording, does not count.
+    all of them does not count. No window does whose step is far from that without recording.
     """
     own = {light.rank: light for light in lights}
     if not own or plain is None or plain.ms <= 0:
@@ -75,14 +75,17 @@ def undisturbed(
         return None, f"it is CUPTI's on some ranks and torch's, which disturbs more, on {who(torch)}"
     source = next(iter(own.values())).source
     first = light_window(own, summaries)
-    light_ms = first.light_ms
-    if _far(light_ms, plain.near_ms, source):
+    windows = [
+        window
+        for window in (first, *_alike(later, own, summaries))
+        if not _far(window.light_ms, plain.near_ms, source)
+    ]
+    if not windows:
         return None, (
-            f"a step of the light window takes {light_ms:.1f} ms, one without recording {plain.near_ms:.1f}: "
+            f"a step of the light window takes {first.light_ms:.1f} ms, one without recording {plain.near_ms:.1f}: "
             "one is no measure of the other"
         )
-    windows = [first, *_that_count(later, own, summaries, plain)]
-    ranks = [_mean([window.ranks[at] for window in windows], windows) for at in range(len(first.ranks))]
+    ranks = [_mean([window.ranks[at] for window in windows], windows) for at in range(len(own))]
     light_ms = float(np.median([one.light_ms for one in ranks]))
     # A device that works for as long as the step was slower itself behind the windows, whatever its host did.
     by_host = all(one.idle_ms + one.wait_ms >= one.light_ms - plain.ms for one in ranks)
@@ -101,22 +104,17 @@ def undisturbed(
     return Undisturbed(step_ms, light_ms, source, steps_taken, brought, behind_ms, before, looks), None
 
 
-def _that_count(
+def _alike(
     later: Sequence[Sequence[LightActivity]],
     first: Mapping[int, LightActivity],
     summaries: Sequence[RankSummary],
-    plain: PlainStep,
-) -> list[LightWindow]:
-    """Of the later windows, those that are of the same ranks and of steps like those without recording."""
-    found = []
+) -> Iterator[LightWindow]:
+    """The later windows that are of the ranks of the first one, by the same source, and of the same steps on all."""
     for lights in later:
         own = {light.rank: light for light in lights}
         sources = {light.source for light in [*own.values(), *first.values()]}
         if set(own) == set(first) and len({light.steps for light in own.values()}) == 1 and len(sources) == 1:
-            window = light_window(own, summaries)
-            if not _far(window.light_ms, plain.near_ms, sources.pop()):
-                found.append(window)
-    return found
+            yield light_window(own, summaries)
 
 
 def _far(light_ms: float, plain_ms: float, source: str) -> bool:

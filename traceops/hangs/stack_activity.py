@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
+from traceops.core.compiled_code import is_compiled_code
 from traceops.core.library_names import LIBRARIES
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
@@ -151,7 +152,6 @@ _NATIVE: tuple[tuple[str, ActivityKind], ...] = (
 _INSTALLED = (
     "/site-packages/",
     "/dist-packages/",
-    "/torchinductor_",
     "/traceops/capture/",
     "/traceops/launch/",
 )
@@ -201,6 +201,8 @@ def is_own(frame: Frame) -> bool:
     if not file.endswith((".py", ".pyx", ".ipynb")) and not file.startswith(("<stdin>", "<ipython")):
         return False
     if any(part in file for part in _INSTALLED) or _STANDARD.search(file) or _TORCH.search(file):
+        return False
+    if is_compiled_code(file):
         return False
     if file.startswith("/"):
         return True

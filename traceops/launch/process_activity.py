@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, stacks_path
+from traceops.core.compiled_code import is_compiled_code
 from traceops.core.proc_stat import stat_fields
 
 STARTING = -1
@@ -51,7 +52,7 @@ class ProcessSample:
     def where(self) -> str:
         """The innermost of the training's own lines: 'evaluate (train.py:88)'; '' if the stack is unknown."""
         frames = self.pulse.get("main") or []
-        own = [frame for frame in frames if not _LIBRARIES.search(frame[0])]
+        own = [frame for frame in frames if not (_LIBRARIES.search(frame[0]) or is_compiled_code(frame[0]))]
         if not frames:
             return ""
         file, line, function, _ = (own or frames)[0]

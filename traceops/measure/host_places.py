@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.core.compiled_code import is_compiled_code
 from traceops.measure.host_purposes import stack_purposes
 from traceops.traces.observed import Observed, SampledFrame
 
@@ -77,9 +78,10 @@ class FunctionTime:
 
 
 def is_own(frame: SampledFrame) -> bool:
-    """Whether a frame belongs to the program and to no installed package."""
+    """Whether a frame belongs to the program, and neither to an installed package nor to what torch.compile wrote."""
     file = frame.file
-    return not (_PACKAGE.search(file) or _STANDARD.search(file) or _OURS.search(file) or file.startswith("<"))
+    installed = _PACKAGE.search(file) or _STANDARD.search(file) or _OURS.search(file) or file.startswith("<")
+    return not (installed or is_compiled_code(file))
 
 
 def own_place(observed: Observed, stack: int) -> CodePlace | None:

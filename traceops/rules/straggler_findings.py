@@ -204,6 +204,8 @@ def only_waited_for(
         return []
     if saved >= IMPACT_BOUNDS[0] / 100 * step:
         return []  # it would save a lot, and was left out for another reason
+    if leader.cause in ("host", "unknown") and told_of_turns(undisturbed, IMPACT_BOUNDS[0]):
+        return []  # in other steps another one comes last, as TO-I001 says
     recorded = "" if undisturbed is None else " as recorded"
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traceops.core.compiled_code import is_compiled_code
+
 _LIBRARIES = (
     "/site-packages/",
     "/dist-packages/",
@@ -13,7 +15,6 @@ _LIBRARIES = (
     "<frozen",
     "<string>",
     "<eval_with_key>",
-    "torchinductor",
     "/traceops/capture/",  # what it wraps is on the stacks of the program's own calls
 )
 NO_STACK = "no stack: made before the recording began, or without stacks"
@@ -93,7 +94,7 @@ class Places:
 
 def _kind(filename: str, name: str) -> int:
     if filename.endswith(".py"):
-        return _PYTHON if any(part in filename for part in _LIBRARIES) else _OWN
+        return _PYTHON if any(part in filename for part in _LIBRARIES) or is_compiled_code(filename) else _OWN
     if _NODE.match(name):
         return _PYTHON
     return _NAMED if name and not name.startswith(_ALLOCATING) else _UNNAMED

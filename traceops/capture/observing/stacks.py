@@ -12,6 +12,7 @@ from typing import Any
 from traceops.capture.observing.grad_lines import without_gradients
 from traceops.capture.observing.looks import Frames, Look
 from traceops.capture.threads import our_threads
+from traceops.core.compiled_code import is_compiled_code
 from traceops.core.redaction import redact_text
 
 _MOST_FRAMES = 100
@@ -139,8 +140,10 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 def _text(file: str, line: int) -> str | None:
-    """The line of a script's own file, as it is now on disk; None for installed packages."""
+    """The line of a script's own file, as it is now on disk; None for installed packages and compiled code."""
     if not line or file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return None
+    if is_compiled_code(file):
         return None
     if file.startswith((sys.prefix + "/lib", sys.base_prefix + "/lib")):
         return None
