@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from observed_run import usual, write_rank
+from observed_run import Step, usual, write_rank
 
 from traceops import analyze
 from traceops.measure.ledger import BUCKETS
@@ -91,6 +91,22 @@ def test_an_observed_run_weighs_all_its_steps(tmp_path):
     assert (timed.value, found.severity) == (2, "info")
     assert int(timed.unit.split()[1]) > 390
     assert found.message.endswith("timed steps 2 are such: 5 % of the time.")
+
+
+def test_steps_that_are_long_for_another_reason_are_none_of_these(tmp_path):
+    """A recompilation in a recorded step was an error, for evaluations that took 68 % of the run."""
+    with_unprofiled(tmp_path, [120.0] * 6)
+    for rank in (0, 1):
+        steps = [usual(120.0) for _ in range(200)]
+        for at in range(20, 200, 20):
+            steps[at] = Step(4000.0, stacks={"forward": 80, "backward": 40, "evaluate": 3880})
+        write_rank(tmp_path / "run", rank, steps)
+    report = analyze(tmp_path / "run")
+    assert "Evaluation takes" in one(report, "TO-W001").message
+    found = one(report, "TO-T001")
+    assert (found.severity, found.cause) == ("info", "recompilation")
+    assert "the only one that takes so long" in found.message or "cannot be said" in found.message
+    assert "are such" not in found.message
 
 
 def test_even_steps_are_clear():

@@ -129,13 +129,13 @@ def judge(inputs: Inputs) -> list[Verdict]:
     )  # who is late in one may be waited for in the next, which is then long on most ranks
     if long := tuple(number for number in run.unlike if longer_ms(run, number) > 0):
         run = replace(run, unlike=long)
-    timed = timed_steps(inputs, run, starts)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every_odd))
     took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, replace(run, unlike=every_odd))
     if not region and worst.summary.incomplete:
         cause = "unknown"
     longer = sum(took) - run.step_ms * len(took)
+    timed = timed_steps(inputs, run, starts, cause)
     held = None if region or cause == "other_work" else held_up(inputs, longer)
     cause = CAUSE if held else cause
     once = set(run.unlike) <= set(starts)

@@ -29,11 +29,18 @@ class Timed:
     mean_ms: float
 
 
-def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int]) -> Timed:
-    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out."""
+# What both rules name alike: of a step that is long for one of these, those that are long for another are not more.
+_OF_BOTH = frozenset(("evaluation", "checkpoint", "recompilation", "garbage_collection", "input"))
+
+
+def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str) -> Timed:
+    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out.
+
+    cause: of the recorded ones. Steps in which the whole run shows another one are timed, and none of these.
+    """
     every = numbered_steps(times.summary for times in run.ranks)
     numbers = sorted(number for number in every if number not in but)
-    unprofiled, alike = _unprofiled(inputs)
+    unprofiled, alike, others = _unprofiled(inputs, cause)
     recorded = [step_ms(run, number) for number in numbers]
     like = [number not in run.unlike for number in numbers]
     more, total = _beyond_usual(recorded, like), sum(recorded)
@@ -41,23 +48,28 @@ def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int]) -> Timed:
     if unprofiled:
         more, total = more + _beyond_usual(unprofiled, alike), total + sum(unprofiled)
         unlike, times = unlike + alike.count(False), times + spells([not typical for typical in alike])
-    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled)
+    total += sum(others)
+    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled) + len(others)
     return Timed(steps, unlike, times, share, total / steps if steps else 0.0)
 
 
-def _unprofiled(inputs: Inputs) -> tuple[list[float], list[bool]]:
-    """Steps timed without the profiler, ms, and which of them are like the others.
+def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], list[float]]:
+    """Steps timed without the profiler, ms, which of them are like the others, and those that have another cause.
 
     The median over ranks of each. All of them, where the run was observed: that also knows which are typical.
     """
     if (whole := inputs.whole) is not None:
         told = whole.timed & ~np.isin(whole.numbers, whole.start)
-        return whole.step_ms[told].tolist(), whole.like[told].tolist()
+        known = {"unknown", cause} if cause in _OF_BOTH else {one.cause for one in whole.occasions}
+        apart = [number for one in whole.occasions if one.cause not in known for number in one.steps]
+        other = told & np.isin(whole.numbers, apart)
+        told = told & ~other
+        return whole.step_ms[told].tolist(), whole.like[told].tolist(), whole.step_ms[other].tolist()
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
     count = min((len(own) for own in series), default=0)
     rows = ([own[i] for own in series] for i in range(count))
     took = [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
-    return took, typical_steps(took).tolist()
+    return took, typical_steps(took).tolist(), []
 
 
 def _beyond_usual(steps: list[float], like: list[bool]) -> float:
