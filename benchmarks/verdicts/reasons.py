@@ -11,10 +11,6 @@ _CLOCK = (
 )
 
 REASONS: dict[Kind, str] = {
-    Kind("TO-E001", "refused"): (
-        "torch's message, in which more is free than it asked for, as public logs of WSL and Windows have it; it takes "
-        "a driver with a limit of its own"
-    ),
     Kind("TO-V006", "one_host"): (
         "run.json, which names the host: its ranks share one clock; it takes two captures of one host with GPUs, mixed "
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
