@@ -50,7 +50,7 @@ _GDR_SETTINGS = ("NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL", "NCCL_IB_CUDA_SUPPOR
 _NO_PLACE = "no rank goes through a NIC of which the log and a topology tell the place"
 _UNPLACED = (
     "which of the topology's GPUs a rank runs on is not known: it has no bus ids, and a rank counts the GPUs that it "
-    "sees; the XML of NCCL_TOPO_DUMP_FILE has them"
+    "sees; `nvidia-smi -q` beside the matrix has them, and the XML of NCCL_TOPO_DUMP_FILE"
 )
 _CONTRADICTED = (
     "NCCL uses GPUDirect RDMA where the topology has the NIC far from the GPU: where neither NCCL_NET_GDR_LEVEL nor "
