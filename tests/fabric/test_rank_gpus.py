@@ -150,3 +150,14 @@ def test_links_between_all_gpus_are_known_whichever_a_job_has(tmp_path):
     (tmp_path / "topo.txt").write_text(nvlink)
     [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings if f.rule == "TO-P002"]
     assert "NVLink connects them" in found.message
+
+
+def test_a_log_that_tells_of_other_connections_is_not_asked_for(tmp_path):
+    """NVIDIA/nccl issue 2345 has one rank's lines of the network: 'NCCL's log would say which way it takes'."""
+    (tmp_path / "log.txt").write_text(lines("a", 0, BUSES[:1], [(0, "7[3] -> 0[0] [receive] via NET/IB/1")]))
+    (tmp_path / "topo.txt").write_text(MATRIX)
+    [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
+    assert (
+        found.rule == "TO-P001"
+        and "NCCL's log does not tell which way it takes between these" in found.message
+    )
