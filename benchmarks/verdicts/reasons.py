@@ -11,10 +11,6 @@ _CLOCK = (
 )
 
 REASONS: dict[Kind, str] = {
-    Kind("TO-E001", "refused"): (
-        "torch's message, in which more is free than it asked for, as public logs of WSL and Windows have it; it takes "
-        "a driver with a limit of its own"
-    ),
     Kind("TO-V006", "one_host"): (
         "run.json, which names the host: its ranks share one clock; it takes two captures of one host with GPUs, mixed "
         "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
@@ -37,8 +33,11 @@ REASONS: dict[Kind, str] = {
     Kind("TO-P004"): (
         "NCCL's own choice, more bandwidth on the way first and then the nearer NIC "
         f"({_NCCL}:src/graph/topo.cc, ncclTopoGetLocal); it takes NCCL's log of a job over several hosts beside "
-        "`nvidia-smi topo -m`, where NCCL\\_IB\\_HCA leaves out a GPU's own NIC; in the public logs that tell both, "
-        "each rank takes its nearest (NVIDIA/nccl-tests issue 350)"
+        "`nvidia-smi topo -m` and `nvidia-smi -q`, where NCCL\\_IB\\_HCA leaves out a GPU's own NIC; in the public "
+        "logs that tell both, each rank takes its nearest (NVIDIA/nccl-tests issue 350), or which rows of the matrix "
+        "the job has is not told (NVIDIA/nccl-tests issue 311). NVIDIA/nccl issue 2345 is of a far NIC, as its author "
+        "says, but what was posted has one rank's lines, without the list of NCCL's devices: nothing in it says which "
+        "NIC NET/IB/1 is"
     ),
     Kind("TO-D206"): (
         "NCCL's user guide, NCCL\\_NET\\_PLUGIN, and source, which opens libnccl-net.so unless told otherwise "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from looks_help import wrong
-from saved_help import saved
+from saved_help import saved, smi_text
 
 from traceops.doctor.model import Checkup
 from traceops.doctor.saved_files import check_files
@@ -139,3 +139,38 @@ def test_what_the_log_does_not_tell_is_not_clear(tmp_path: Path) -> None:
     checkup = checked(tmp_path, warned(IOMMU), warned(BALANCING), rank(0), rank(1), *gdr("Disabled"))
     of = {check.rule: check.status for check in checkup.checks}
     assert {of[rule] for rule in ("TO-D103", "TO-D104", "TO-D201", "TO-D203", "TO-D305")} == {"not_evaluated"}
+
+
+MATRIX = """\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1
+GPU0\tX\tNV18\tSYS\tSYS\tPIX\tSYS
+GPU1\tNV18\tX\tSYS\tSYS\tPIX\tSYS
+GPU2\tSYS\tSYS\tX\tNV18\tSYS\tPIX
+GPU3\tSYS\tSYS\tNV18\tX\tSYS\tPIX
+
+NIC0: mlx5_0  -> ens2005np0  10.0.0.0/24  (rail 0)
+NIC1: mlx5_1  -> ens5008np0  10.0.1.0/24  (rail 1)
+"""
+
+
+def test_nvidia_smi_beside_a_matrix_says_which_gpu_a_rank_has(tmp_path: Path) -> None:
+    """A job with a part of its host counts from 0; the bus id that NCCL tells is that of GPU2."""
+    log = "\n".join(
+        f"a:90:90 [0] NCCL INFO {line}"
+        for line in (
+            "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+            "Using network IB",
+            "ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 5d000 commId 0xa3 - Init START",
+            "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",
+            "ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 5d000 commId 0xa3 - Init COMPLETE",
+        )
+    )
+    assert "TO-P004" not in {one.rule for one in check_files(saved(tmp_path, nccl=log, topo=MATRIX)).findings}
+    smi = smi_text({}, {}, {}, {})
+    [found] = [
+        one
+        for one in check_files(saved(tmp_path, nccl=log, topo=MATRIX, smi=smi)).findings
+        if one.rule == "TO-P004"
+    ]
+    assert "GPU2 sends through NIC0 (mlx5_0), which lies across NUMA nodes" in found.message
+    few = check_files(saved(tmp_path, nccl=log, topo=MATRIX, smi=smi_text({}, {})))  # of another machine
+    assert "TO-P004" not in {one.rule for one in few.findings}

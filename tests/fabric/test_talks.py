@@ -36,7 +36,9 @@ def log_of(hosts: tuple[str, str], proxied: bool) -> str:
             lines.append(f"{head} Channel 00/0 : {rank}[0] -> {rank + 1}[1] via P2P/CUMEM")
         else:
             to = (rank + 1) % 4
-            lines.append(f"{head} Channel 00/0 : {rank}[1] -> {to}[0] [send] via NET/IB/0{proxy}/GDRDMA")
+            lines.append(
+                f"{head} Channel 00/0 : {rank}[1] -> {to}[0] [send] via NET/IB/0{proxy}{'/GDRDMA' if proxied else ''}"
+            )
         lines.append(f"{head} ncclCommInitRankConfig {start} - Init COMPLETE")
     return "\n".join(lines)
 

@@ -25,6 +25,7 @@ WRITTEN_WITH = {
     "oom_unused_half": ("TO-E001", "too_large", (), "22.78 GiB"),
     "oom_larger_than_gpu": ("TO-E001", "too_large", (), "55.57 GiB"),
     "oom_others_older": ("TO-E001", "outside", (), "hold the other 16.08 GiB"),
+    "oom_refused": ("TO-E001", "refused", (), "more is free than it asked for"),
     "mmap_shared": ("TO-E002", "mappings", (), "create_buffers (monobeast.py:140)"),
     "oom_torch1": ("TO-E001", "too_large", (), "10.24 MiB is reserved but unallocated"),
     "port_torchtune": ("TO-E007", "port_in_use", (), "port is in use"),

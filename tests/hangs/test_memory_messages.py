@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,59 @@ def test_fragments_beyond_what_others_hold_are_the_cause() -> None:
     )
     assert memory_message(text).cause == "fragmented"
     assert memory_message(text.replace("35.00", "64.00").replace("30.00", "1.00")).cause == "others"
+
+
+# pytorch/pytorch issue 182286, which has each sentence on a line of its own
+REFUSED = (
+    "torch.OutOfMemoryError: CUDA out of memory.\nTried to allocate 3.48 GiB.\nGPU 0 has a total capacity of 95.59 GiB "
+    "of which 50.40 GiB is free.\nIncluding non-PyTorch memory, this process has 17179869184.00 GiB memory in use.\nOf "
+    "the allocated memory 42.49 GiB is allocated by PyTorch,\nand 47.72 MiB is reserved by PyTorch but unallocated."
+)
+PLACE = 'Traceback (most recent call last):\n  File "/x/train.py", line 8, in step\n    model(batch)\n'
+ONE_LINE = REFUSED.replace("\n", " ")
+
+
+def labelled(label: str, text: str) -> str:
+    return "".join(f"{label}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "label", ["", "[rank0]: ", "0: [rank0]: ", "[default0]:", "2026-01-02 03:04:05,006 ERROR x: "]
+)
+@pytest.mark.parametrize(
+    "message",
+    [
+        REFUSED,
+        REFUSED.replace(" 0 has", " 3 has").replace(
+            "Including",
+            "\n".join(f"Process {pid} has 1.00 GiB memory in use." for pid in range(4)) + "\nIncluding",
+        ),
+        *("\n".join(textwrap.wrap(ONE_LINE, width)) for width in (45, 60, 80, 120)),
+        *(
+            "\n".join(ONE_LINE[at : at + width] for at in range(0, len(ONE_LINE), width))
+            for width in (76, 80, 101)
+        ),
+    ],
+)
+def test_the_numbers_of_a_message_on_several_lines_are_its_own(told, label: str, message: str) -> None:
+    (root,) = told(labelled(label, PLACE + message) + "bye\n").roots
+    assert (root.rule, root.cause) == ("TO-E001", "refused")
+    assert "3.48 GiB with 50.40 GiB free of 95.59 GiB" in root.statement
+    assert "47.72 MiB is reserved" in root.statement
+
+
+def test_a_message_without_numbers_takes_none_of_other_lines(told) -> None:
+    """Nor does one take another rank's, nor those of a second message."""
+    alone = "RuntimeError: CUDA out of memory.\nstep 7: 3.00 GiB of memory in use\n"
+    (root,) = told(PLACE + alone).roots
+    assert "3.00 GiB" not in root.evidence[0][1]
+    (root,) = told(f"{PLACE}{alone.splitlines()[0]}\nOther: {ONE_LINE}\n").roots
+    assert root.evidence[0][1].count("Tried to allocate") <= 1
+    two = (
+        "CUDA out of memory.\nCUDA out of memory.\nTried to allocate 1.00 GiB.\nTried to allocate 2.00 GiB.\n"
+    )
+    (root,) = told(PLACE + "RuntimeError: " + two).roots
+    assert "2.00 GiB" not in root.statement
 
 
 HOST = {

@@ -162,13 +162,17 @@ def test_narrow_and_missing_links_are_marked() -> None:
 
 def test_ways_to_other_hosts_and_the_card_they_use() -> None:
     machine = nvswitch(2, "a", nics=2)
-    places = {0: RankPlace(0, "a", nvml_device=1), 1: RankPlace(1, "b", nvml_device=0), 2: RankPlace(2)}
+    machine = replace(machine, gpus=tuple(replace(gpu, bus_id=f"{gpu.index}") for gpu in machine.gpus))
+    places = {0: RankPlace(0, "a", bus_id="1"), 1: RankPlace(1, "b", bus_id="0"), 2: RankPlace(2)}
     quote = Quote("log", 1, "")
     connections = tuple(Connection(0, end, "NET", "IB", 2, quote, device=1) for end in (1, 2))
     log = NcclLog(("log",), communicators=(Communicator("x", 3, places, connections),))
     network = Network("a", 1, "IB", quote, ((0, "mlx5_0:1/IB"), (1, "mlx5_1:1/IB")))
     ways = ways_on(machine, talks(Fabric((machine,), log)), [network])
     assert ways == (Way("GPU1", None, "NET/IB", "mlx5_1:1/IB"),)
+    received = tuple(replace(one, of_receiver=True) for one in connections)
+    log = NcclLog(("log",), communicators=(Communicator("x", 3, places, received),))
+    assert ways_on(machine, talks(Fabric((machine,), log)), [network]) == (Way("GPU1", None, "NET/IB"),)
     figure = topology_figure(machine, ways=ways)
     assert figure.leaving == ("NET/IB",)
     assert [box.texts[0].text for box in figure.drawings[0].boxes if box.css == "nic used"] == ["NIC1"]

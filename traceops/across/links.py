@@ -200,13 +200,13 @@ def _expected(
 
 
 def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:
-    """By host and NCCL's number: what the communicator's ranks send over."""
+    """By host and NCCL's number: what the communicator's ranks send over, or receive where only that is told."""
     return {
         (place.host, connection.device)
         for connection in communicator.connections
         if connection.transport == "NET"
         and connection.device is not None
-        and (place := communicator.places.get(connection.source)) is not None
+        and (place := communicator.places.get(connection.at_device)) is not None
     }
 
 

@@ -16,6 +16,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
 from traceops.machine.saved import Apart, SavedOutputs, read_outputs
+from traceops.machine.saved_gpus import with_bus_ids
 from traceops.machine.saved_text import CUT_OFF
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.judge import judge_looks
@@ -65,6 +66,9 @@ def _judged(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
     looks = [
         look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)
     ]
+    told = {id(machine): with_bus_ids(machine, one.outputs) for one, machine in pairs if machine is not None}
+    machines = tuple(told.get(id(machine), machine) for machine in fabric.machines)
+    fabric = replace(fabric, machines=machines)
     of_log = judge_log(fabric, looks)
     looks += of_log
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)

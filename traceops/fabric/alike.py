@@ -67,7 +67,8 @@ def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[Co
             ends = (hosts.get(one.source), hosts.get(one.destination)) if by_host else (None, None)
             places = communicator.places.get(one.source), communicator.places.get(one.destination)
             within = is_inside(*places, one, of_several)
-            kind = _Kind(*ends, within, one.transport, one.detail, one.gdr, one.device)
+            device = None if one.of_receiver else one.device  # the sender's, as the hosts' order has it
+            kind = _Kind(*ends, within, one.transport, one.detail, one.gdr, device)
             count[kind] += 1
             channels[kind] += one.channels
             first.setdefault(kind, one.quote)

@@ -23,8 +23,9 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
     Where two say different things, the first does; but NVLink and XGMI come before the PCIe path below them, and
     nvidia-smi's NODE before NCCL's PHB, which means either. A source without a host's name joins the only named
     host, or other sources without one, where their GPUs agree. They agree if they have the same bus ids. Where those
-    are not known, they agree if they have the same indices and no other names, NUMA nodes or numbers of NVLinks. Two
-    machines of one file are never one for want of names.
+    are not known, they agree if they have the same indices and no other names, NUMA nodes or numbers of NVLinks; where
+    one has bus ids, in the order of the indices, as nvidia-smi counts: NCCL's log of a job that has a part of its host
+    counts that part. Two machines of one file are never one for want of names.
     """
     given = list(machines)
     hosts = {short_host(machine.host) for machine in given if machine.host is not None}
@@ -54,6 +55,11 @@ def _agree(one: Machine, other: Machine) -> bool:
     pairs = list(_same(one.gpus, other.gpus, _same_gpu))
     if len(pairs) < min(len(one.gpus), len(other.gpus)):
         return False
+    ours, theirs = _bus_ids(one), _bus_ids(other)
+    if not (ours and theirs) and (buses := ours or theirs):
+        is_whole = len(one.gpus) == len(other.gpus) == len(buses)
+        if not is_whole or buses != sorted(buses):
+            return False
     if any(
         (a.name and b.name and _name(a) != _name(b))
         or (a.uuid and b.uuid and a.uuid != b.uuid)
@@ -68,6 +74,12 @@ def _agree(one: Machine, other: Machine) -> bool:
         if known and len(counts) > 1:
             return False
     return True
+
+
+def _bus_ids(machine: Machine) -> list[str]:
+    """In the order of the GPUs' indices."""
+    gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
+    return [bus for gpu in gpus if (bus := normal_bus_id(gpu.bus_id))]
 
 
 def _name(gpu: Gpu) -> str:

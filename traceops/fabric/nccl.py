@@ -28,7 +28,8 @@ HostRemarkKind = Literal["no_iommu_pt", "numa_balancing"]
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts."""
+    """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts there,
+    which in a container, or in a job that has a part of its host, is not as outside."""
 
     rank: int
     host: str | None = None
@@ -45,9 +46,9 @@ class Connection:
     detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
     ``AWS Libfabric``, …). channels: different channel numbers. device: the network device's number, of NET; where the
     channels go over several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender
-    says, or the receiver where only its lines are there. quote: of the first line. A COLLNET connection goes to the
-    network: its destination is its source. proxy: the rank whose process sends, of NET, where that is another one (PXN:
-    the GPU near the NIC, over NVLink).
+    says. of_receiver: only the receiver's lines are there, and both are its own: of the sender's NIC nothing is known.
+    quote: of the first line. A COLLNET connection goes to the network: its destination is its source. proxy: the rank
+    whose process sends, of NET, where that is another one (PXN: the GPU near the NIC, over NVLink).
     """
 
     source: int
@@ -59,6 +60,14 @@ class Connection:
     device: int | None = None
     gdr: bool = False
     proxy: int | None = None
+    of_receiver: bool = False
+
+    @property
+    def at_device(self) -> int:
+        """The rank whose process uses the network device."""
+        if self.proxy is not None:
+            return self.proxy
+        return self.destination if self.of_receiver else self.source
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import short_host
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path
 from traceops.fabric.nccl import Communicator, Connection, RankPlace
 from traceops.fabric.nics import is_rdma
+from traceops.fabric.rank_gpus import RankGpus, may_be_of
 
 
 @dataclass(frozen=True)
 class Talk:
     """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other.
 
-    inside: both run on one host. machine, gpus: None where no topology names them. leaves: the GPU whose process sends
-    into the network, which is another than the source's where NCCL goes through that one (PXN). path: between the
-    GPUs, None where not known or on two hosts.
+    inside: both run on one host. machine, gpus: None where no topology names them. at_nic: the rank whose process uses
+    the network device of the connection, on the machine and GPU beside it: who sends, which is another than the
+    source where NCCL goes through that one's GPU (PXN), or who receives where only that is told. path: between the
+    GPUs, None where not known or on two hosts; where all pairs of the machine have one kind of path, that.
     """
 
     communicator: Communicator
@@ -29,19 +32,29 @@ class Talk:
     inside: bool
     machine: Machine | None
     gpus: tuple[Gpu | None, Gpu | None]
-    leaves: Gpu | None = None
+    at_nic: RankPlace | None = None
+    nic_machine: Machine | None = None
+    nic_gpu: Gpu | None = None
 
     @property
     def path(self) -> Path | None:
         one, other = self.gpus
-        if self.machine is None or one is None or other is None or not self.inside:
+        if self.machine is None or not self.inside:
             return None
+        if one is None or other is None:
+            return _path_of_all(self.machine)
         return self.machine.path(one.label, other.label)
 
     @property
     def way(self) -> str:
         """As people write it: ``P2P/CUMEM``, ``SHM``, ``NET/Socket``."""
         return way_text(self.connection.transport, self.connection.detail)
+
+
+def _path_of_all(machine: Machine) -> Path | None:
+    paths = [machine.path(one.label, other.label) for one, other in combinations(machine.gpus, 2)]
+    kinds = {None if path is None else path.kind for path in paths}
+    return paths[0] if len(kinds) == 1 else None
 
 
 def way_text(transport: str, detail: str) -> str:
@@ -71,25 +84,35 @@ def _process(talk: Talk) -> Iterator[tuple[Hashable, int | None]]:
 
 def _talks(fabric: Fabric) -> Iterator[Talk]:
     assert fabric.log is not None
-    by_name = {short_host(m.host): m for m in reversed(fabric.machines) if m.host is not None}
+    rank_gpus = RankGpus(fabric.log)
+    by_name: defaultdict[str, list[Machine]] = defaultdict(list)
+    for machine in fabric.machines:
+        if machine.host is not None:
+            by_name[short_host(machine.host)].append(machine)
     nameless = next((m for m in fabric.machines if len(fabric.machines) == 1 and m.host is None), None)
     places = (place for communicator in fabric.log.communicators for place in communicator.places.values())
-    if nameless is not None and any(gpu_of(nameless, place) is None for place in places):
+    if nameless is not None and not all(may_be_of(nameless, place) for place in places):
         nameless = None  # of another machine: it lacks GPUs that ranks run on
+
+    def machine_of(place: RankPlace | None) -> Machine | None:
+        if place is None:
+            return None
+        named = by_name.get(short_host(place.host), [])
+        return next((one for one in named if rank_gpus.gpu(one, place)), named[0] if named else nameless)
+
     for communicator in fabric.log.communicators:
-        machines = {
-            rank: by_name.get(short_host(place.host), nameless) for rank, place in communicator.places.items()
-        }
         of_several = names_are_of_several(communicator)
         for connection in communicator.connections:
             source = communicator.places.get(connection.source)
             destination = communicator.places.get(connection.destination)
+            at_nic = communicator.places.get(connection.at_device)
             inside = is_inside(source, destination, connection, of_several) is True
-            machine = machines.get(connection.source)
-            gpus = (gpu_of(machine, source), gpu_of(machine, destination) if inside else None)
-            sender = connection.source if connection.proxy is None else connection.proxy
-            leaves = gpu_of(machine, communicator.places.get(sender))
-            yield Talk(communicator, connection, source, destination, inside, machine, gpus, leaves)
+            here, nic_machine = machine_of(source), machine_of(at_nic)
+            gpus = rank_gpus.gpu(here, source), rank_gpus.gpu(here, destination) if inside else None
+            yield Talk(
+                communicator, connection, source, destination, inside, here, gpus,
+                at_nic, nic_machine, rank_gpus.gpu(nic_machine, at_nic),
+            )  # fmt: skip
 
 
 def sender(talk: Talk) -> Hashable:
@@ -97,11 +120,14 @@ def sender(talk: Talk) -> Hashable:
     return _member(talk.communicator, talk.connection.source, talk.source)
 
 
+def receiver(talk: Talk) -> Hashable:
+    """The rank that receives, as `sender` names it."""
+    return _member(talk.communicator, talk.connection.destination, talk.destination)
+
+
 def members(talk: Talk) -> frozenset[Hashable]:
     """Both ends, as `sender` names them."""
-    return frozenset(
-        (sender(talk), _member(talk.communicator, talk.connection.destination, talk.destination))
-    )
+    return frozenset((sender(talk), receiver(talk)))
 
 
 def job_ranks(fabric: Fabric) -> dict[Hashable, int]:
@@ -163,18 +189,6 @@ def is_inside(
         return True if within else None
     leaves = of_several and connection.transport not in ("P2P", "SHM")
     return source.host == destination.host and not leaves
-
-
-def gpu_of(machine: Machine | None, place: RankPlace | None) -> Gpu | None:
-    """The GPU of a rank: by bus id, else by its number as nvidia-smi counts."""
-    if machine is None or place is None:
-        return None
-    if place.bus_id is not None:
-        by_bus = [gpu for gpu in machine.gpus if gpu.bus_id == place.bus_id]
-        if by_bus:
-            return by_bus[0]
-    number = place.nvml_device if place.nvml_device is not None else place.cuda_device
-    return next((gpu for gpu in machine.gpus if gpu.index == number), None)
 
 
 def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[tuple[Gpu, Gpu, Path]]:

@@ -16,8 +16,8 @@ _PATTERNS = {
     "free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
     "process": (rf"this process has {_SIZE} memory in use",),
     "allocated": (rf"allocated memory {_SIZE} is allocated by PyTorch", rf"; {_SIZE} already allocated"),
-    "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated", rf"; {_SIZE} cached"),
-    "allowed": (rf"{_SIZE} allowed;",),
+    "unallocated": (rf"and {_SIZE} is reserved by PyTorch but unallocated", rf"; {_SIZE} cached"),
+    "allowed": (rf"(?<!\d )(?<!\d\. ){_SIZE} allowed;",),  # not the end of a number that a terminal broke
     "reserved": (rf"; {_SIZE} reserved in total",),
     "pools": (rf"with {_SIZE} allocated in private pools",),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from traceops.fabric.bus_ids import normal_bus_id
@@ -87,6 +87,20 @@ def gpus_of(machine: Machine) -> ToldGpus:
         {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
         {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
     )
+
+
+def with_bus_ids(machine: Machine, outputs: Outputs) -> Machine:
+    """A matrix has no bus ids: those that nvidia-smi tells of the same GPUs, where it tells one for each."""
+    if any(gpu.bus_id for gpu in machine.gpus):
+        return machine
+    listed = [outputs.smi.smi.gpus] if outputs.smi is not None else []
+    if outputs.table is not None and (table := outputs.table.table) is not None:
+        listed.append(table.smi.gpus)
+    for gpus in listed:
+        buses = {gpu.index: bus for gpu in gpus if (bus := normal_bus_id(gpu.bus_id))}
+        if len(gpus) == len(set(buses.values())) and buses.keys() == {gpu.index for gpu in machine.gpus}:
+            return replace(machine, gpus=tuple(replace(gpu, bus_id=buses[gpu.index]) for gpu in machine.gpus))
+    return machine
 
 
 def difference(one: ToldGpus, other: ToldGpus) -> Difference | None:

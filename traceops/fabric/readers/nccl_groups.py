@@ -145,7 +145,8 @@ def _connection(link: Link, seen: Seen) -> Connection:
         quote=Quote(seen.path, seen.line, quoted(seen.raw)),
         device=link.device,
         gdr=link.gdr,
-        proxy=link.proxy if not link.is_receive else None,
+        proxy=link.proxy,
+        of_receiver=link.is_receive,
     )
 
 

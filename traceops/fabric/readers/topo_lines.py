@@ -129,7 +129,7 @@ def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
     if line.lstrip().startswith("|"):
         return "", line.replace("|", " ")
     match = _SPEAKER.match(line)
-    if match is None or _LEGEND.fullmatch(line.strip()):
+    if match is None or _LEGEND.match(line.strip()):
         return "", line
     rest = line[match.end() :]
     speaker = match[1] or match[2]
@@ -177,8 +177,9 @@ def _header_begin(line: str) -> tuple[list[str], list[str]] | None:
 
 def _add(matrix: Matrix, number: int, said: str, line: str) -> int:
     """A row, the rest of a row or header that was wrapped, or a line of the NIC legend: the words that were taken."""
-    legend = _LEGEND.fullmatch(" ".join(said.split()[-2:]))
-    if legend is not None:
+    commented = _LEGEND.match(said.strip())  # 'NIC0: mlx5_0  -> eth0  (rail 0)'
+    legend = _LEGEND.fullmatch(" ".join(said.split()[-2:])) or commented
+    if legend is not None and (legend is not commented or legend[1] in matrix.labels):
         matrix.names.setdefault(legend[1], legend[2])
         return 2
     words = [cell for word in said.split() for cell in _apart(word)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import astuple
 from itertools import product
 
 from traceops.hangs.memory_message import memory_message
@@ -21,7 +22,15 @@ _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
 _BEGUN = re.compile(r"Work[A-Z]{1,5}CCL\(SeqNum=\d{1,18}, OpType=\w{1,40},")  # its end is cut off
 _TORN = re.compile(r"timeout:(?: W(?:o(?:r(?:k[A-Z]{0,5}\(?)?)?)?)?\s{0,8}$")
 _MEMORY = "out of memory. Tried to allocate"
-_MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
+_MEMORY_WORDS = ("iB", "memory", "unallocated", "PyTorch", "capac", "PYTORCH", "pytorch.org")
+# The message broken before it says how much: '… CUDA out of memory.', or by a narrow terminal within these words.
+_MEMORY_TO_COME = re.compile(r"(?:CUDA|HIP|XPU) out(?: of(?: memory\.(?: Tried(?: to)?)?)?)?\s{0,8}$")
+# How its sentences begin, on lines of their own behind whatever a logger puts there.
+_MEMORY_SENTENCE = re.compile(
+    r"Tried to allocate |GPU \d{1,4} has a total |Process \d{1,10} has |Including non-PyTorch |Of the allocated memory "
+    r"|If reserved but unallocated |See documentation for Memory "
+)
+_MOST_OF_MEMORY = 16  # lines; each process on the GPU has a sentence
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line.
@@ -58,8 +67,7 @@ class LogicalLines:
         line = _IN_EDITOR.sub(r"\1:", line)
         if self._held:
             if self._continues(line):
-                of_rank = RANK_LINE.match(line)
-                self._held.append(of_rank[1] if of_rank else line[_own_length(self._held[0], line) :].strip())
+                self._held.append(self._said_in(line))
                 if len(self._held) >= self._most() or self._is_whole():
                     yield from self.flush()
                 return
@@ -78,7 +86,7 @@ class LogicalLines:
     def _continues(self, line: str) -> bool:
         first = self._held[0]
         own = line[: _end_of_labels(line)]
-        if len(line) > _LONGEST or (own and own != first[: _end_of_labels(first)]):
+        if len(line) > _LONGEST or (own and own.rstrip() != first[: _end_of_labels(first)].rstrip()):
             return False
         body = line[_own_length(first, line) :]
         if not body.strip():
@@ -89,13 +97,36 @@ class LogicalLines:
             return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
         if _TO_COME.search(first) is not None:
             return "Traceback" not in body
-        if _MEMORY in first:
-            more = any(word in body for word in _MEMORY_WORDS) and _MEMORY not in body
-            return more and "Traceback" not in body
+        if _is_of_memory(first):
+            return self._continues_memory(body)
         return not any(words in body for words in _TIMEOUT[:1]) and "Traceback" not in body
 
+    def _continues_memory(self, body: str) -> bool:
+        """Whether the next of its words come, and none that it has said: another rank's do not belong to it."""
+        text = " ".join(self._held)
+        if "Traceback" in body or "out of memory" in body:
+            return False
+        if _MEMORY not in text:
+            more = f"{text} {self._of_memory(body.strip())}"
+            return _MEMORY in more or _MEMORY_TO_COME.search(more) is not None
+        again = "Tried to allocate" in body or ("has a total capac" in body and "has a total capac" in text)
+        return not again and any(word in body for word in _MEMORY_WORDS)
+
+    def _said_in(self, line: str) -> str:
+        """What a line adds: without who says it."""
+        if (of_rank := RANK_LINE.match(line)) is not None:
+            return of_rank[1]
+        body = line[_own_length(self._held[0], line) :].strip()
+        return self._of_memory(body) if _is_of_memory(self._held[0]) else body
+
+    def _of_memory(self, body: str) -> str:
+        sentence = _MEMORY_SENTENCE.search(body) if self._held[-1].endswith((".", ",")) else None
+        return body if sentence is None else body[sentence.start() :]
+
     def _most(self) -> int:
-        return _MOST_RANKS if self._held[0].endswith(BY_RANK) else _MOST
+        if self._held[0].endswith(BY_RANK):
+            return _MOST_RANKS
+        return _MOST_OF_MEMORY if _is_of_memory(self._held[0]) else _MOST
 
     def _is_whole(self) -> bool:
         first = self._held[0]
@@ -106,7 +137,7 @@ class LogicalLines:
             return True
         if _NCCL in first:
             return len(self._held) > 2 and self._held[-2].endswith("Last error:")
-        if _MEMORY in first:
+        if _is_of_memory(first):
             return text.endswith(("environment-variables)", "CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
         return WORK.search(_joined(self._held)) is not None
 
@@ -139,11 +170,15 @@ def _begins(line: str) -> bool:
         return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None
+    if _MEMORY_TO_COME.search(line) is not None:
+        return True
     return _NCCL in line and "NCCL version" in line
 
 
 def _joined(parts: list[str]) -> str:
     """The parts as one line: broken at a space, or within a word where only that makes a message of it."""
+    if _is_of_memory(parts[0]):
+        return _joined_memory(parts)
     spaced = " ".join(parts)
     if len(parts) < 2 or _TIMEOUT[1] not in spaced.replace(" ", "") or WORK.search(spaced) is not None:
         return spaced
@@ -154,3 +189,24 @@ def _joined(parts: list[str]) -> str:
     whole = (text for text in ways if WORK.search(text) is not None)
     begun = (text for text in ways if _BEGUN.search(text) is not None)
     return next(whole, None) or next(begun, spaced)
+
+
+def _is_of_memory(first: str) -> bool:
+    return _MEMORY in first or _MEMORY_TO_COME.search(first) is not None
+
+
+def _joined_memory(parts: list[str]) -> str:
+    """The parts broken at spaces, but within a number where only that lets it be read."""
+    glue = [" "] * (len(parts) - 1)
+
+    def text() -> str:
+        return parts[0] + "".join(space + part for space, part in zip(glue, parts[1:], strict=True))
+
+    def numbers() -> int:
+        return sum(number is not None for number in astuple(memory_message(text())))
+
+    for place in range(len(glue)):
+        before, glue[place] = numbers(), ""
+        if numbers() <= before:
+            glue[place] = " "
+    return text()

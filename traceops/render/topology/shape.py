@@ -133,7 +133,7 @@ def ways_on(machine: Machine, talked: Iterable[Talk], networks: Iterable[Network
             continue
         leaves = None not in (talk.source and talk.source.host, talk.destination and talk.destination.host)
         if talk.inside or leaves:
-            device = talk.connection.device
+            device = None if talk.connection.of_receiver else talk.connection.device
             label = None if other is None else other.label
             ways[Way(one.label, label, talk.way, None if device is None else names.get(device))] = None
     return tuple(ways)

@@ -12,8 +12,9 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting
+from traceops.fabric.rank_gpus import RankGpus
 from traceops.fabric.ring_limit import RingLimit, ring_limit
-from traceops.fabric.talks import gpu_of, names_are_of_several
+from traceops.fabric.talks import names_are_of_several
 
 BELOW_LINKS = Rule(
     id="TO-P006",
@@ -115,6 +116,7 @@ def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
         yield _placed(
             graph, machine, [_by_index(machine, device) for device in graph.devices], graph.channels
         )
+    rank_gpus = RankGpus(fabric.log)
     for communicator in fabric.log.communicators if fabric.log is not None else ():
         for graph in communicator.graphs:
             if graph.pattern != _RING or communicator.size < 2:
@@ -123,7 +125,9 @@ def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
                 yield None
                 continue
             machine = _machine_of(fabric, communicator)
-            gpus = [gpu_of(machine, communicator.places.get(rank)) for rank in range(communicator.size)]
+            gpus = [
+                rank_gpus.gpu(machine, communicator.places.get(rank)) for rank in range(communicator.size)
+            ]
             used = communicator.coll_channels or graph.channels
             yield _placed(graph, machine, gpus, min(used, graph.channels))
 

@@ -8,7 +8,7 @@ from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
-from traceops.rules.fabric import benchmarks, graph, network, paths, unused_links, widths
+from traceops.rules.fabric import benchmarks, far_nic, graph, network, paths, unused_links, widths
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
@@ -16,6 +16,7 @@ RULES = (
     *paths.RULES,
     *unused_links.RULES,
     *network.RULES,
+    *far_nic.RULES,
     *widths.RULES,
     *graph.RULES,
     *benchmarks.RULES,
@@ -46,7 +47,7 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
         paths.judge_across_nodes(fabric, talked, known),
         unused_links.judge_unused_links(fabric, talked, known),
         network.judge_sockets(fabric, talked, known),
-        network.judge_far_nic(fabric, talked),
+        far_nic.judge_far_nic(fabric, talked),
         widths.judge_widths(fabric),
         graph.judge_graph(fabric, known),
         *benchmarks.judge_benchmarks(fabric),

@@ -1,19 +1,17 @@
-"""TO-P003 and TO-P004: sockets in place of the fast network, and NICs far from their GPU."""
+"""TO-P003: sockets in place of the fast network."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Rule, Verdict
-from traceops.fabric.circumstances import Circumstances, at_least, hosts_text, quoted
+from traceops.fabric.circumstances import Circumstances, at_least, quoted
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.model import Gpu, Nic, Path, PathKind
-from traceops.fabric.nccl import NcclLog, Network
+from traceops.fabric.model import Nic
+from traceops.fabric.nccl import NcclLog
 from traceops.fabric.nics import is_rdma
-from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, sender
+from traceops.fabric.talks import Talk, job_ranks, members, nic_name, ranks_in
 from traceops.fabric.told import (
     all_ranks_told,
     asked_for_sockets,
@@ -42,21 +40,7 @@ SOCKETS = Rule(
     ),
 )
 
-FAR_NIC = Rule(
-    id="TO-P004",
-    title="The NIC in use is far from its GPU",
-    fires=(
-        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
-        "that sends for it (PXN), than another NIC of the same network and speed. Warning across NUMA nodes. Info "
-        "otherwise, and where NCCL does not list the nearer NIC although no NCCL_IB_HCA excludes it. Confidence is "
-        "high where NCCL_IB_HCA names NICs: left alone, NCCL takes a farther NIC that it reaches with more bandwidth."
-    ),
-    advice=(
-        "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
-        "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE."
-    ),
-)
-RULES = (SOCKETS, FAR_NIC)
+RULES = (SOCKETS,)
 
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
@@ -65,27 +49,15 @@ _ONE_DEVICE = (
     "NCCL could not open or query a network device, and without INFO lines of that process (NCCL_DEBUG=INFO) the log "
     "does not tell which others it uses"
 )
-_NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
-
-
-@dataclass(frozen=True)
-class _Far:
-    """A GPU that sends through a far NIC, on whichever host. usable: NCCL could take the near ones, as far as known."""
-
-    gpu: str
-    nic: str
-    near: tuple[str, ...]
-    path: PathKind
-    best: PathKind
-    usable: bool
+NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
 
 
 def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
     log = fabric.log
     if log is None or not (log.networks or log.communicators or log.plugin_failures):
-        return SOCKETS.not_evaluated(_NO_LOG)
-    over_sockets = [talk for talk in talked if _is_socket(talk)]
+        return SOCKETS.not_evaluated(NO_LOG)
+    over_sockets = [talk for talk in talked if is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
     asked_for = asked_for_sockets(log)
     nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
@@ -173,79 +145,6 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     )
 
 
-def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
-    """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
-    log = fabric.log
-    if log is None:
-        return FAR_NIC.not_evaluated(_NO_LOG)
-    seen = 0
-    job = job_ranks(fabric)
-    far: dict[_Far, list[tuple[Talk, Path, Path]]] = defaultdict(list)
-    networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
-    for network in log.networks:
-        networks[network.host, network.pid].append(network)
-    is_chosen = any(setting.name == "NCCL_IB_HCA" for setting in log.settings)
-    for talk in talked:
-        if talk.connection.transport != "NET" or _is_socket(talk) or talk.source is None:
-            continue
-        own = networks[talk.source.host, talk.source.pid]
-        for gpu, nic in _ends(own, talk):
-            assert talk.machine is not None
-            path = talk.machine.path(gpu.label, nic.label)
-            near, best = nearest_nics(talk.machine, gpu, nic)
-            if path is None or best is None:
-                continue
-            seen += 1
-            if distance(path) > distance(best):
-                listed = {name.partition(":")[0] for network in own for _, name in network.devices}
-                usable = is_chosen or any(other.name in listed for other in near)
-                names = tuple(map(nic_name, near))
-                key = _Far(gpu.label, nic_name(nic), names, path.kind, best.kind, usable)
-                far[key].append((talk, path, best))
-    findings = [
-        FAR_NIC.finding(
-            "warning" if one.path == "SYS" and one.usable else "info",
-            "high" if one.usable and is_chosen else "medium",
-            _far_message(one, hosts_text((t.machine.host for t, *_ in found if t.machine is not None), "of")),
-            [
-                Evidence("path to the NIC in use", one.path),
-                Evidence("path to the nearest NIC", one.best),
-                *quoted((talk.connection.quote for talk, *_ in found), "NCCL", 2),
-                *quoted((path.quote for path in found[0][1:] if path.quote is not None), "topology", 2),
-            ],
-            ranks=ranks_in(job, {sender(talk) for talk, *_ in found}),
-        )
-        for one, found in far.items()
-    ]
-    if not findings and not seen:
-        return FAR_NIC.not_evaluated(
-            "no rank goes through a NIC of which the log and a topology tell the place",
-        )
-    return FAR_NIC.verdict(*findings, clear=f"each of {seen} connections takes a NIC nearest to its GPU")
-
-
-def _far_message(one: _Far, hosts: str) -> str:
-    unlisted = "" if one.usable else ", but NCCL lists none of them: a port may be down, or not meant for it"
-    return (
-        f"{one.gpu}{hosts} sends through {one.nic}, which lies {_far(one.path)} from it, while "
-        f"{', '.join(one.near[:4])} {'is' if len(one.near) == 1 else 'are'} near ({one.best}){unlisted}."
-    )
-
-
-def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Gpu, Nic]]:
-    """The GPU whose process sends and the NIC it uses, where both are known. networks: of the source's process."""
-    gpu, machine = talk.leaves, talk.machine
-    if gpu is None or machine is None or talk.connection.device is None:
-        return []
-    names = {
-        name.partition(":")[0]
-        for network in networks
-        for number, name in network.devices
-        if number == talk.connection.device
-    }
-    return [(gpu, nic) for nic in machine.nics if nic.name in names or nic.label in names][:1]
-
-
 def _what_instead(log: NcclLog) -> str:
     if failed_are_informed(log):
         return (
@@ -282,22 +181,18 @@ def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list
             for talk in talked
             if talk.connection.transport == "NET"
             and not talk.inside
-            and not _is_socket(talk)
+            and not is_socket(talk)
             and id(talk.communicator) in mixed
         }
     )
 
 
-def _is_socket(talk: Talk) -> bool:
+def is_socket(talk: Talk) -> bool:
     return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
 
 
 def _is_fast(nic: Nic) -> bool:
     return is_rdma(nic) and nic.up is not False
-
-
-def _far(path: PathKind) -> str:
-    return "across NUMA nodes (SYS)" if path == "SYS" else f"farther ({path})"
 
 
 def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:

@@ -44,6 +44,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
     for talk in talked:
         of_machine[id(talk.machine)].append(talk)
     job = job_ranks(fabric)
+    logged = any(one.connections for one in (fabric.log.communicators if fabric.log is not None else ()))
     alike: dict[_Across, list[tuple[Machine, list[Evidence], list[Talk]]]] = defaultdict(list)
     judged = 0
     for machine in fabric.machines:
@@ -59,7 +60,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
         if given is not None and nearer is not None and 2 * given < nearer:
             severity = at_least(severity, "warning")
-        ways = _ways(between, by_others=_are_joined(pairs, across), hung=known.hung)
+        ways = _ways(between, by_others=_are_joined(pairs, across), hung=known.hung, logged=logged)
         message = (
             f"reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
             f"slowest path inside a host{why}. {ways}"
@@ -142,13 +143,15 @@ def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[G
     return all(other in group[one] for one, other, _ in across)
 
 
-def _ways(between: Sequence[Talk], *, by_others: bool, hung: bool) -> str:
+def _ways(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) -> str:
     """Which way NCCL took, and which it could take. by_others: links of other GPUs join these.
 
-    hung: ranks hang, and the other way is advised for that.
+    hung: ranks hang, and the other way is advised for that. logged: NCCL's log tells of connections.
     """
     if not between and by_others:
         return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one."
+    if not between and logged:
+        return "NCCL's log does not tell which way it takes between these."
     if not between:
         return "NCCL's log (NCCL_DEBUG=INFO) would say which way it takes."
     took = sorted({talk.way for talk in between})
