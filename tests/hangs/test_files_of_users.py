@@ -79,6 +79,18 @@ def test_a_label_that_is_cut_ends_no_frames(told):
         ("2024-07-14 07:04:38 - LOGS - Keyboard interruption. Exiting\n", "Keyboard interruption. Exiting”"),
         ("^CKeyboardInterrupt\n", "“^CKeyboardInterrupt”"),
         ("Detected KeyboardInterrupt, attempting to shut down\n", "“Detected KeyboardInterrupt, attempting"),
+        # CqGao112/CN-Mini-Phi3, dpo.log: it was said to hold no evidence, and not a word of the interruption.
+        (
+            "[2025-02-20 20:27:14,864] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 2606460\n"
+            "[2025-02-20 20:27:14,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n",
+            "Main process received SIGINT, exiting”",
+        ),
+        ("W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n", "Signals.SIGINT"),
+        ("WARNING: Received 2 death signal, shutting down workers\n", "Received 2 death signal"),
+        ("torch.distributed.elastic.SignalException: Process 33 got signal: 2\n", "got signal: 2”"),
+        ("^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n", "sending Ctrl-C to StepId=12.0”"),
+        ("^Cmpirun: killing job...\n", "mpirun: killing job"),
+        ("INFO: SIGINT received, saving a checkpoint\n", "SIGINT received, saving a checkpoint”"),
     ],
 )
 def test_an_interruption_is_no_failure_and_is_told(told, last, quoted):
@@ -94,6 +106,10 @@ def test_an_interruption_is_no_failure_and_is_told(told, last, quoted):
         "Press Ctrl-C to stop. Keyboard interrupt saves a checkpoint",
         "+except KeyboardInterrupt:",
         "INFO keyboard interrupt handler installed",
+        "If SIGINT is received it saves a checkpoint",
+        "the trainer stops once it has received SIGINT",
+        "INFO got SIGINT handler of the parent",
+        "Process 33 got signal: 23",
     ],
 )
 def test_who_only_names_an_interruption_was_not_interrupted(told, named):
