@@ -25,6 +25,7 @@ KILLED = (
     "[2]  - 4242 killed     torchrun --nproc-per-node 8 train.py",
     "zsh: killed     python3 train.py",
     "[2024-01-01 10:00:00,000] [INFO] [launch.py:1] exits with return code = -9",
+    "ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown with signal 9 rank=1",
 )
 CRASHED = (
     "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
@@ -34,6 +35,8 @@ CRASHED = (
     "Command '['python', 'train.py']' died with <Signals.SIGABRT: 6>.",
     "zsh: segmentation fault (core dumped)  python train.py",
     "zsh: illegal hardware instruction  python train.py",
+    "2024-03-06T17:53:31.052444Z ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown "
+    "with signal 4 rank=0",
 )
 PLAIN = (
     "Process finished with exit code 1",

@@ -89,6 +89,11 @@ _WAYS = (
     ),
     # mpirun and horovodrun, below the name of the process; of a mere exit code the program's own lines tell more
     _Way("Exit code: ", re.compile(r"\s{0,8}Exit code: {1,8}(?P<code>129|1[3-5]\d|16[0-4])\s{0,8}$"), "the launcher"),
+    _Way(
+        "was signaled to shutdown with signal ",
+        re.compile(r".{0,120}Shard process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
+        "text-generation-inference's launcher",
+    ),
     # SGLang, of a part of its own, behind a time
     _Way("Exit code: -", re.compile(r"(?:\[[\d :.,-]{4,30}\] )?Exit code: (?P<code>-\d{1,2})\s{0,8}$"), "the launcher"),
     # PyCharm and its siblings; some people's keyboards have wide brackets
