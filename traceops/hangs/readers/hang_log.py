@@ -277,8 +277,8 @@ class _LogReader:
         if before is not None and self._is_again(before.event, raised):
             return
         if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
-            text = shortened(f"{before.event.text} {raised.text}")
-            before.amend(text=text, frames=raised.frames + before.event.frames)
+            more = "" if raised.text in before.event.text else f" {raised.text}"  # of a rank each, alike
+            before.amend(text=shortened(f"{before.event.text}{more}"), frames=raised.frames + before.event.frames)
             return
         if raised.link == "cause" and before is not None and told_by(raised.text) is not None:
             if before.event.kind == "error" and crash_kind(before.event.text) == "exception":

@@ -24,10 +24,10 @@ _MEMORY = "out of memory. Tried to allocate"
 _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
-# An exception whose message begins in the next line.
+# An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
 _TO_COME = re.compile(
     r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$"
-    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"  # 'because of the following error:'
+    rf"|^(?:{_PREFIX.pattern}){{0,2}}[A-Za-z_][\w.]{{0,200}}(?:Error|Exception): .{{1,400}}:\s{{0,8}}$"
 )
 # VS Code's debugger: the exception's name, its message in the next line.
 _IN_EDITOR = re.compile(
