@@ -368,7 +368,11 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
             "dtypes_differ",
             "dtype",
         ),
-        ("RuntimeError: Found dtype Half but expected Float", "dtypes_differ", "dtype"),  # huggingface/diffusers 817
+        (
+            "RuntimeError: Found dtype Half but expected Float",
+            "dtypes_differ",
+            "dtype",
+        ),  # huggingface/diffusers 817
         (
             "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
             "dtypes_differ",

@@ -85,10 +85,16 @@ def test_a_label_that_is_cut_ends_no_frames(told):
             "[2025-02-20 20:27:14,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n",
             "Main process received SIGINT, exiting”",
         ),
-        ("W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n", "Signals.SIGINT"),
+        (
+            "W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n",
+            "Signals.SIGINT",
+        ),
         ("WARNING: Received 2 death signal, shutting down workers\n", "Received 2 death signal"),
         ("torch.distributed.elastic.SignalException: Process 33 got signal: 2\n", "got signal: 2”"),
-        ("^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n", "sending Ctrl-C to StepId=12.0”"),
+        (
+            "^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n",
+            "sending Ctrl-C to StepId=12.0”",
+        ),
         ("^Cmpirun: killing job...\n", "mpirun: killing job"),
         ("INFO: SIGINT received, saving a checkpoint\n", "SIGINT received, saving a checkpoint”"),
     ],

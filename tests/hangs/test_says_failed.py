@@ -99,7 +99,7 @@ SAID = (
 )
 HEALTHY = (
     "succeeded=1, failed=0, Replicas=1\nFailed requests:   0\nSuccessful requests:   100\n0 tasks failed\n",
-    "Number of trials: 7/7 (1 RUNNING, 6 TERMINATED)\nTrial status: 3 TERMINATED | 0 ERROR\nNumber of errored trials: 0\n",
+    "Number of trials: 7 (1 RUNNING)\nTrial status: 3 TERMINATED | 0 ERROR\nNumber of errored trials: 0\n",
     "If a worker failed, training restarts from the last checkpoint\nrestart_on_failed_worker ... True\n",
     "will retry when the server died\nmax failed steps: 3\nno process was killed\n",
     "node0:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.\n",

@@ -246,7 +246,9 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
     *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),
-    *_each("terminated", "Main process received SIGTERM, exiting"),  # DeepSpeed, unless a process of it failed
+    *_each(
+        "terminated", "Main process received SIGTERM, exiting"
+    ),  # DeepSpeed, unless a process of it failed
     Wording("cancelled", ("error: *** ", " CANCELLED AT ")),
     *_each("gloo_connect", "Gloo connectFullMesh failed"),
     Wording("rendezvous", ("waiting for clients", "clients joined")),

@@ -112,12 +112,12 @@ _OF_LAUNCHER = "torch.distributed.elastic."
 _BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
 # One is in whatever tells of a failure.
 _WORDS = (
-    "ailed", "ailure", " ERROR", "FAILED", "rash", " died", " dead", "bort", "ABORT", " hung", "vict", "unreach", "illed",
+    "ailed", "ailure", "FAILED", "rash", " died", " dead", "bort", "ABORT", " hung", "vict", "unreach", "illed",
     "erminated", "TERMIN", "ancel", "reempted", "exit", "Exit", "EXIT", "status", "code ", "State=", "TIMEOUT",
     "NODE_F", "OUT_OF", "Succ", "closing signal", "rror", "xception", "ackoff", "ack-off", "ackOff", "ErrImage",
     "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
-    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ",
+    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
 )  # fmt: skip
 _DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
 _OF_ALL = re.compile(r"(?<=\d)/\d")

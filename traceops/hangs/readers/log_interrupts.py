@@ -24,7 +24,9 @@ _SIGNAL = re.compile(
     r"|\bSIGINT (?:was )?(?:received|caught)\b|\bReceived 2 death signal\b|\bclosing signal SIGINT\b"
     r"|\b[Gg]ot signal: 2(?!\d)|^(?:\^C)?srun: sending Ctrl-C to \S|^(?:\^C)?mpi(?:run|exec): killing job\b"
 )
-_ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b")
+_ONLY_SAID = re.compile(
+    r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b"
+)
 _SEARCHED = 400
 _WORDS = (b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
 _MOST_QUOTED = 160

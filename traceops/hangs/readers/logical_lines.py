@@ -27,7 +27,7 @@ _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
 _TO_COME = re.compile(
     r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$"
-    rf"|^(?:{_PREFIX.pattern}){{0,2}}[A-Za-z_][\w.]{{0,200}}(?:Error|Exception): .{{1,400}}:\s{{0,8}}$"
+    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"
 )
 # VS Code's debugger: the exception's name, its message in the next line.
 _IN_EDITOR = re.compile(
@@ -87,7 +87,7 @@ class LogicalLines:
             return RANK_LINE.match(body) is not None
         if _NCCL in first:
             return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
-        if _TO_COME.search(first) is not None:
+        if _is_to_come(first):
             return "Traceback" not in body
         if _MEMORY in first:
             more = any(word in body for word in _MEMORY_WORDS) and _MEMORY not in body
@@ -102,7 +102,7 @@ class LogicalLines:
         if first.endswith(BY_RANK):
             return False
         text = " ".join(self._held)
-        if _TO_COME.search(first) is not None:
+        if _is_to_come(first):
             return True
         if _NCCL in first:
             return len(self._held) > 2 and self._held[-2].endswith("Last error:")
@@ -135,11 +135,16 @@ def _begins(line: str) -> bool:
         return False
     if any(words in line for words in _TIMEOUT):
         return WORK.search(line) is None and ("WorkNCCL(" in line or _TORN.search(line) is not None)
-    if _TO_COME.search(line) is not None or line.rstrip().endswith(BY_RANK):
+    if _is_to_come(line) or line.rstrip().endswith(BY_RANK):
         return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None
     return _NCCL in line and "NCCL version" in line
+
+
+def _is_to_come(line: str) -> bool:
+    """Whether an exception's message begins, or goes on, in the next line; behind labels too."""
+    return line.rstrip().endswith(":") and _TO_COME.search(line[_end_of_labels(line) :]) is not None
 
 
 def _joined(parts: list[str]) -> str:
