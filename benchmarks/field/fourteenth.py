@@ -205,7 +205,7 @@ FOURTEENTH: tuple[Input, ...] = (
             "its six processes"
         ),
         right="SIGINT|Ctrl-C|interrupt", abstains=UNTOLD,
-        never="✔|holds no evidence|out of memory|[Rr]ank [0-9]+ (died|crashed)",
+        never="✔|out of memory|[Rr]ank [0-9]+ (died|crashed)",
         root="SIGINT|Ctrl-C|interrupt", day=14),
     Input("qamrloom", CRASH, "diagnose",
         "udaybindal01/QA-MRL@2c5b907327dda20b84480474d47a170f3d29135d",
