@@ -165,6 +165,23 @@ def test_a_logger_that_stops_at_once_went_on_only_to_an_end(said, went_on):
     assert not loggers.went_on(2, len(lines))
 
 
+ROUTER = "2025-04-14T15:52:02.6{:05}Z {} text_generation_router::server: router/src/server.rs:{}: {}\n".format
+WITHOUT = ROUTER(
+    79061, "ERROR", 1672, "Failed to import python tokenizer ModuleNotFoundError: No module named 'x'"
+)
+
+
+def test_an_error_behind_which_its_server_is_up_is_no_alarm(told):
+    """TGI's router goes on with another tokenizer (JulienDelavande/text-generation-inference, tgi.log)."""
+    up = ROUTER(79164, " INFO", 2266, "Connected")
+    assert hang_level(told(ROUTER(72671, " INFO", 1560, "Using the API") + WITHOUT + up)) == "info"
+
+
+@pytest.mark.parametrize("up", ["", ROUTER(70000, " INFO", 2266, "Connected")], ids=["never", "before"])
+def test_an_error_of_a_server_that_is_not_up_behind_it(told, up):
+    assert hang_level(told(up + WITHOUT)) == "warning"
+
+
 def test_another_loggers_lines_do_not_count():
     loggers = Loggers()
     loggers.take(1, "2025-08-27 00:00:38,1 - engine - ERROR - lost")
