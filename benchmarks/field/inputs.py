@@ -10,6 +10,8 @@ from benchmarks.field.fabric import FABRIC
 from benchmarks.field.fifth_files import FIFTH_FILES
 from benchmarks.field.fifth_fine import FIFTH_FINE
 from benchmarks.field.fifth_logs import FIFTH_LOGS
+from benchmarks.field.fourteenth import FOURTEENTH
+from benchmarks.field.fourteenth_fine import FOURTEENTH_FINE
 from benchmarks.field.fourth_fine import FOURTH_FINE
 from benchmarks.field.fourth_logs import FOURTH_LOGS
 from benchmarks.field.input import Input
@@ -51,5 +53,7 @@ SAMPLE = (
     *TWELFTH_FINE,
     *THIRTEENTH,
     *THIRTEENTH_FINE,
+    *FOURTEENTH,
+    *FOURTEENTH_FINE,
 )
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

@@ -139,6 +139,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Eleventh day", [row for row in rows if row.input.day == 11]),
         ("Twelfth day", [row for row in rows if row.input.day == 12]),
         ("Thirteenth day", [row for row in rows if row.input.day == 13]),
+        ("Fourteenth day", [row for row in rows if row.input.day == 14]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)

@@ -369,6 +369,26 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
             "dtypes_differ",
             "dtype",
         ),
+        (
+            "RuntimeError: Found dtype Half but expected Float",
+            "dtypes_differ",
+            "dtype",
+        ),  # huggingface/diffusers 817
+        (
+            "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
+            "dtypes_differ",
+            "dtype",
+        ),
+        (
+            "RuntimeError: Input type (float) and bias type (c10::Half) should be the same",
+            "dtypes_differ",
+            "dtype",
+        ),
+        (
+            "RuntimeError: Index put requires the source and destination dtypes match, got Half and Float",
+            "dtypes_differ",
+            "dtype",
+        ),
         ("IndexError: index out of range in self", "index_range", "embedding"),
         ("IndexError: Target 64 is out of bounds.", "index_range", "num_classes"),
         (

@@ -25,6 +25,7 @@ KILLED = (
     "[2]  - 4242 killed     torchrun --nproc-per-node 8 train.py",
     "zsh: killed     python3 train.py",
     "[2024-01-01 10:00:00,000] [INFO] [launch.py:1] exits with return code = -9",
+    "ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown with signal 9 rank=1",
 )
 CRASHED = (
     "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
@@ -34,6 +35,10 @@ CRASHED = (
     "Command '['python', 'train.py']' died with <Signals.SIGABRT: 6>.",
     "zsh: segmentation fault (core dumped)  python train.py",
     "zsh: illegal hardware instruction  python train.py",
+    "[Tue Sep  8 10:05:32 2026] traps: lmdeploy[3838286] general protection fault ip:7f83 sp:7f7f error:0 in libc.so.6",
+    "[12.5] VLLM::EngineCor[77]: segfault at b000 ip 00007f sp 00007f error 4 in libcuda.so",
+    "2024-03-06T17:53:31.052444Z ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown "
+    "with signal 4 rank=0",
 )
 PLAIN = (
     "Process finished with exit code 1",
@@ -57,6 +62,7 @@ NO_END = (
     "run.sh: line 6:  4712 Killed                  nvidia-smi dmon -s u > gpu.txt",
     "run.sh: line 7:  4713 Killed                  /usr/bin/tail -f log.txt",
     "the job exited with code 1 if its input is empty",
+    "[12.5] chrome[77]: segfault at b000 ip 00007f sp 00007f error 4 in chrome",
 )
 
 

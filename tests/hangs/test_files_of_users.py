@@ -79,6 +79,24 @@ def test_a_label_that_is_cut_ends_no_frames(told):
         ("2024-07-14 07:04:38 - LOGS - Keyboard interruption. Exiting\n", "Keyboard interruption. Exiting”"),
         ("^CKeyboardInterrupt\n", "“^CKeyboardInterrupt”"),
         ("Detected KeyboardInterrupt, attempting to shut down\n", "“Detected KeyboardInterrupt, attempting"),
+        # CqGao112/CN-Mini-Phi3, dpo.log: it was said to hold no evidence, and not a word of the interruption.
+        (
+            "[2025-02-20 20:27:14,864] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 2606460\n"
+            "[2025-02-20 20:27:14,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n",
+            "Main process received SIGINT, exiting”",
+        ),
+        (
+            "W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n",
+            "Signals.SIGINT",
+        ),
+        ("WARNING: Received 2 death signal, shutting down workers\n", "Received 2 death signal"),
+        ("torch.distributed.elastic.SignalException: Process 33 got signal: 2\n", "got signal: 2”"),
+        (
+            "^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n",
+            "sending Ctrl-C to StepId=12.0”",
+        ),
+        ("^Cmpirun: killing job...\n", "mpirun: killing job"),
+        ("INFO: SIGINT received, saving a checkpoint\n", "SIGINT received, saving a checkpoint”"),
     ],
 )
 def test_an_interruption_is_no_failure_and_is_told(told, last, quoted):
@@ -94,6 +112,10 @@ def test_an_interruption_is_no_failure_and_is_told(told, last, quoted):
         "Press Ctrl-C to stop. Keyboard interrupt saves a checkpoint",
         "+except KeyboardInterrupt:",
         "INFO keyboard interrupt handler installed",
+        "If SIGINT is received it saves a checkpoint",
+        "the trainer stops once it has received SIGINT",
+        "INFO got SIGINT handler of the parent",
+        "Process 33 got signal: 23",
     ],
 )
 def test_who_only_names_an_interruption_was_not_interrupted(told, named):
@@ -141,6 +163,23 @@ def test_a_logger_that_stops_at_once_went_on_only_to_an_end(said, went_on):
         loggers.take(number, line)
     assert loggers.went_on(1, len(lines)) is went_on
     assert not loggers.went_on(2, len(lines))
+
+
+ROUTER = "2025-04-14T15:52:02.6{:05}Z {} text_generation_router::server: router/src/server.rs:{}: {}\n".format
+WITHOUT = ROUTER(
+    79061, "ERROR", 1672, "Failed to import python tokenizer ModuleNotFoundError: No module named 'x'"
+)
+
+
+def test_an_error_behind_which_its_server_is_up_is_no_alarm(told):
+    """TGI's router goes on with another tokenizer (JulienDelavande/text-generation-inference, tgi.log)."""
+    up = ROUTER(79164, " INFO", 2266, "Connected")
+    assert hang_level(told(ROUTER(72671, " INFO", 1560, "Using the API") + WITHOUT + up)) == "info"
+
+
+@pytest.mark.parametrize("up", ["", ROUTER(70000, " INFO", 2266, "Connected")], ids=["never", "before"])
+def test_an_error_of_a_server_that_is_not_up_behind_it(told, up):
+    assert hang_level(told(up + WITHOUT)) == "warning"
 
 
 def test_another_loggers_lines_do_not_count():

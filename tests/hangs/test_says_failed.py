@@ -51,6 +51,11 @@ SAID = (
     "Successful requests:                     0",
     "FAILED tests/test_training.py::MegDSTestTraining::test_training_all_0_base - ...",
     "====== 1 failed, 3 passed in 2.1s ======",
+    # Ray Tune's status, of some of many trials (ray-project/ray 19696).
+    "Number of trials: 7/7 (1 ERROR, 6 RUNNING)",
+    "Number of trials: 29 (8 ERROR, 1 RUNNING, 20 TERMINATED)",
+    "Trial status: 3 TERMINATED | 1 ERROR",
+    "Number of errored trials: 1",
     # Programs that did not start, or ended in words of their own.
     "bash: torchrun: command not found",
     "/bin/sh: 1: python: not found",
@@ -94,6 +99,7 @@ SAID = (
 )
 HEALTHY = (
     "succeeded=1, failed=0, Replicas=1\nFailed requests:   0\nSuccessful requests:   100\n0 tasks failed\n",
+    "Number of trials: 7 (1 RUNNING)\nTrial status: 3 TERMINATED | 0 ERROR\nNumber of errored trials: 0\n",
     "If a worker failed, training restarts from the last checkpoint\nrestart_on_failed_worker ... True\n",
     "will retry when the server died\nmax failed steps: 3\nno process was killed\n",
     "node0:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.\n",

@@ -57,9 +57,13 @@ WORDINGS: tuple[Wording, ...] = (
         "appears not to match sizes of the same param in process",
         "appears not to match strides of the same param in process",
     ),
-    *_each("dtypes_differ", "must have the same dtype", "expected m1 and m2 to have the same dtype"),
+    *_each("dtypes_differ", "must have the same dtype", "Expected all tensors to have the same dtype"),
+    Wording("dtypes_differ", ("expected m", " to have the same dtype")),
+    Wording("dtypes_differ", ("Found dtype ", " but expected ")),  # a gradient's
     Wording("dtypes_differ", ("expected scalar type ", "but found ")),
     Wording("dtypes_differ", ("Input type (", "weight type (", "should be the same")),
+    Wording("dtypes_differ", ("Input type (", "bias type (", "should be the same")),
+    Wording("dtypes_differ", ("requires the source and destination dtypes match",)),
     *_each("index_range", "index out of range in self"),
     Wording("index_range", ("Target ", " is out of bounds")),
     *_each("leaf_inplace", "a leaf Variable that requires grad is being used in an in-place operation"),
@@ -242,6 +246,9 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
     *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),
+    *_each(
+        "terminated", "Main process received SIGTERM, exiting"
+    ),  # DeepSpeed, unless a process of it failed
     Wording("cancelled", ("error: *** ", " CANCELLED AT ")),
     *_each("gloo_connect", "Gloo connectFullMesh failed"),
     Wording("rendezvous", ("waiting for clients", "clients joined")),

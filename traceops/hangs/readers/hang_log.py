@@ -8,7 +8,7 @@ from collections import defaultdict
 from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.log_attempts import FATAL, Attempts
-from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
+from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened, with_more
 from traceops.hangs.readers.log_frames import LineFrames
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, IN_PASSING, NEEDLES, OF_RAY, ToldFields, told_by
@@ -277,7 +277,7 @@ class _LogReader:
         if before is not None and self._is_again(before.event, raised):
             return
         if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
-            text = shortened(f"{before.event.text} {raised.text}")
+            text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
             return
         if raised.link == "cause" and before is not None and told_by(raised.text) is not None:

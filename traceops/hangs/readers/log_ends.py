@@ -24,6 +24,12 @@ _BESIDE = (
     r"|sar|pidstat|dmesg|tensorboard|ssh|inotifywait)\b"
 )
 
+# Processes of a training or a server, as the kernel names them (15 characters at most).
+_OF_JOB = (
+    r"\b(?:python|pt_|torchrun|accelerate|deepspeed|ray::|vllm|VLLM::|sglang|lmdeploy|trtllm|tritonserver|text-generation)"
+    r"[\w.:-]{0,16}"
+)
+
 
 @dataclass(frozen=True)
 class _Way:
@@ -78,17 +84,23 @@ _WAYS = (
         re.compile(r"\s{0,8}\[[\w.-]{1,200}:\d{1,10}\] Signal: [A-Z][A-Za-z ]{2,40} \((?P<signal>\d{1,2})\)"),
         "Open MPI's signal handler",
     ),
-    # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'
+    # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'; by the name that a
+    # server or launcher gave its process: 'lmdeploy[3838286]', 'VLLM::EngineCor[7]', 'ray::WorkerDict[8]'
     _Way(
         "general protection fault",
-        re.compile(r".*\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?P<segv>general protection fault) "), "the kernel",
+        re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>general protection fault) "), "the kernel",
     ),
     _Way(
-        "segfault at", re.compile(r".*\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?P<segv>segfault at) "),
+        "segfault at", re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>segfault at) "),
         "the kernel",
     ),
     # mpirun and horovodrun, below the name of the process; of a mere exit code the program's own lines tell more
     _Way("Exit code: ", re.compile(r"\s{0,8}Exit code: {1,8}(?P<code>129|1[3-5]\d|16[0-4])\s{0,8}$"), "the launcher"),
+    _Way(
+        "was signaled to shutdown with signal ",
+        re.compile(r".{0,120}Shard process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
+        "text-generation-inference's launcher",
+    ),
     # SGLang, of a part of its own, behind a time
     _Way("Exit code: -", re.compile(r"(?:\[[\d :.,-]{4,30}\] )?Exit code: (?P<code>-\d{1,2})\s{0,8}$"), "the launcher"),
     # PyCharm and its siblings; some people's keyboards have wide brackets

@@ -28,6 +28,11 @@ def shortened(text: str) -> str:
     return " ".join(said.split())[:_MOST_TEXT]
 
 
+def with_more(text: str, more: str) -> str:
+    """A message and what another says behind it, as of each rank of a checkpoint: once where they are alike."""
+    return text if more in text else shortened(f"{text} {more}")
+
+
 class OpenEvent:
     """An event that later lines may complete."""
 

@@ -40,12 +40,14 @@ _EXIT = re.compile(
     r"(?i:code|status)(?: ?[:=]| is| of)?\s{0,12}\(?(?P<code>-?\d{1,5})\b(?![.,]?\d|[%/])"
 )
 _ENDS_WELL = ("0", "-0", "130", "-2")  # 2: somebody pressed Ctrl-C
-# Of a benchmark, a test suite or an operator: how many failed, or that none was well.
+# Of a benchmark, a test suite, an operator or a search: how many failed, or that none was well.
 _COUNTED = re.compile(
     r"\b[Ff]ailed (?:requests?|replicas?|tests?|tasks?|pods?|jobs?|ranks?|workers?)\s{0,40}[|:=]\s{0,40}[1-9]\d{0,8}\b"
     r"|\b[1-9]\d{0,8} (?:\w{1,20} )?(?:requests?|replicas?|replica\(s\)|tests?|tasks?|pods?|jobs?|ranks?|workers?)"
     r" (?:have |has )?failed\b|^=+ (?:\d{1,6} \w{1,12}, )?[1-9]\d{0,5} failed\b|\bfailed=[1-9]\d{0,5}, Replicas="
     r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
+    # Ray Tune: 'Number of trials: 7/7 (1 ERROR, 6 RUNNING)', 'Trial status: 3 TERMINATED | 1 ERROR'.
+    r"|\b(?:Number of trials|Trial status): .{0,80}?\b[1-9]\d{0,8} ERROR\b|\bNumber of errored trials: [1-9]"
 )
 _NAMED = re.compile(
     r"^(?:\[gw\d{1,4}\] )?(?:\[ {0,2}\d{1,3}%\] )?FAILED \S{1,300}::\S|\bnode down: "  # pytest, of workers too
@@ -115,7 +117,7 @@ _WORDS = (
     "NODE_F", "OUT_OF", "Succ", "closing signal", "rror", "xception", "ackoff", "ack-off", "ackOff", "ErrImage",
     "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
-    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ",
+    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
 )  # fmt: skip
 _DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
 _OF_ALL = re.compile(r"(?<=\d)/\d")

@@ -17,8 +17,18 @@ _CAME = re.compile(
 )
 _DID_COME = re.compile(r" (?:was |signal )?(?:detected|received|caught|raised)\b", re.IGNORECASE)
 _NEXT = re.compile(r" ?[^\w\s]|\s{0,8}$")  # an exception's message, or the next sentence
+# DeepSpeed's 'Main process received SIGINT, exiting', torchrun's 'Received Signals.SIGINT death signal' and '… got
+# signal: 2', 'Sending process 7 closing signal SIGINT'; srun's and mpirun's own words.
+_SIGNAL = re.compile(
+    r"\b(?:[Rr]eceived|[Gg]ot|[Cc]aught)(?: (?:an?|the|signal)){0,2}:? (?:Signals\.)?SIGINT\b(?! handler)"
+    r"|\bSIGINT (?:was )?(?:received|caught)\b|\bReceived 2 death signal\b|\bclosing signal SIGINT\b"
+    r"|\b[Gg]ot signal: 2(?!\d)|^(?:\^C)?srun: sending Ctrl-C to \S|^(?:\^C)?mpi(?:run|exec): killing job\b"
+)
+_ONLY_SAID = re.compile(
+    r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b"
+)
 _SEARCHED = 400
-_WORD = b"eyboard"
+_WORDS = (b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
 _MOST_QUOTED = 160
 
 
@@ -39,7 +49,7 @@ def interrupted(path: str) -> tuple[int, str] | None:
     """
     found: tuple[int, str] | None = None
     for number, block in blocks(path):
-        if _WORD not in block:
+        if not any(word in block for word in _WORDS):
             found = None if found is not None and any(sightings(block)) else found
             continue
         for at, line in lines(block, number):
@@ -52,12 +62,16 @@ def interrupted(path: str) -> tuple[int, str] | None:
 
 
 def _says_so(body: str) -> bool:
-    """Whether a line is the exception's own, or says that it came: 'Detected KeyboardInterrupt, attempting …'.
+    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'.
 
     A program that only names it ('registered a handler for keyboard interrupt') was not interrupted.
     """
+    if body[:1].isspace():
+        return False
+    if (signal := _SIGNAL.search(body, 0, _SEARCHED)) is not None:
+        return _ONLY_SAID.search(body, 0, signal.start()) is None
     told = _NAME.search(body, 0, _SEARCHED)
-    if told is None or body[:1].isspace():
+    if told is None:
         return False
     before = body[: told.start()]
     if _CAME.search(before) is not None or _DID_COME.match(body, told.end()) is not None:

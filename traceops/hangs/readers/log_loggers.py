@@ -16,6 +16,11 @@ _TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
 _MOMENT = re.compile(r"\d{1,4}(?:[-/.]\d{1,4}){1,2}|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?")
 _DAY = 86_400
 _DONE = re.compile(r"\b(?i:finished|completed?|done|success\w{0,6}|saved)\b|(?i:output (?:dir|file|path))")
+# A server that is up: of uvicorn, SGLang, text-generation-inference, Triton's.
+_READY = re.compile(
+    r"\bApplication startup complete\.|\bUvicorn running on |\bfired up and ready to roll\b"
+    r"|\btext_generation_router::server: \S{1,80}: Connected\s{0,8}$|\bStarted HTTPService at "
+)
 _FEWEST = 5  # lines that are no errors, behind the last that is one
 _LATER_S = 60  # who shuts down after an error seldom takes longer
 _AT_END = 5  # lines
@@ -29,6 +34,7 @@ class _Form:
     time: int | None
     mild: int = 0
     later_s: int = 0
+    ready: bool = False  # it says that its server is up
     done: int = 0  # the last line that says that something came to its end
 
 
@@ -55,19 +61,25 @@ class Loggers:
             told.mild += 1
             if told.time is not None and (now := _seconds(head)) is not None:
                 told.later_s = max(told.later_s, (now - told.time) % _DAY)
+            told.ready = told.ready or _READY.search(head) is not None
             if _DONE.search(head) is not None:
                 told.done = number
 
     def went_on(self, number: int, last: int) -> bool:
-        """Whether the logger of the error in line `number` went on for long or to an end. last: the log's last line."""
+        """Whether the logger of the error in line `number` went on for long, to an end, or until its server was up.
+
+        last: the log's last line.
+        """
         told = self._forms.get(self._form_of.get(number, ""))
-        if told is None or told.mild < _FEWEST:
-            return False
+        if told is None or told.ready or told.mild < _FEWEST:
+            return told is not None and told.ready
         return told.later_s >= _LATER_S or (told.done > 0 and last - told.done < _AT_END)
 
 
 def _form(head: str, level: re.Match[str]) -> str:
-    before = _MOMENT.sub("0", head[: level.start()])
+    before = " ".join(
+        _MOMENT.sub("0", head[: level.start()]).split()
+    )  # some fill a level with blanks: ' INFO'
     if before.strip("[( "):
         return before
     after = head[level.end() : level.end() + _AFTER]

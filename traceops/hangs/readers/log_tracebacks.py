@@ -51,6 +51,8 @@ _LABEL = re.compile(r"^[(\[][^()\[\]]{0,80}$")  # of who says a line, whose end 
 _LEVEL = re.compile(r"^[A-Z]{1,8}$")  # 'ERR': of a logger that shows the traceback
 # Ray's word on what a task raised: the task's own traceback follows, without its first line.
 _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
+# torch.distributed.checkpoint's word on each rank that failed, below its own exception.
+_OF_RANK = re.compile(r" \(RANK \d{1,7}\)\s{0,8}$")
 _INSTALLED = re.compile(
     r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/"
 )  # where libraries are: the file tells which
@@ -166,6 +168,8 @@ class Tracebacks:
         link: Literal["", "cause", "origin"] = "cause" if self._chained else ""
         if before.endswith("Original "):
             link, found = "origin", found - len("Original ")
+        elif _OF_RANK.match(body, found + len(_START)) is not None:
+            link = "origin"
         warned = MILD.search(before) is not None
         survived = self._survived or warned or "Exception Group" in before
         in_report = before.strip() == "traceback :"

@@ -33,10 +33,10 @@ _MEMORY_SENTENCE = re.compile(
 _MOST_OF_MEMORY = 16  # lines; each process on the GPU has a sentence
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
-# An exception whose message begins in the next line.
+# An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
 _TO_COME = re.compile(
     r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$"
-    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"  # 'because of the following error:'
+    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"
 )
 # VS Code's debugger: the exception's name, its message in the next line.
 _IN_EDITOR = re.compile(
@@ -95,7 +95,7 @@ class LogicalLines:
             return RANK_LINE.match(body) is not None
         if _NCCL in first:
             return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
-        if _TO_COME.search(first) is not None:
+        if _is_to_come(first):
             return "Traceback" not in body
         if _is_of_memory(first):
             return self._continues_memory(body)
@@ -133,7 +133,7 @@ class LogicalLines:
         if first.endswith(BY_RANK):
             return False
         text = " ".join(self._held)
-        if _TO_COME.search(first) is not None:
+        if _is_to_come(first):
             return True
         if _NCCL in first:
             return len(self._held) > 2 and self._held[-2].endswith("Last error:")
@@ -166,13 +166,18 @@ def _begins(line: str) -> bool:
         return False
     if any(words in line for words in _TIMEOUT):
         return WORK.search(line) is None and ("WorkNCCL(" in line or _TORN.search(line) is not None)
-    if _TO_COME.search(line) is not None or line.rstrip().endswith(BY_RANK):
+    if _is_to_come(line) or line.rstrip().endswith(BY_RANK):
         return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None
     if _MEMORY_TO_COME.search(line) is not None:
         return True
     return _NCCL in line and "NCCL version" in line
+
+
+def _is_to_come(line: str) -> bool:
+    """Whether an exception's message begins, or goes on, in the next line; behind labels too."""
+    return line.rstrip().endswith(":") and _TO_COME.search(line[_end_of_labels(line) :]) is not None
 
 
 def _joined(parts: list[str]) -> str:
