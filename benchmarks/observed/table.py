@@ -7,13 +7,14 @@ word, and which rank waits for which may change from run to run: "work, points o
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 _STEP_PERCENT, _SHARE_POINTS = 3.0, 5.0
 _KINDS = ("busy", "waiting", "idle")
 HEAD = (
     "| program | true step, ms | in the same run | said | off, % | busy, true | said | waiting, true | said "
-    "| idle, true | said | work, points off | points off | in order, points off | the same run, points off "
+    "| idle, true | said | work, points off | points off | in order, points off | together, points off | the same run, points off "
     "| light ÷ other steps | first finding |"
 )
 Rank = dict[str, float]  # shares of its step by kind
@@ -46,7 +47,7 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
             words["tidy"].get("ms", ""),
             *cells[5:7],
             cells[11],
-            cells[15],
+            cells[16],
         ]
         chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
         itself = {words[run].get("weights") for run in ("alone", "again")}
@@ -76,6 +77,7 @@ def row(name: str, result: dict[str, Any]) -> str:
         cells += [_shares([[rank[kind]] for rank in claimed])]
     cells += [_points(_off(true, claimed, ("busy",))), _points(_off(true, claimed))]
     cells.append(_points(_off([_in_order(job) for job in true], _in_order(claimed))))
+    cells.append(_points(_off([_together(job) for job in true], _together(claimed))))
     own = [clock] if clock and clock["shares"] else []
     cells.append(_points(_off(_true(own), _said(told, own))))
     cells.append(", ".join(f"{c['cupti_ms'] / c['step_ms']:.3f}" for c in truths if c["cupti_ms"]))
@@ -118,6 +120,11 @@ def _said(told: dict[str, Any] | None, truths: list[dict[str, Any]]) -> list[Ran
 def _in_order(ranks: list[Rank]) -> list[Rank]:
     """Which of two equal ranks is ahead is chance in each run: the one first that waits most."""
     return sorted(ranks, key=lambda rank: -rank["waiting"])
+
+
+def _together(ranks: list[Rank]) -> list[Rank]:
+    """The mean over ranks, as the only one: what does not depend on which of them is ahead."""
+    return [{kind: fmean(rank[kind] for rank in ranks) for kind in _KINDS}] if ranks else []
 
 
 def _off(true: list[list[Rank]], said: list[Rank], kinds: tuple[str, ...] = _KINDS) -> list[float]:

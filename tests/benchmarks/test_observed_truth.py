@@ -106,7 +106,7 @@ def test_equal_ranks_are_held_to_each_other_in_the_order_of_their_waiting():
     said = {"undisturbed": {"step_ms": 100.0, "ranks": told}, "findings": []}
     result = {"alone": clock((26.0, 0.0)), "traced": {**clock((0.0, 32.0)), "said": said}}
     cells = table({"one": result}).splitlines()[-1].split(" | ")
-    assert cells[11:15] == ["0.0", "30.0 ✗", "4.0", "2.0"]
+    assert cells[11:16] == ["0.0", "30.0 ✗", "4.0", "2.0", "2.0"]
 
 
 def test_steps_that_cupti_touched_are_none_of_the_plain_ones():
