@@ -11,6 +11,7 @@ from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
+from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.render import write_report
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
@@ -133,6 +134,42 @@ def by_turns(folder):
         ran = [("gemm", begin - 4, begin, 7), ("gemm", begin, begin + 2, 7), (GATHER, begin + 2, 20.498, 20)]
         write_light(run, rank, 6, 20.5, lambda step, ran=ran: ran)
     return analyze(run)
+
+
+def in_two_windows(folder, *late):
+    """In each light window the host of that rank is 7 ms late, and the others wait for it."""
+    files = (LIGHT_FILE, *LATER_LIGHT_FILES)[: len(late)]
+    ranks = [{"rank": rank, "light": {"later": [{}] * (len(late) - 1)}} for rank in range(4)]
+    run = made(folder, ranks=ranks)
+    for number, (file, own) in enumerate(zip(files, late, strict=True)):
+        for rank in range(4):
+            begin = 7 if rank == own else 0
+            ran = [("gemm", begin, begin + 11, 7), (GATHER, begin + 11, 20.498, 20)]
+            write_light(run, rank, 6, 20.5, lambda step, ran=ran: ran, file=file, first=20 + 110 * number)
+    return analyze(run)
+
+
+def test_windows_in_which_the_latest_host_differs_are_told(tmp_path):
+    report = in_two_windows(tmp_path, 0, 3)
+    assert [(one.first, one.last) for one in report.undisturbed.windows] == [(20, 25), (130, 135)]
+    assert [round(row.idle_ms, 1) for row in report.undisturbed.windows[1].ranks] == [0, 0, 0, 7.0]
+    [found] = [f for f in report.findings if f.rule == "TO-I001"]
+    assert (
+        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 130 to 135."
+        in found.message
+    )
+    assert found.severity == "warning", "of 17 % a rank, and a third of the step with all launches in time"
+    assert 100 * found.impact_ms / 20.0 > 20 > found.evidence[1].value
+    assert not [f for f in report.findings if f.rule == "TO-S001" and f.severity != "info"]
+    page = "".join(str(block) for section in describe(report).sections for block in section.blocks)
+    assert "the mean of 2 light windows (steps 20 to 25, 130 to 135)" in page
+
+
+def test_windows_in_which_the_same_host_is_late_change_nothing(tmp_path):
+    report = in_two_windows(tmp_path, 0, 0)
+    [found] = [f for f in report.findings if f.rule == "TO-I001"]
+    assert "in steps" not in found.message
+    assert found.severity == "warning" and found.evidence[1].value > 30
 
 
 def test_of_hosts_that_are_late_by_turns_none_alone_is_named(tmp_path):

@@ -10,19 +10,20 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.rules.host_turns import told_of_turns
 from traceops.rules.idle_anomaly import ANOMALY, ANOMALY_ADVICE, of_anomaly
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_behind_copies import ADVICE as COPIES_ADVICE
 from traceops.rules.idle_behind_copies import CAUSE as COPIES
 from traceops.rules.idle_behind_copies import of_copies
 from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
-from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, stretched
+from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, stretched
 from traceops.rules.idle_held import CALLS, CALLS_ADVICE, UNSEEN, UNSEEN_ADVICE, of_held
 from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
 from traceops.rules.idle_loading import loading_evidence
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
-from traceops.rules.idle_time import few_steps, host_share, idle_of, unknown_pct
+from traceops.rules.idle_time import Idle, few_steps, host_share, idle_of, unknown_pct
 from traceops.rules.incomplete import why_incomplete
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE
@@ -154,7 +155,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if any(one.pct >= kind.bounds[0] for one in beside):
             idle, saved = beside, behind.waits_ms  # what one rank loads longer is TO-S001's
     worst = max(idle, key=lambda one: one.pct)
-    severity = severity_of(worst.pct, *kind.bounds)
+    severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
     if severity is None and behind is not None and kind.rule is INPUT_BOUND:
         hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
         if hidden is not None:
@@ -190,6 +191,19 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         found = of_anomaly(of_copies(found, inputs), inputs)
         found = replace(found, message=found.message + _of_few(few, worst.times))
     return kind.rule.verdict(found)
+
+
+def _graded_pct(
+    kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
+) -> float:
+    """The worst rank's share. Where hosts are late by turns, no rank has all of it: what launches in time save."""
+    if (
+        kind.rule is not HOST_BOUND
+        or not worst.light
+        or not told_of_turns(inputs.undisturbed, kind.bounds[0])
+    ):
+        return worst.pct
+    return max(worst.pct, 100 * (impact_ms(kind, inputs, idle, worst, saved) or 0.0) / worst.step_ms)
 
 
 def _of_few(few: int | None, times: RankTimes) -> str:

@@ -65,7 +65,7 @@ def finding_of(
     named = _numbers(by_light) | _numbers(by_trace)
     ranks = [rank for one in idle if (rank := one.times.summary.rank) in named]
     rank = worst.times.summary.rank
-    impact = _impact_ms(kind, inputs, idle, worst, saved)
+    impact = impact_ms(kind, inputs, idle, worst, saved)
     evidence = _evidence(kind, worst, idle, inputs.run.step_ms, impact if worst.light else saved, words)
     at_most = "" if len(ranks) == 1 else "up to "
     message = kind.message.format(
@@ -217,7 +217,7 @@ def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
     return (Evidence(RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
-def _impact_ms(
+def impact_ms(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
 ) -> float | None:
     """How much shorter a step would be, ms: as the replay has it, within what is this bucket's; None if not known."""

@@ -225,7 +225,8 @@ def _of_clean_bill(report: Report) -> Answer:
     tried = () if out_of_step(report) else report.what_if
     most = max(tried, key=lambda row: row.saved_pct or 0.0, default=None)
     if most is not None and most.predicted_step_time_ms is not None and (most.saved_pct or 0.0) >= 1:
-        said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of {words.the}, by the replay."
+        recorded = " as recorded" if report.summary.stretched_from_ms is not None else ""
+        said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of {words.the}{recorded}, by the replay."
         lines.append(("At best", (text(said, " ", Span("All changes", href="#what-if"), "."),)))
     judged = f"{counts.clear} rules are clear, {counts.fired} have a remark, "
     judged += f"{counts.not_evaluated} could not be judged."
