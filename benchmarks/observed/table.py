@@ -14,8 +14,8 @@ _STEP_PERCENT, _SHARE_POINTS = 3.0, 5.0
 _KINDS = ("busy", "waiting", "idle")
 HEAD = (
     "| program | true step, ms | in the same run | said | off, % | busy, true | said | waiting, true | said "
-    "| idle, true | said | work, points off | points off | in order, points off | together, points off | the same run, points off "
-    "| light ÷ other steps | first finding |"
+    "| idle, true | said | work, points off | points off | in order, points off | together, points off "
+    "| the same run, points off | light ÷ other steps | first finding |"
 )
 Rank = dict[str, float]  # shares of its step by kind
 
