@@ -88,12 +88,15 @@ class Visit:
             with contextlib.suppress(queue.Empty):
                 while True:
                     one, jobs = waiting.get_nowait()
-                    left = self._until - self.now
-                    if left < 0.8 * (_TROUBLE_S if isinstance(one, Run) else one.seconds):
+                    left, seconds = (
+                        self._until - self.now,
+                        _TROUBLE_S if isinstance(one, Run) else one.seconds,
+                    )
+                    if left < 0.8 * seconds:
                         print(f"{one.name}: no time left", flush=True)
                         continue
                     began = self.now
-                    codes = self._one(one, jobs, pair, min(_LIMIT_S, left))
+                    codes = self._one(one, jobs, pair, min(max(_LIMIT_S, 1.3 * seconds), left))
                     print(
                         f"{self.now:5.0f} s  {one.name}: {codes} after {self.now - began:.0f} s", flush=True
                     )

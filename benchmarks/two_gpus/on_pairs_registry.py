@@ -141,6 +141,11 @@ FIELD = (
     Field("long_python", "rank 1's host runs write_metrics for 40 ms a step: in all three light windows",
           (str(ROOT / "benchmarks/observed_ranks/programs/troubled.py"), "--steps", "1060", "--python", "40"),
           seconds=115.0),
+    Field("long_trainer", "HF Trainer as above, 1,060 steps", ("hf_train.py", "--steps", "1060"), seconds=175.0),
+    Field("long_lightning", "Lightning as above, 1,060 steps (lit_long.py)", ("lit_long.py",), seconds=105.0),
+    Field("long_python_evaluates", "as python_evaluates, 1,060 steps: rank 1 is late in all light windows",
+          (str(ROOT / "benchmarks/observed_ranks/programs/troubled.py"), "--steps", "1060", "--python", "40",
+           "--eval-each", "10"), seconds=140.0),
     Field("step_end_ddp", "steps of two ranks with the capture and without, in turn",
           ("-m", "benchmarks.two_gpus.step_end", "llama:25", "resnet:25"), alone=True, seconds=85.0),
 )  # fmt: skip
