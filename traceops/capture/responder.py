@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.all_frames import all_frames
 from traceops.capture.folder import who_am_i
 from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
@@ -129,7 +130,7 @@ def pulse() -> dict[str, Any]:
 
 def _main_stack() -> list[tuple[str, int, str, int]]:
     frames = []
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = all_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         code = frame.f_code
         frames.append((code.co_filename, frame.f_lineno, code.co_name, frame.f_lasti))

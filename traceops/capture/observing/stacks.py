@@ -9,6 +9,7 @@ from array import array
 from types import CodeType, FrameType
 from typing import Any
 
+from traceops.capture.all_frames import all_frames
 from traceops.capture.observing.grad_lines import without_gradients
 from traceops.capture.observing.looks import Frames, Look
 from traceops.capture.threads import our_threads
@@ -57,7 +58,7 @@ class Stacks:
 
     def _look(self) -> list[int]:
         """Where the thread is now; nothing where it is gone."""
-        frames = sys._current_frames()
+        frames = all_frames()
         frame = frames.get(self._thread)
         if frame is None:
             return []
