@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from traceops.capture.all_frames import all_frames
+from traceops.capture.all_frames import all_frames, with_callers
 
 FORKED_IN_A_COLLECTION = """
 import gc, os, signal, threading, time
@@ -58,11 +58,34 @@ def collecting(request):
     (gc.enable if before else gc.disable)()
 
 
+class Frame:
+    """One of three, which says whether the collector was on when the one outside of it was asked for."""
+
+    def __init__(self, number, told):
+        self.number = number
+        self.told = told
+
+    @property
+    def f_back(self):
+        self.told.append(gc.isenabled())
+        return Frame(self.number + 1, self.told) if self.number < 2 else None
+
+
 def test_the_collector_stays_as_it_was(collecting):
     found = all_frames()
     assert gc.isenabled() is collecting
     assert found.keys() == sys._current_frames().keys()
-    assert sys._getframe() in (found[threading.get_ident()], found[threading.get_ident()].f_back)
+    own = with_callers(found[threading.get_ident()], 1000)
+    assert gc.isenabled() is collecting
+    assert sys._getframe() in own and own[-1].f_back is None
+    assert with_callers(sys._getframe(), 1) == [sys._getframe()]
+
+
+def test_it_is_off_while_frames_are_made(collecting):
+    """Else what it runs could have the thread leave a frame that is just being made."""
+    told = []
+    assert [one.number for one in with_callers(Frame(0, told), 100)] == [0, 1, 2]
+    assert told == 3 * [collecting and sys.version_info[:2] != (3, 11)]
 
 
 HOOK = """
