@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.all_frames import all_frames, with_callers
 from traceops.capture.folder import who_am_i
 from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
@@ -128,13 +129,13 @@ def pulse() -> dict[str, Any]:
 
 
 def _main_stack() -> list[tuple[str, int, str, int]]:
-    frames = []
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        code = frame.f_code
-        frames.append((code.co_filename, frame.f_lineno, code.co_name, frame.f_lasti))
-        frame = frame.f_back
-    return frames
+    innermost = all_frames().get(threading.main_thread().ident or 0)
+    if innermost is None:
+        return []
+    return [
+        (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, frame.f_lasti)
+        for frame in with_callers(innermost, sys.getrecursionlimit())
+    ]
 
 
 def describe_groups(rank: int) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from array import array
 from types import CodeType, FrameType
 from typing import Any
 
+from traceops.capture.all_frames import all_frames, with_callers
 from traceops.capture.observing.grad_lines import without_gradients
 from traceops.capture.observing.looks import Frames, Look
 from traceops.capture.threads import our_threads
@@ -58,7 +59,7 @@ class Stacks:
 
     def _look(self) -> list[int]:
         """Where the thread is now; nothing where it is gone."""
-        frames = sys._current_frames()
+        frames = all_frames()
         frame = frames.get(self._thread)
         if frame is None:
             return []
@@ -82,15 +83,14 @@ class Stacks:
         self._samples += (step, stack, weight_us)
         self.count += 1
 
-    def _walk(self, frame: FrameType | None) -> list[int]:
+    def _walk(self, innermost: FrameType) -> list[int]:
         numbers: list[int] = []
         places = self._places
-        while frame is not None and len(numbers) < _MOST_FRAMES:
+        for frame in with_callers(innermost, _MOST_FRAMES):
             code = frame.f_code
             place = (id(code), frame.f_lasti)
             number = places.get(place)
             numbers.append(self._place(code, place, frame.f_lineno) if number is None else number)
-            frame = frame.f_back
         return numbers
 
     def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
