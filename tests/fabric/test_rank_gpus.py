@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from traceops.fabric.discover import named_fabric
+from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import Communicator, NcclLog, RankPlace
@@ -49,6 +49,24 @@ def judged(folder, log: str, matrix: str = MATRIX):
     (folder / "log.txt").write_text(log)
     (folder / "topo.txt").write_text(matrix)
     return {verdict.rule: verdict for verdict in judge_fabric(named_fabric([folder]))}["TO-P004"]
+
+
+def test_what_a_run_saved_of_its_host_is_one_machine_with_what_its_ranks_say(tmp_path):
+    """Two ranks on a host of four: beside them nvidia-smi counts as NVML does, in a container and under Slurm too."""
+    evidence = tmp_path / "run" / "evidence"
+    evidence.mkdir(parents=True)
+    (evidence / "topo.a.txt").write_text(MATRIX)
+    (evidence / "nccl.a.100.log").write_text(lines("a", 0, BUSES[2:], numbers=(2, 3), size=2))
+    apart = run_fabric(str(tmp_path / "run"))
+    assert [(machine.host, len(machine.gpus)) for machine in apart.machines] == [(None, 4)]
+    (tmp_path / "run" / "run.json").write_text("{}")
+    [machine] = run_fabric(str(tmp_path / "run")).machines
+    assert machine.host == "a"
+    assert [gpu.bus_id for gpu in machine.gpus] == [None, None, "0000:b8:00.0", "0000:cb:00.0"]
+    other = lines("a", 0, BUSES[:2], numbers=(2, 3), size=2).replace("0xabc", "0xdef")  # of another job
+    (evidence / "nccl.a.300.log").write_text(other)
+    [machine] = run_fabric(str(tmp_path / "run")).machines
+    assert machine.host == "a" and not any(gpu.bus_id for gpu in machine.gpus)
 
 
 def test_number_0_of_a_part_of_a_host_is_any_of_its_gpus(tmp_path):

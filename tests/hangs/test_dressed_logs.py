@@ -77,6 +77,12 @@ def test_a_prefix_ends_before_the_rank_that_follows_it() -> None:
     assert common_prefix([line.partition("- ")[2] for line in lines]) is None
 
 
+def test_spaces_that_all_lines_begin_with_cost_no_time() -> None:
+    """A table's columns, or a terminal's prompt: a log of 45 kB took minutes, each way to share the spaces out."""
+    columns = [f"a{' ' * 60}b {n}" for n in range(40)]
+    assert common_prefix([*columns, f"a{' ' * 75}c"]) is None
+
+
 def test_lines_that_a_logger_has_of_one_traceback_alone_are_joined(told) -> None:
     """Other lines begin with nothing, or with something else."""
     raised = RAISED.format("KeyError").splitlines()

@@ -9,6 +9,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.pipeline.analyze import find_traces
+from traceops.report.hang_text import read_text
 
 DATA = Path(__file__).parents[1] / "data" / "hangs"
 
@@ -181,3 +182,13 @@ def test_analyze_tells_of_diagnose_where_only_dumps_are(job, tmp_path):
     with pytest.raises(InputError, match="holds no traces") as nothing:
         find_traces(str(tmp_path))
     assert told not in str(nothing.value)
+
+
+def test_the_matrix_of_a_runs_host_is_of_the_machine_that_nccl_tells_of(tmp_path):
+    """Two ranks on a host with four GPUs. Without the run's own word the matrix may be of another machine."""
+    with tarfile.open(DATA.parent / "faults" / "hang_gpu.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    run = tmp_path / "hang_gpu"
+    assert "; topology of 1 machine;" in read_text(diagnose(run))
+    (run / "run.json").unlink()
+    assert "; topology of 1 machine, and of 1 machine without a name;" in read_text(diagnose(run))

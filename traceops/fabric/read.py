@@ -13,6 +13,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Machine, Reference
 from traceops.fabric.nccl import GraphBandwidth
+from traceops.fabric.own_topology import with_bus_ids
 from traceops.fabric.readers.inspector import is_inspector, read_inspector
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
@@ -60,7 +61,7 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
                 "no lines of NCCL Inspector and nothing of traceops doctor",
             )
     log = read_nccl_log(found.logs) if found.logs else None
-    machines = [*found.machines, *(log.machines if log is not None else ())]
+    machines = [*with_bus_ids(found.machines, log), *(log.machines if log is not None else ())]
     if log is not None and log.connections_left_out:
         found.problems.append(
             (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")

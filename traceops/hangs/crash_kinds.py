@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from traceops.hangs.crash_wordings import WORDINGS
 from traceops.hangs.crash_wordings import CrashKind as CrashKind
+from traceops.hangs.not_finite import says_not_finite
 
 # The rule that each kind is a case of.
 RULE_OF: Mapping[CrashKind, str] = {
@@ -18,6 +19,7 @@ RULE_OF: Mapping[CrashKind, str] = {
     "nccl_system": "TO-E004", "nccl_usage": "TO-E004", "nccl_internal": "TO-E004", "nccl_gpu": "TO-E004",
     "duplicate_gpu": "TO-E004", "rank_twice": "TO-E004",
     "import_error": "TO-E005", "assertion": "TO-E005", "exception": "TO-E005", "nan_loss": "TO-E005",
+    "loss_scale": "TO-E005",
     "native_crash": "TO-E005", "bus_error": "TO-E005", "state_dict": "TO-E005", "broken_file": "TO-E005",
     "loader_died": "TO-E005", "actor_died": "TO-E005",
     "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
@@ -45,8 +47,8 @@ _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
 ALONE: tuple[CrashKind, ...] = (
     "scaler_bf16", "batch_norm", "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory",
     "disk_full", "write_failed", "port_in_use", "duplicate_gpu", "no_such_gpu", "no_kernel", "illegal_access",
-    "device_assert", "launch_failure", "gpu_memory", "nan_loss", "bus_error", "native_crash", "import_error",
-    "gpu_hardware", "gpu_hang",
+    "device_assert", "launch_failure", "gpu_memory", "nan_loss", "loss_scale", "bus_error", "native_crash",
+    "import_error", "gpu_hardware", "gpu_hang",
     "host_memory", "evicted_memory", "evicted_disk",
     "open_files", "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file",
     "loader_died", "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
@@ -66,12 +68,6 @@ FROM_OUTSIDE: tuple[CrashKind, ...] = (
     "not_launched",
 )  # fmt: skip
 
-# How programs word it that end themselves because of it: the words are any program's own.
-_NOT_FINITE = re.compile(
-    r"\b(?:loss|gradient|grad norm|grad)s?\b[^.\n]{0,40}\b(?:nan|inf|infinite|not finite|non-?finite)\b"
-    r"|\b(?:nan|inf|infinite|non-?finite)\b[^.\n]{0,40}\b(?:loss|gradient|grad)",
-    re.IGNORECASE,
-)
 # More workers at the store than there are ranks: those of an attempt before count too.
 _WORKERS = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
@@ -89,7 +85,7 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
             return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
     if not raised:
         return None
-    if _NOT_FINITE.search(text) is not None:
+    if says_not_finite(text):
         return "nan_loss"
     name = text.partition(":")[0].rpartition(".")[2].strip()
     return next((kind for kind, names in _BY_EXCEPTION if name in names), "exception")

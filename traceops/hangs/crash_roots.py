@@ -183,4 +183,4 @@ def _proof(crash: Crash) -> tuple[tuple[str, str], ...]:
     proof = [(f"{event.path}:{event.line}", event.text[:_MOST_TEXT])]
     if event.frames and event.frames[0] != crash.own_frame:
         proof.append(("raised in", str(event.frames[0])))
-    return tuple(proof)
+    return (*proof, *((f"{event.path}:{line}", text) for line, text in event.before))

@@ -17,7 +17,7 @@ CrashKind = Literal[
     "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
     "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
     "nothing_to_train", "no_group", "no_backend", "unpicklable", "no_cuda", "no_nccl", "nccl_interface",
-    "file_too_large", "no_threads", "not_launched", "store_reused", "mappings", "actor_died",
+    "file_too_large", "no_threads", "not_launched", "store_reused", "mappings", "actor_died", "loss_scale",
 ]  # fmt: skip
 
 
@@ -229,10 +229,14 @@ WORDINGS: tuple[Wording, ...] = (
         "nan_loss",
         "Loss is nan, stopping",
         "loss is NaN, stopping",
+        "Loss is inf, stopping",
+        "Loss is -inf, stopping",
+        "non-finite loss, ending training",
         "found NaN in local",
+        "found Inf in local",
         "diverged with loss = NaN",
-        "Current loss scale already at minimum",
     ),
+    *_each("loss_scale", "Current loss scale already at minimum", "Minimum loss scale reached"),
     *_each("time_limit", "DUE TO TIME LIMIT"),
     *_each("preempted", "DUE TO PREEMPTION", "DUE TO JOB REQUEUE"),
     Wording("node_failure", ("Kernel panic - not syncing",), behind=_BY_KERNEL),

@@ -10,6 +10,7 @@ from traceops.core.units import gib_text as size
 from traceops.hangs.crash_kinds import CrashKind
 from traceops.hangs.crashes import Crash
 from traceops.hangs.memory_message import MemoryCause, MemoryMessage
+from traceops.hangs.not_finite import what_is_not_finite
 
 _DID: Mapping[CrashKind, str] = {
     "gpu_memory": "ran out of GPU memory",
@@ -32,7 +33,8 @@ _DID: Mapping[CrashKind, str] = {
     "import_error": "crashed while importing",
     "assertion": "failed an assertion",
     "exception": "crashed",
-    "nan_loss": "stopped because the loss is NaN",
+    "nan_loss": "stopped because a value is not finite",  # of which the message says more
+    "loss_scale": "stopped because gradients overflowed in fp16 until the loss scale was at its minimum",
     "native_crash": "crashed in compiled code",
     "bus_error": "crashed with a bus error",
     "scaler_bf16": "used a GradScaler with bf16 gradients, which need no scaler",
@@ -96,7 +98,8 @@ _MEMORY: Mapping[MemoryCause, str] = {
 _QUOTED: tuple[CrashKind, ...] = (
     "import_error", "assertion", "exception", "native_crash", "bus_error", "nccl_system", "nccl_usage", "nccl_internal",
     "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice", "driver_old", "load_device", "two_devices",
-    "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "gpu_hardware", "killed",
+    "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "loss_scale",
+    "gpu_hardware", "killed",
     "models_differ", "dtypes_differ", "index_range", "no_backend", "unpicklable", "no_cuda", "no_nccl",
     "nccl_interface", "file_too_large", "store_reused", "not_launched", "actor_died",
 )  # fmt: skip
@@ -121,12 +124,12 @@ def crash_statement(crash: Crash) -> str:
 
 def somebody_did(somebody: str, crash: Crash) -> str:
     """'a program crashed, at train (train.py:5): ValueError: …', of a failure whose rank no line names."""
-    return _statement(somebody, _DID[crash.kind], crash)
+    return _statement(somebody, did_what(crash), crash)
 
 
 def it_did(crash: Crash) -> str:
     """'it ran out of GPU memory, at train (train.py:5): it asked for 6.26 GiB, …'."""
-    return _statement("it", _DID[crash.kind], crash)
+    return _statement("it", did_what(crash), crash)
 
 
 def _statement(subject: str, did: str, crash: Crash) -> str:
@@ -143,6 +146,8 @@ def _statement(subject: str, did: str, crash: Crash) -> str:
 
 def did_what(crash: Crash) -> str:
     """'ran out of GPU memory': the clause without who did it."""
+    if crash.kind == "nan_loss":
+        return f"stopped because {what_is_not_finite(crash.event.text)}"
     return _DID[crash.kind]
 
 

@@ -170,6 +170,7 @@ class LogEvent:
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
     shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
     of a traceback, that its own end is missing: the exception is not told. after_end: its training had ended before.
+    before: lines that lead to it, by their number: the last overflows before a loss scaler gave up.
     """
 
     kind: LogKind
@@ -193,6 +194,7 @@ class LogEvent:
     was: LogKind | None = None
     cut_off: bool = False
     after_end: bool = False
+    before: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

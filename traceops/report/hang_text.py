@@ -10,6 +10,7 @@ from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
 from traceops.core.short_text import first_words
 from traceops.core.units import size_range_text
+from traceops.fabric.model import Machine
 from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
@@ -121,6 +122,15 @@ def place_text(ranks: RankGroup) -> str:
     return doing or where if ranks.root is not None or not ranks.shared("op") else where or doing
 
 
+def _topology_text(machines: Sequence[Machine]) -> str:
+    """'topology of 2 machines'; one that tells no host may be of one of those that do."""
+    named = [machine for machine in machines if machine.host is not None]
+    if not named or len(named) == len(machines):
+        return f"topology of {_counted(len(machines), 'machine')}"
+    more = _counted(len(machines) - len(named), "machine")
+    return f"topology of {_counted(len(named), 'machine')}, and of {more} without a name"
+
+
 def read_text(diagnosis: Diagnosis) -> str:
     """What the diagnosis rests on: 'dumps of ranks 0–3 (4 of 4), stacks of rank 3, 1 log; 6 files'."""
     evidence = diagnosis.evidence
@@ -137,7 +147,7 @@ def read_text(diagnosis: Diagnosis) -> str:
         if ranks:
             parts.append(f"{what} of {who(ranks)}{world.format(len(ranks))}")
     if evidence.fabric is not None and evidence.fabric.machines:
-        parts.append(f"topology of {_counted(len(evidence.fabric.machines), 'machine')}")
+        parts.append(_topology_text(evidence.fabric.machines))
     if evidence.fabric is not None and evidence.fabric.log is not None:
         parts.append(f"NCCL's lines in {_counted(len(evidence.fabric.log.files), 'log')}")
     if evidence.fabric is not None and evidence.fabric.inspector is not None:

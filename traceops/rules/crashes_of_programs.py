@@ -28,9 +28,16 @@ SCRIPT_ERROR = Rule(
         ),
         (
             "nan_loss",
-            "Find the first step with a value that is not finite: "
-            "torch.autograd.set_detect_anomaly(True) for a short "
-            "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
+            "Find the first value that is not finite: torch.isfinite of each batch and of the loss; in a short run "
+            "torch.autograd.set_detect_anomaly(True) names the operation whose gradient is NaN. Then a lower learning "
+            "rate, gradient clipping, bf16 in place of fp16.",
+        ),
+        (
+            "loss_scale",
+            "Even at the lowest loss scale gradients or their norm were inf or NaN; whether the loss is finite is not "
+            "told. Train in bf16 in place of fp16 (it needs no loss scale) where the GPU has it; else a lower learning "
+            "rate or a longer warmup, gradient clipping. Look for inf or NaN in the last batches and in the weights "
+            "that were loaded.",
         ),
         (
             "bus_error",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 from traceops.hangs.readers.log_tracebacks import MILD
 
@@ -92,14 +93,18 @@ def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
         made.pop()
     if not made:
         return None
-    ends = ["(?: |$)" if made[-1] == " " else made[-1]]
-    prefix = re.compile(
-        "^ {0,12}" + "".join(" {1,8}" if one == " " else one for one in made[:-1]) + "".join(ends)
-    )
+    end = "(?: |$)" if made[-1] == " " else made[-1]
+    prefix = re.compile("^ {0,12}" + _spaced(made[:-1]) + end)
     shown = any(
         (match := prefix.match(line)) is not None and _AT_EDGE.match(line, match.end()) for line in said
     )
     return prefix if shown else None
+
+
+def _spaced(made: Sequence[str]) -> str:
+    """The parts of a prefix as one pattern; spaces in a row as one part, or each way to share them out is tried."""
+    runs = ((one, len(list(several))) for one, several in groupby(made))
+    return "".join(f" {{{count},{8 * count}}}" if one == " " else one * count for one, count in runs)
 
 
 def _kind(token: str) -> str:

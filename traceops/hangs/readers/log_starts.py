@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.hang_log import Starts, read_starts
 from traceops.hangs.readers.log_outlived import without_outlived
+from traceops.hangs.readers.log_overflows import with_overflows
 from traceops.hangs.readers.log_passing import without_passed
 from traceops.hangs.readers.log_pods import with_pod_states
 from traceops.hangs.readers.log_requested import without_aftermath
@@ -28,6 +29,8 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
         with_pod_states,
     ):
         events = judged(path, events)
+    since = max((event.line for start in earlier for event in start), default=0)
+    events = with_overflows(path, events, since)
     if any(event.kind == "timeout" for event in events):
         events += last_lines(path, {event.rank for event in events if event.rank is not None})
     return events, earlier
