@@ -385,7 +385,9 @@ def test_more_windows_follow_at_growing_distances(gpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("last", [20, 37])
-def test_a_profiler_of_the_scripts_own_since_the_last_one_keeps_the_next_out(gpu, tmp_path, monkeypatch, last):
+def test_a_profiler_of_the_scripts_own_since_the_last_one_keeps_the_next_out(
+    gpu, tmp_path, monkeypatch, last
+):
     """One that warms up is at CUPTI already: its trace lost all kernels, as the light window took its buffers."""
     monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
     window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
@@ -409,7 +411,9 @@ def test_a_later_one_is_cuptis_or_none(gpu, tmp_path, monkeypatch):
     """Torch's profiler disturbs more, leaves CUPTI behind, and is no window of the first one's kind."""
     monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
     started = []
-    profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CUDA=1), profile=lambda **_: started.append(1))
+    profiler = SimpleNamespace(
+        ProfilerActivity=SimpleNamespace(CUDA=1), profile=lambda **_: started.append(1)
+    )
     monkeypatch.setitem(sys.modules, "torch.profiler", profiler)
     window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
     train(window, gpu, 30)
