@@ -491,6 +491,31 @@ def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):
     )
 
 
+LIGHT = (*range(16, 23), *range(128, 135), *range(1024, 1031))
+
+
+@pytest.mark.parametrize("count", [140, 1100])
+def test_light_windows_that_follow_do_not_hide_when_a_training_has_settled(tmp_path, count):
+    """Of 140 steps too few were left behind them, and of 1,100 the last 69: 'record from step 1031 on'."""
+    steps = [usual(ms) for ms in [90.0] * 26 + [50.0] * (count - 26)]
+    run = measured(tmp_path, recorded_at(steps, *range(8, 14), *(at for at in LIGHT if at < count)))
+    assert early_window(run, WINDOW) == EarlyWindow(near_ms=90.0, later_ms=50.0, settled=23)
+
+
+def test_steps_between_light_windows_are_behind_the_window_as_well(tmp_path):
+    """The last nine of 1,040 steps, with an evaluation's tail, were all that told of steps behind the window."""
+    steps = [usual(50.0) for _ in range(1031)] + [usual(62.0) for _ in range(9)]
+    run = measured(tmp_path, recorded_at(steps, *range(8, 14), *LIGHT))
+    ended = {
+        "world_size": 1,
+        "ranks": [{"detached": {"done": True}, "windows": [{"steps": [10, 11, 12, 13]}]}],
+    }
+    plain = plain_step(
+        run, {**ended, "schedule": {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}}
+    )
+    assert plain.longer is None and plain.ms == pytest.approx(50.0, rel=0.01)
+
+
 def plain_step(run, manifest=None, *, on_gpu=True):
     return plain_step_of(run, manifest or {}, on_gpu=on_gpu)
 

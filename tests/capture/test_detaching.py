@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 from traceops.capture import detaching, session
 from traceops.capture.detaching import INJECTED, MARKER, OFF, VARIABLE, Detaching
 from traceops.capture.light.cupti import Cupti
+from traceops.capture.light.window import LightWindow
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
 from traceops.capture.session import Capture
@@ -297,3 +299,24 @@ def test_a_light_window_that_gives_way_leaves_cupti_in_the_process(gpu, monkeypa
     assert source.start() is None
     source.abandon()
     assert one.record == {"done": False, "why_not": "the light window did not end it"}
+
+
+def test_a_light_window_that_ends_with_the_capture_takes_back_nothing(gpu, tmp_path, monkeypatch):
+    """A program of 1,028 steps ended in its third one: all of its steps then counted as slowed by the profiler."""
+    native = SimpleNamespace(
+        start=lambda *_: (True, []), clocks=lambda: (0, 0), stop=list, take=lambda: (b"", [], 0, 0)
+    )
+    monkeypatch.setitem(sys.modules, "traceops.capture.light._cupti", native)
+    monkeypatch.setattr("traceops.capture.light._cupti", native, raising=False)
+    for why_not in (None, "CUDA 12.4 is too old"):
+        one = Detaching()
+        one.ended(why_not)
+        window = LightWindow(tmp_path, 0, 5, lambda *_: nullcontext(), detaching=one)
+        window._source = Cupti("libcupti.so", detaching=one)
+        assert window._source.start() is None
+        window.close()
+        assert not window.is_open and one.record == {"done": why_not is None, "why_not": why_not}
+        window.close()
+        one.ended("another")
+        window.close()
+        assert one.record["why_not"] == "another", "of what ended since it stands"

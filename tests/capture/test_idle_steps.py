@@ -9,6 +9,7 @@ import traceops
 from traceops.capture import later_windows, stepping
 from traceops.capture.guard import Guard
 from traceops.capture.later_windows import LaterWindow, ask
+from traceops.capture.light.window import LightWindow
 from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import read_progress
 from traceops.capture.schedule import Schedule
@@ -137,3 +138,26 @@ def test_a_guard_asks_for_the_process_unless_it_is_known(monkeypatch):
     guard = Guard(lambda operation, error: None)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert guard.run(None, int) is None and guard.run_here(None, int) == 0
+
+
+def test_the_light_window_hears_of_a_profiler_that_only_warms_up(tmp_path, progress, monkeypatch):
+    """Nothing but its preparation tells of it: torch says that none is enabled."""
+    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import schedule as cycle
+
+    heard = {}
+    monkeypatch.setattr(
+        LightWindow, "step_begins", lambda self, step, others=-1: heard.update({step: others})
+    )
+    monkeypatch.setattr(LightWindow, "idle_until", lambda self, step: step)
+    short = Schedule(skip_first=0, unprofiled=0, warmup=1, active=1)
+    with capture(tmp_path, short, progress) as running:
+        for _ in range(5):
+            running.step()
+        with profile(activities=[ProfilerActivity.CPU], schedule=cycle(wait=0, warmup=9, active=1)) as own:
+            for _ in range(3):
+                running.step()
+                own.step()
+        for _ in range(3):
+            running.step()
+    assert [heard[step] for step in range(2, 12)] == [-1, -1, -1, -1, 5, 6, 7, 8, 8, 8]

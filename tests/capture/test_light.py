@@ -288,8 +288,8 @@ def alone(own, give_way):
     yield
 
 
-def train_one(window, gpu, step, at=lambda step: None):
-    window.step_begins(step)
+def train_one(window, gpu, step, at=lambda step: None, others=-1):
+    window.step_begins(step, others)
     at(step)
     now = time.time_ns()
     gpu.device.ran(10, now, now + 5, "gemm")
@@ -382,6 +382,45 @@ def test_more_windows_follow_at_growing_distances(gpu, tmp_path, monkeypatch):
     assert window.record["steps"] == list(range(6, 6 + STEPS)), "the first one is what it was"
     window.give_way("the capture ended")
     assert len(window.record["later"]) == 2 and gpu.device.value("fake_enabled").value == 0
+
+
+@pytest.mark.parametrize("last", [20, 37])
+def test_a_profiler_of_the_scripts_own_since_the_last_one_keeps_the_next_out(
+    gpu, tmp_path, monkeypatch, last
+):
+    """One that warms up is at CUPTI already: its trace lost all kernels, as the light window took its buffers."""
+    monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
+    train(window, gpu, 13)
+    before = gpu.device.value("fake_registrations").value
+    for step in range(13, 60):
+        train_one(window, gpu, step, others=min(step - 1, last) if step > 20 else -1)
+    assert gpu.device.value("fake_registrations").value == before
+    assert window.record["later"] == [] and window.idle_until(60) == NEVER
+
+
+def test_one_before_the_windows_keeps_none_out(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
+    for step in range(60):
+        train_one(window, gpu, step, others=2 if step > 2 else -1)
+    assert len(window.record["later"]) == 1
+
+
+def test_a_later_one_is_cuptis_or_none(gpu, tmp_path, monkeypatch):
+    """Torch's profiler disturbs more, leaves CUPTI behind, and is no window of the first one's kind."""
+    monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
+    started = []
+    profiler = SimpleNamespace(
+        ProfilerActivity=SimpleNamespace(CUDA=1), profile=lambda **_: started.append(1)
+    )
+    monkeypatch.setitem(sys.modules, "torch.profiler", profiler)
+    window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
+    train(window, gpu, 30)
+    gpu.device.value("fake_refused_kind").value, gpu.device.value("fake_refusal").value = 10, 39
+    for step in range(30, 60):
+        train_one(window, gpu, step)
+    assert started == [] and window.record["source"] == "cupti" and window.record["later"] == []
 
 
 def test_no_more_follow_where_cupti_stays(gpu, tmp_path):

@@ -346,3 +346,101 @@ def test_a_second_function_that_takes_half_as_long_is_named_beside_the_first(tmp
         write_rank(run, rank, steps)
     [found] = [one for one in analyze(run).findings if one.rule == "TO-I001"]
     assert "in rebalance (train.py:51), and " in found.message and "in tokenize (text.py:7)." in found.message
+
+
+def followed(folder, later, ranks=range(4)):
+    """Runs in which light windows follow each other: `later` has, by window, the rank whose host is the latest.
+
+    ranks: those that left light windows at all.
+    """
+    windows = [0, *later]
+    told = [
+        {"rank": rank, "light": light_of(rank, len(later)) if rank in ranks else None} for rank in range(4)
+    ]
+    run = made(folder, ranks=told)
+    for at, late in enumerate(windows):
+        for rank in ranks:
+            begin = 9 if rank == late else 4
+            ran = [
+                ("gemm", begin - 4, begin, 7),
+                ("gemm", begin, begin + 2, 7),
+                (GATHER, begin + 2, 20.498, 20),
+            ]
+            file = "light.bin.gz" if at == 0 else f"light.{at + 1}.bin.gz"
+            write_light(run, rank, 6, 20.5, lambda step, ran=ran: ran, file=file, first=20 * 8**at)
+    for rank in set(range(4)) - set(ranks):
+        (run / f"rank_{rank}" / "light.bin.gz").unlink()
+    return run
+
+
+def light_of(rank, later):
+    files = [f"rank_{rank}/light.{at + 2}.bin.gz" for at in range(later)]
+    return {
+        "source": "cupti", "file": f"rank_{rank}/light.bin.gz", "why": {},
+        "later": [{"file": file, "steps": [], "step_ms": []} for file in files],
+    }  # fmt: skip
+
+
+def windows_of(report):
+    return [(one.first, one.last) for one in report.undisturbed.windows]
+
+
+def test_light_windows_that_follow_are_read_and_told(tmp_path):
+    report = analyze(followed(tmp_path, [3]))
+    assert windows_of(report) == [(20, 25), (160, 165)] and report.undisturbed.light_steps == 12
+    [found] = [f for f in report.findings if f.rule == "TO-I001"]
+    assert (
+        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 160 to 165."
+        in found.message
+    )
+
+
+def test_a_rank_without_any_light_window_costs_the_others_none(tmp_path):
+    """The first window was of three of four ranks, and the later ones of nobody."""
+    assert windows_of(analyze(followed(tmp_path, [3], range(1, 4)))) == [(20, 25), (160, 165)]
+
+
+@pytest.mark.parametrize("later", [None, 7, "light.2.bin.gz", {"file": 1}, [None, 4, [], {}]])
+def test_a_manifest_that_tells_of_later_windows_as_it_likes_is_no_error(tmp_path, later):
+    run = followed(tmp_path, [3])
+    told = json.loads((run / "run.json").read_text())
+    for entry in told["ranks"]:
+        entry["light"]["later"] = later
+    (run / "run.json").write_text(json.dumps(told))
+    assert windows_of(analyze(run)) == [(20, 25), (160, 165)][: 2 if isinstance(later, list) else 1]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{}"])
+def test_a_later_window_that_is_damaged_on_one_rank_is_left_out_and_told(tmp_path, damaged):
+    run = followed(tmp_path, [3, 0])
+    (run / "rank_2" / "light.2.bin.gz").write_bytes(damaged)
+    report = analyze(run)
+    assert windows_of(report) == [(20, 25), (1280, 1285)]
+    assert any(
+        "rank_2/light.2.bin.gz is no light window that can be used" in note for note in report.summary.notes
+    )
+
+
+def soft_of(report):
+    [section] = [one for one in describe(report).sections if one.heading == "The undisturbed step"]
+    return " ".join(str(block) for block in section.blocks)
+
+
+@pytest.mark.parametrize(
+    ("later", "said", "not_said"),
+    [
+        ([], "6 steps do not tell whether the same ranks wait in others", "waits least"),
+        ([0, 0], "From the mean of 3 light windows", "now the other"),
+        ([0, 3], "Rank 0 waits least in steps 20 to 25, rank 3 in steps 1280 to 1285.", "now the other"),
+    ],
+)
+def test_the_page_says_by_turns_only_what_was_seen(tmp_path, later, said, not_said):
+    """Of three windows in which the same rank was late it said that another may be in other steps."""
+    report = analyze(followed(tmp_path, later))
+    assert said in soft_of(report) and not_said not in soft_of(report)
+    light = "20.5 in the light windows," if later else "20.5 in the light window,"
+    assert light in text_of(report)
+
+
+def test_where_no_rank_waits_for_another_nothing_is_said_of_turns(told):
+    assert "now the other" not in soft_of(told) and "waits least" not in soft_of(told)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceops.across.behind_windows import last_of_window
 from traceops.across.run_steps import WholeRun
 
 _NEAR = 4  # timed steps just before the window
@@ -40,7 +41,8 @@ def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     own = recorded[np.isin(run.numbers[recorded], list(window))]
     begin = own[0] if len(own) else recorded[0]
     timed = np.flatnonzero(run.timed)
-    before, behind = timed[timed < begin], timed[timed > recorded[-1]]
+    end = last_of_window(recorded, int(own[-1] if len(own) else recorded[0]))
+    before, behind = timed[timed < begin], timed[timed > end]
     later = behind[run.like[behind]]
     if len(before) < _NEAR or len(later) < _LATER:
         return None

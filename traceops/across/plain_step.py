@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from traceops.across.behind_windows import last_of_window
 from traceops.across.run_steps import Mask, WholeRun
 from traceops.core.shorter_schedule import steps_needed
 from traceops.measure.profiler_cost import SLOWED
 from traceops.measure.typical import usual_steps
-from traceops.traces.run_manifest import ended_cupti
+from traceops.traces.run_manifest import ended_cupti, last_recorded
 
 _ENOUGH = 6  # steps without recording, of the whole run
 _LEAST = 4  # on either side of the windows
@@ -83,7 +84,7 @@ def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: boo
     """Of the whole run; where it tells too little, of the steps that the capture timed. None without either."""
     stays = on_gpu and not ended_cupti(manifest)
     alone_from = None if stays else steps_needed(manifest.get("schedule")) if on_gpu else 0
-    found = None if run is None else _of_run(run, alone_from)
+    found = None if run is None else _of_run(run, alone_from, None if stays else last_recorded(manifest))
     if found is not None and not stays:
         return replace(PlainStep.even(found.whole_ms), longer=found.longer)
     known = manifest.get("unprofiled_step_ms")
@@ -92,11 +93,12 @@ def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: boo
     return found
 
 
-def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
+def _of_run(run: WholeRun, alone_from: int | None, last: int | None) -> PlainStep | None:
     """As if the profiler stayed behind its windows; None where too few steps are like the others.
 
     Between the windows of a schedule CUPTI stays, also where it is ended behind the last. alone_from: the step from
-    which on it was ended behind each; None: behind none that other windows follow.
+    which on it was ended behind each; None: behind none that other windows follow. last: the last step that torch's
+    profiler recorded, where light windows may follow each other behind it; None where none do, or nothing tells.
     """
     if run.typical_steps < _ENOUGH:
         return None
@@ -106,7 +108,8 @@ def _of_run(run: WholeRun, alone_from: int | None) -> PlainStep | None:
     if not len(recorded):
         return PlainStep.even(run.typical_ms)
     number = np.arange(len(step))
-    before, behind = (run.like & side for side in (number < recorded[0], number > recorded[-1]))
+    end = run.numbers[recorded[-1]] if last is None else last_of_window(run.numbers[recorded], last)
+    before, behind = (run.like & side for side in (number < recorded[0], run.numbers > end))
     alone = before | behind
     if alone_from is not None:
         alone |= run.like & (run.numbers >= alone_from)

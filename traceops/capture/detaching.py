@@ -38,6 +38,7 @@ class Detaching:
     def __init__(self, *, asked: bool = False) -> None:
         self.done: bool | None = None
         self.why_not: str | None = None
+        self._before: tuple[bool | None, str | None] | None = None  # a light window that is open began
         self._oldest = _OLDEST_CUDA if asked else _TRIED_CUDA
         if VARIABLE not in os.environ or _is_ours():
             _put(OFF)  # inherited, it may be 1: from a capture whose window was just ending
@@ -70,11 +71,19 @@ class Detaching:
 
     def ended(self, why_not: str | None) -> None:
         """A window has ended and CUPTI is gone, or why not."""
+        self._before = None
         self.done, self.why_not = why_not is None, why_not
 
     def attached(self) -> None:
         """A light window has begun: CUPTI is in the process until that ends it."""
+        before = self.done, self.why_not
         self.ended("the light window did not end it")
+        self._before = before
+
+    def none_follow(self) -> None:
+        """The light window that has begun ends with the capture: no step behind it is timed, so all is as before it."""
+        if self._before is not None:
+            self.done, self.why_not = self._before
 
     def in_the_way(self) -> str | None:
         """Why CUPTI must not be ended now; None where nothing speaks against it."""

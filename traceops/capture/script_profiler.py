@@ -67,6 +67,11 @@ class ScriptProfiler:
         return within
 
     @property
+    def last(self) -> int:
+        """The last step in which one was at work; -1 without."""
+        return -1 if self.record is None else self.record["last"]
+
+    @property
     def quiet(self) -> bool:
         """Whether none was at work lately: the next step has none either, unless one begins."""
         return not (self._began or self.at_work or self._within or self._prepared)

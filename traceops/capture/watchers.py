@@ -55,7 +55,7 @@ class Watchers:
             self.light = LightWindow(
                 self._record.folder, rank, first, before_other_profilers, detaching=self._detaching
             )
-            scope.callback(self.light.give_way, "the capture ended")
+            scope.callback(self.light.close)
 
     def steps_done(self, steps: int) -> None:
         """So many steps are done. A recorded memory is saved at 16, 32, 64, …: what grows shows in the last of them."""

@@ -165,7 +165,7 @@ class Windows:
         if timed and self._starts(phase, step):
             self._timers[phase] = StepTimer()
         if phase is Phase.DONE and light is not None and self._record.manifest.status == "running":
-            light.step_begins(step)
+            light.step_begins(step, self._others.last)
         return phase
 
     def _open(self, step: int) -> None:

@@ -24,7 +24,7 @@ def undisturbed_run(
         return None, ()
     notes: list[str] = []
     lights = _read(found, run, LIGHT_FILE, notes)
-    later = [_read(found, run, file, notes) for file in _later_files(found.manifest)]
+    later = [_read(found, run, file, notes) for file in _later_files(found.manifest, run)]
     copies_ms = {times.summary.rank: times.mean_ms("memory") for times in run.ranks}
     made, why = undisturbed(lights, [times.summary for times in run.ranks], plain, copies_ms, later)
     if why is not None:
@@ -53,12 +53,14 @@ def _read(found: Discovery, run: CrossRank, file: str, notes: list[str]) -> list
     return lights
 
 
-def _later_files(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the later windows that all ranks say to have."""
-    told = [entry.get("light") for entry in manifest.get("ranks") or ()]
+def _later_files(manifest: Mapping[str, Any], run: CrossRank) -> tuple[str, ...]:
+    """Of the later windows that all ranks say to have which say to have the first, of those that are looked at."""
+    ranks = {times.summary.rank for times in run.ranks}
+    told = [entry.get("light") for entry in manifest.get("ranks") or () if entry.get("rank") in ranks]
     counts = [
-        len(later) if isinstance(one, dict) and isinstance(later := one.get("later"), list) else 0
+        len(later) if isinstance(later := one.get("later"), list) else 0
         for one in told
+        if isinstance(one, dict) and one.get("file") is not None
     ]
     return LATER_LIGHT_FILES[: min(counts, default=0)]
 

@@ -133,9 +133,7 @@ def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSte
             if not isinstance(window, dict) or not window.get("trace"):
                 continue
             numbers = window.get("steps")
-            if not isinstance(numbers, list) or not all(
-                isinstance(n, int) and not isinstance(n, bool) and abs(n) < 1 << 62 for n in numbers
-            ):
+            if not isinstance(numbers, list) or not all(map(_is_number, numbers)):
                 continue
             complete = bool(window.get("complete", True))
             if numbers or not complete:
@@ -204,6 +202,17 @@ def ended_cupti(manifest: Mapping[str, Any]) -> bool:
     return known and not theirs and all(isinstance(one, dict) and one.get("done") is True for one in told)
 
 
+def last_recorded(manifest: Mapping[str, Any]) -> int | None:
+    """The last step that torch's profiler recorded in a window; None where no rank says."""
+    numbers: list[int] = []
+    for rank in manifest.get("ranks") or ():
+        windows = rank.get("windows")
+        for window in windows if isinstance(windows, list) else ():
+            steps = window.get("steps") if isinstance(window, dict) else None
+            numbers += [step for step in steps if _is_number(step)] if isinstance(steps, list) else []
+    return max(numbers, default=None)
+
+
 @dataclass(frozen=True)
 class CuptiStayed:
     """Ranks in which CUPTI stayed behind the windows for one reason; None where run.json has none."""
@@ -233,6 +242,10 @@ def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
     told = manifest.get("failures")
     found = [read_failure(value) for value in told] if isinstance(told, list) else []
     return tuple(failure for failure in found if failure is not None)
+
+
+def _is_number(step: Any) -> bool:
+    return isinstance(step, int) and not isinstance(step, bool) and abs(step) < 1 << 62
 
 
 def _step_times(value: Any) -> tuple[float | None, ...]:

@@ -57,6 +57,9 @@ class LightWindow:
         self._detaching = detaching
         self._again: int | None = None
         self._begun = first  # where the first of these windows began
+        self._free_from = (
+            first - AFTER
+        )  # no profiler of the script's own may have been at work from this step on
         self._scope = ExitStack()
         self.record: LightRecord | None = None
         self._prepare()
@@ -86,14 +89,21 @@ class LightWindow:
         """Have another one behind the window that ends before this step."""
         self._again = window_end + AFTER
 
-    def step_begins(self, step: int) -> None:
-        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it."""
+    def step_begins(self, step: int, others: int = -1) -> None:
+        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it.
+
+        others: the last step in which one was at work, also one that only warmed up; -1 without. Behind an earlier
+        window it has CUPTI again, which was ended there.
+        """
         if self._again is not None and not self.is_open and step >= self._again - AFTER:
             contained(self._scope.close)
             self._begun = self._first = self._again
-            self._again = None
+            self._again, self._free_from = None, self._first - AFTER
             self._prepare()
         if self._done or step not in (self._first - AFTER, self._first) or not uses_gpu():
+            return
+        if others >= self._free_from:
+            self._ended(None, _OTHER)
             return
         self._guarded(self._open if step == self._first else self._watch)
 
@@ -111,6 +121,12 @@ class LightWindow:
         if source is not None:
             contained(source.abandon)
             self._ended(None, why)
+
+    def close(self) -> None:
+        """The capture ends, and with it a window that is open."""
+        if self.is_open and self._detaching is not None:
+            self._detaching.none_follow()
+        self.give_way("the capture ended")
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -253,8 +269,12 @@ class LightWindow:
         if self.record is None or self.record["source"] != Cupti.name or not ended:
             return
         if len(self.record["later"]) < len(LATER_LIGHT_FILES):
+            self._free_from = self._first + STEPS + 1
             self._first *= SPREAD
             self._prepare()
+            self._sources = self._sources[
+                :1
+            ]  # torch's would be none of the same kind, and would leave CUPTI behind
 
 
 @contextmanager
