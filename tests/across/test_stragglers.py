@@ -43,17 +43,22 @@ from measured_runs import (
 )
 
 from traceops.across.chance import chance
-from traceops.across.light_window import LightRank
+from traceops.across.host_difference import Longer
+from traceops.across.light_window import LightLook, LightRank
 from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.errors import FileError
+from traceops.measure.host_places import CodePlace
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
 from traceops.rules.clocks import judge_clocks
+from traceops.rules.late_all_the_time import late_all_the_time
+from traceops.rules.named_lines import with_lines
 from traceops.rules.overlap import judge_late_start
 from traceops.rules.overlap_small import judge_small
+from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
@@ -267,6 +272,43 @@ def test_a_light_window_tells_whether_a_host_is_late_without_the_profiler(waits,
     [found] = findings(measured, 1.5, undisturbed(waits))
     assert (found.severity, found.confidence, found.cause) == (severity, confidence, "host")
     assert f"the others wait for {waits[0]:.2f} ms of it" in found.message
+
+
+def looks(*idle, step=16):
+    """Light windows, by how long each rank's device is idle in them, ms."""
+    return tuple(
+        LightLook((step * 8**at, step * 8**at + 5), dict.fromkeys(range(len(one)), 0.0), dict(enumerate(one)))
+        for at, one in enumerate(idle)
+    )
+
+
+def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_more_in_all_steps():
+    """A line of 3 ms a step on rank 2, and rank 0 wrote a checkpoint in the background in the third window."""
+    measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
+    late, glitch = (0.5, 0.5, 3.5, 0.5), (5.0, 0.5, 3.5, 0.5)
+    light = replace(undisturbed((2.3, 3, 0, 3)), looks=looks(late, late, glitch, late))
+    [found] = findings(measured, 1.5, light)
+    assert (found.severity, found.confidence) == ("info", "low")
+    assert "rank 2's in steps 16 to 21, rank 0's in steps 1024 to 1029." in found.message
+    inputs = SimpleNamespace(undisturbed=light, whole=SimpleNamespace(), run=measured)
+    place = CodePlace("write_metrics", "/home/me/train.py", 77, "json.dump(told, file)")
+    line = Longer(2, place, 3.0, 0.0, 400, None)
+    verdict = BY_ID["TO-S001"].verdict(found)
+    with (
+        patch("traceops.rules.host_difference.seen_longer", lambda *_: [line]),
+        patch("traceops.rules.named_lines.in_each_step", lambda *_: None),
+    ):
+        [[named]] = [one.findings for one in with_lines([verdict], inputs)]
+    assert named.severity == "error" and "Rank 2 spends 3.00 ms a step in write_metrics" in named.message
+    told = late_all_the_time(found, inputs, 3.0)
+    assert (told.severity, told.confidence, told.message) == ("error", "medium", found.message)
+    assert late_all_the_time(found, inputs, 1.5).severity == "warning"
+    assert late_all_the_time(found, inputs, 0.0) is found, "nothing was seen: it may be by turns"
+    assert late_all_the_time(found, SimpleNamespace(undisturbed=None), 3.0) is found
+    [other] = findings(measured, 1.5, replace(undisturbed((0.5, 0.5, 0, 0.5)), looks=looks(late, late)))
+    assert late_all_the_time(other, SimpleNamespace(undisturbed=light), 3.0) is other, (
+        "a remark for another reason"
+    )
 
 
 def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():

@@ -17,6 +17,7 @@ from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
+from traceops.rules.late_all_the_time import late_all_the_time
 from traceops.rules.machine_use import MACHINE, core_wait_ms
 from traceops.rules.own_time import in_each_step
 from traceops.rules.plain_cure import in_plain_steps
@@ -45,6 +46,12 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     """The verdicts, with lines where they are known."""
     if inputs.whole is None:
         return list(verdicts)
+    verdicts = [
+        replace(verdict, findings=tuple(_all_the_time(found, inputs) for found in verdict.findings))
+        if verdict.rule == PERSISTENTLY_LATE.id
+        else verdict
+        for verdict in verdicts
+    ]
     machine = [found for verdict in verdicts if verdict.rule == MACHINE.id for found in verdict.findings]
     late = [
         one for verdict in verdicts if verdict.rule in (*_LATE, SLOW_GROUP.id) for one in verdict.findings
@@ -62,6 +69,16 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
         else verdict
         for verdict in verdicts
     ]
+
+
+def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
+    if found.severity != "info" or found.cause not in ("host", "unknown") or inputs.undisturbed is None:
+        return found
+    longer = host_difference.seen_longer(inputs, found.ranks)
+    seen = (
+        one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks
+    )
+    return late_all_the_time(found, inputs, max(seen, default=0.0))
 
 
 def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
