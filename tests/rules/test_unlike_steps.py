@@ -130,3 +130,16 @@ def test_a_late_rank_explains_the_step_it_makes_long():
     assert found.message.endswith("TO-S002 (rank 0) explains it.")
     said = verdict(report).sentence
     assert "without them such a step would take" in said and "instead of 107 ms" in said
+
+
+def test_steps_that_are_long_for_another_reason_too_are_such(tmp_path):
+    """torch.compile compiled in each evaluation: 'the only one that takes so long' was said of nine of them."""
+    with_unprofiled(tmp_path, [120.0] * 6)
+    for rank in (0, 1):
+        steps = [usual(120.0) for _ in range(200)]
+        for at in range(20, 200, 20):
+            stacks = {"forward": 80, "backward": 40, "evaluate": 1900}
+            steps[at] = Step(4000.0, compile_ms=1980.0, stacks=stacks)
+        write_rank(tmp_path / "run", rank, steps)
+    found = one(analyze(tmp_path / "run"), "TO-T001")
+    assert found.cause == "recompilation" and "timed steps 10 are such: 60 % of the time." in found.message

@@ -36,7 +36,7 @@ _OF_BOTH = frozenset(("evaluation", "checkpoint", "recompilation", "garbage_coll
 def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str) -> Timed:
     """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out.
 
-    cause: of the recorded ones. Steps in which the whole run shows another one are timed, and none of these.
+    cause: of the recorded ones. Steps in which the whole run shows another one alone are timed, and none of these.
     """
     every = numbered_steps(times.summary for times in run.ranks)
     numbers = sorted(number for number in every if number not in but)
@@ -61,8 +61,11 @@ def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], li
     if (whole := inputs.whole) is not None:
         told = whole.timed & ~np.isin(whole.numbers, whole.start)
         known = {"unknown", cause} if cause in _OF_BOTH else {one.cause for one in whole.occasions}
-        apart = [number for one in whole.occasions if one.cause not in known for number in one.steps]
-        other = told & np.isin(whole.numbers, apart)
+        own, apart = (
+            [number for one in whole.occasions if (one.cause in known) is such for number in one.steps]
+            for such in (True, False)
+        )
+        other = told & np.isin(whole.numbers, apart) & ~np.isin(whole.numbers, own)
         told = told & ~other
         return whole.step_ms[told].tolist(), whole.like[told].tolist(), whole.step_ms[other].tolist()
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
