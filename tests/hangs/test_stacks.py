@@ -185,6 +185,7 @@ def test_nothing_of_the_user_s_own_on_the_stack():
         ("libcudart.so.12", False),
         ("/tmp/torchinductor_user/ab/cab.py", False),
         ("/cache/4a/c4aetlkdz3n2tbj47mf7zotx6io6jwdtzhw6ijzod3vuaqnz37pt.py", False),
+        ("/home/me/torchinductor_bench/train.py", True),
         ("/work/collate_batches_of_pictures_and_labels_for_the_model.py", True),
     ],
 )
