@@ -382,3 +382,28 @@ def test_a_later_window_that_is_damaged_on_one_rank_is_left_out_and_told(tmp_pat
     assert any(
         "rank_2/light.2.bin.gz is no light window that can be used" in note for note in report.summary.notes
     )
+
+
+def soft_of(report):
+    [section] = [one for one in describe(report).sections if one.heading == "The undisturbed step"]
+    return " ".join(str(block) for block in section.blocks)
+
+
+@pytest.mark.parametrize(
+    ("later", "said", "not_said"),
+    [
+        ([], "6 steps do not tell whether the same ranks wait in others", "waits least"),
+        ([0, 0], "From the mean of 3 light windows", "now the other"),
+        ([0, 3], "Rank 0 waits least in steps 20 to 25, rank 3 in steps 1280 to 1285.", "now the other"),
+    ],
+)
+def test_the_page_says_by_turns_only_what_was_seen(tmp_path, later, said, not_said):
+    """Of three windows in which the same rank was late it said that another may be in other steps."""
+    report = analyze(followed(tmp_path, later))
+    assert said in soft_of(report) and not_said not in soft_of(report)
+    light = "20.5 in the light windows," if later else "20.5 in the light window,"
+    assert light in text_of(report)
+
+
+def test_where_no_rank_waits_for_another_nothing_is_said_of_turns(told):
+    assert "now the other" not in soft_of(told) and "waits least" not in soft_of(told)

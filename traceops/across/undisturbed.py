@@ -43,6 +43,11 @@ class Undisturbed:
         return self.light_ms / self.step_ms
 
     @property
+    def light(self) -> str:
+        """What it is of, in words."""
+        return "the light windows" if len(self.looks) > 1 else "the light window"
+
+    @property
     def scaled(self) -> bool:
         """Whether idle time and waiting are an estimate, scaled down from a light window that cost much itself."""
         return self.stretched >= SLOWED

@@ -15,7 +15,7 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's undisturbed step, ms; the parts add up to it, unless the device is busy for longer."""
 
     rank: Whole
-    light_ms: Annotated[NotNegative, Meta(description="Its step in the light window.")]
+    light_ms: Annotated[NotNegative, Meta(description="Its step in the light windows.")]
     compute_ms: NotNegative
     comm_transfer_ms: Annotated[NotNegative, Meta(description="Exposed communication, less waiting.")]
     comm_wait_ms: Annotated[NotNegative, Meta(description="Exposed, until a collective's last member came.")]
@@ -64,9 +64,9 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
 
     source: Annotated[str, Meta(description="cupti, or torch: its profiler recording the device alone.")]
     step_ms: Annotated[NotNegative, Meta(description="Without recording.")]
-    light_ms: Annotated[NotNegative, Meta(description="In the light window, the median over ranks.")]
+    light_ms: Annotated[NotNegative, Meta(description="In the light windows, the median over ranks.")]
     recorded_ms: Annotated[NotNegative, Meta(description="In the full window: the typical step.")]
-    light_steps: Annotated[Count, Meta(description="Typical steps of the light window.")]
+    light_steps: Annotated[Count, Meta(description="Typical steps of the light windows.")]
     ranks: tuple[UndisturbedRankRow, ...]
     behind_ms: Annotated[
         NotNegative | None,

@@ -136,9 +136,8 @@ def _by_turns(
     if shown is worst:
         return ""
     rank, other = worst.times.summary.rank, shown.times.summary.rank
-    return (
-        f" Whose host is the latest changes: rank {rank}'s in the light window, rank {other}'s in the traces."
-    )
+    light = "the light window" if inputs.undisturbed is None else inputs.undisturbed.light
+    return f" Whose host is the latest changes: rank {rank}'s in {light}, rank {other}'s in the traces."
 
 
 def _evidence(

@@ -214,9 +214,7 @@ def only_waited_for(
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
     if undisturbed is not None:
-        message += without_profiler(leader, "info", undisturbed)[2] + told_of_turns(
-            undisturbed, IMPACT_BOUNDS[0]
-        )
+        message += without_profiler(leader, "info", undisturbed)[2]
     return [
         rule.finding(
             "info",

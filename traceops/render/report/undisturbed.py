@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 
 from traceops.core.rank_text import who
 from traceops.core.units import ms_text
@@ -24,7 +25,7 @@ _LEAST_PCT = 0.5  # of the step: what is less is not told
 _UNSEEN = 0.05  # of the step, beyond the light window's: where it goes is not known
 _APART = 0.02  # of the typical step: what differs less is told as one
 MOST_ROWS = 64
-_TURNS = " Of hosts alike, now the one is late and now the other: which rank waits may differ in other steps."
+_TURNS_PCT = 5.0  # of the step: ranks that wait so much longer in one window, and shorter in another
 
 
 def undisturbed_of(report: Report) -> UndisturbedRows | None:
@@ -52,6 +53,7 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
         >= _LEAST_PCT / 100 * rows.step_ms
     ]
     doing = f": the device {', '.join(parts)} ms" if parts else ""
+    light = "light windows" if len(rows.windows) > 1 else "light window"
     over = " (medians over ranks)" if len(rows.ranks) > 1 else ""
     behind = (
         ""
@@ -69,14 +71,14 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
     if typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART:
         of = f" (the run's typical one takes {ms_text(typical_ms)})"
         if rows.step_ms < typical_ms and rows.light_ms <= rows.step_ms:  # as short without recording too
-            of = f" (as in the light window; the run's typical one takes {ms_text(typical_ms)})"
-    where = "Without recording, scaled from the light window" if rows.scaled else "Without recording"
+            of = f" (as in the {light}; the run's typical one takes {ms_text(typical_ms)})"
+    where = f"Without recording, scaled from the {light}" if rows.scaled else "Without recording"
     unseen_ms, unseen = rows.step_ms - rows.light_ms, ""
     if unseen_ms >= _UNSEEN * rows.step_ms:
-        where, unseen = "In the light window", f"; where the other {ms_text(unseen_ms)} ms go is not known"
+        where, unseen = f"In the {light}", f"; where the other {ms_text(unseen_ms)} ms go is not known"
     return (
-        f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the light "
-        f"window, {ms_text(rows.recorded_ms)} as recorded. {where}{doing}{over}{unseen}.{behind}"
+        f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the {light}, "
+        f"{ms_text(rows.recorded_ms)} as recorded. {where}{doing}{over}{unseen}.{behind}"
     )
 
 
@@ -97,6 +99,28 @@ def _windows(rows: UndisturbedRows) -> str:
         return "the light window"
     steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
     return f"the mean of {len(rows.windows)} light windows (steps {steps})"
+
+
+def _who_waits(rows: UndisturbedRows) -> str:
+    """Whether the same rank is waited for in all windows, behind a space; of one nobody knows, and '' if none waits."""
+    least_ms = _TURNS_PCT / 100 * rows.step_ms
+    waits = [{one.rank: one.comm_wait_ms for one in window.ranks} for window in rows.windows]
+    if not waits or max(max(own.values(), default=0.0) for own in waits) < least_ms or len(rows.ranks) < 2:
+        return ""
+    if len(waits) == 1:
+        return (
+            f" {rows.light_steps} steps do not tell whether the same ranks wait in others: of hosts alike, now the one "
+            "is late and now the other."
+        )
+    least = [min(own, key=lambda rank: own[rank]) for own in waits]
+    for (one, first, a), (other, second, b) in combinations(zip(waits, least, rows.windows, strict=True), 2):
+        more = one.get(second, 0.0) - one[first], other.get(first, 0.0) - other[second]
+        if min(more) >= least_ms:
+            return (
+                f" Rank {first} waits least in steps {a.first} to {a.last}, rank {second} in steps {b.first} to "
+                f"{b.last}."
+            )
+    return ""
 
 
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
@@ -124,7 +148,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
             soft(
                 f"From {_windows(rows)}: kernels and copies of a few steps, recorded without the host's part. What "
                 "even that made the step longer is taken from idle time and waiting, from both in proportion."
-                f"{_TURNS if len(rows.ranks) > 1 else ''}"
+                f"{_who_waits(rows)}"
             ),
             TableBlock(table, "narrow"),
         ),
