@@ -61,7 +61,8 @@ PERSISTENTLY_LATE = Rule(
         "function that explains a fifth of the lateness is named. If it explains half, and the host's part is the "
         "largest, the host is the cause. If TO-W003 names a line for half of what is saved, the advice is its own. "
         "With a light window a late host's cure is told of the step without the profiler: what it is seen to do longer "
-        "there, or what the replay saves, by what the others wait in both; less than 10 % is a remark."
+        "there, or what the replay saves, by what the others wait in both; less than 10 % is a remark. So is a late "
+        "host where another one is later by 10 % of the step in another light window, unless it is seen to do more."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
