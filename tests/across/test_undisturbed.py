@@ -294,6 +294,15 @@ def test_windows_of_two_sources_are_not_said_to_be_of_other_steps():
     assert found is None and why.endswith("torch's, which disturbs more, on rank 1")
 
 
+def test_a_window_that_holds_one_moment_is_none(tmp_path):
+    """The report ended in a division by zero."""
+    write_light(
+        tmp_path, 0, 6, 100.0, lambda step: [("gemm", 5 - 100 * step, 5 - 100 * step, 7)], marks=False
+    )
+    log, problem = read_light(str(tmp_path), 0)
+    assert problem is None and log is not None and light_activity(log) is None
+
+
 def test_cuptis_own_records_of_two_h200s():
     """Lightning, ViT-B/16 in DDP. Truth, measured apart: 40 of 52.5 ms computing and copying, on both ranks."""
     logs = [read_light(str(DATA / "lit2"), rank)[0] for rank in (0, 1)]

@@ -56,6 +56,8 @@ def light_activity(log: LightLog, others: Collection[str] = ()) -> LightActivity
     if len(edges) != len(log.steps) + 1 or (np.diff(edges) <= 0).any():
         # Nothing tells steps apart: the whole window, which begins a step before the measured ones.
         edges = np.array([rows["start"].min(), rows["end"].max()], np.int64)
+    if edges[-1] <= edges[0]:
+        return None
     rows = rows[~mark]
     kernels = rows["kind"] == KERNEL
     bare = {_bare(name) for name in others if not communicates(name)} - {""}
