@@ -426,7 +426,7 @@ def soft_of(report):
 @pytest.mark.parametrize(
     ("later", "said", "not_said"),
     [
-        ([], "6 steps do not tell whether the same ranks wait in others", "waits least"),
+        ([], "So few steps do not tell whether the same ranks wait in others", "waits least"),
         ([0, 0], "From the mean of 3 light windows", "now the other"),
         ([0, 3], "Rank 0 waits least in steps 20 to 25, rank 3 in steps 1280 to 1285.", "now the other"),
     ],

@@ -109,7 +109,7 @@ def _who_waits(rows: UndisturbedRows) -> str:
         return ""
     if len(waits) == 1:
         return (
-            f" {rows.light_steps} steps do not tell whether the same ranks wait in others: of hosts alike, now the one "
+            " So few steps do not tell whether the same ranks wait in others: of hosts alike, now the one "
             "is late and now the other."
         )
     least = [min(own, key=lambda rank: own[rank]) for own in waits]
