@@ -11,11 +11,6 @@ _CLOCK = (
 )
 
 REASONS: dict[Kind, str] = {
-    Kind("TO-V006", "one_host"): (
-        "run.json, which names the host: its ranks share one clock; it takes two captures of one host with GPUs, mixed "
-        "in one folder, whose run.json does not name the processes. Where it names them, as ours does, TO-V002 leaves "
-        "the other run's traces out (tried on two H200)"
-    ),
     Kind("TO-W002", "too_hot"): (
         f"{_CLOCK.format('SwThermalSlowdown, HwThermalSlowdown')}a GPU that is hot, as in a rack with a fan that failed"
     ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traceops.across.cross_rank import CrossRank
-from traceops.core.findings import Evidence, Severity
+from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import us_text
+from traceops.core.units import ms_text, us_text
 
 UNALIGNED_CLOCKS = Rule(
     id="TO-V006",
@@ -14,7 +14,9 @@ UNALIGNED_CLOCKS = Rule(
     fires=(
         "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
         "(median) after offset and drift are removed. Info where ranks share too few collectives with the others. "
-        "Info also where the ranks have no GPU and share one host: each sees an end only when it has a core. Clear "
+        "Info where traces without run.json are of one host and its GPUs, and the ranks' clocks lie apart by more than "
+        "5 % of the step, and by twice what the ends still differ (p95). Info also where the ranks have no GPU and "
+        "share one host: each sees an end only when it has a core. Clear "
         "there up to 10 % where ranks wait ten times as long for each other: that tells who is late."
     ),
     advice=(
@@ -25,8 +27,8 @@ UNALIGNED_CLOCKS = Rule(
         (
             "one_host",
             "Ranks of one host share a clock, so no clock is at fault: see that the traces are of one run and one "
-            "window, and capture longer windows (every all-reduce, all-gather or reduce-scatter is an anchor). Do "
-            "not compare positions of ranks in the merged timeline until then.",
+            "window. Put each run in a folder of its own: of several that went on at once each wrote a trace of every "
+            "rank. Do not compare positions of ranks in the merged timeline until then.",
         ),
         (
             "shared_cores",
@@ -40,13 +42,16 @@ _CROWDED_PCT, _WAIT_TIMES = (
     10.0,
     10.0,
 )  # of ranks that share cores: spread by the step, and waiting by the spread
+_BEYOND_NOISE = (
+    2.0  # times what is left of aligned ends (p95): ranks that take turns on a GPU end far apart too
+)
 # Why what compares ranks is not judged.
 OUT_OF_STEP = "the ends of matched collectives do not fit together, see TO-V006"
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
 
 
-def judge_clocks(run: CrossRank) -> Verdict:
-    """TO-V006: whether the ranks' clocks could be brought together."""
+def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
+    """TO-V006: whether the ranks' clocks could be brought together. known: run.json tells which traces are of a run."""
     clocks = run.clocks
     if len(run.ranks) < 2:
         return UNALIGNED_CLOCKS.not_evaluated("there is only one rank")
@@ -58,6 +63,8 @@ def judge_clocks(run: CrossRank) -> Verdict:
     spread_pct = out_of_step_pct(run)
     told = f"ends of {clocks.anchors} collectives lie within {us_text(p50 / 1e3)} (median; p95 {us_text(p95 / 1e3)})"
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
+        if not known and (apart := _apart_on_one_host(run)) is not None:
+            return UNALIGNED_CLOCKS.verdict(apart)
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     if not clocks.unaligned and ends_fit(run):
         return UNALIGNED_CLOCKS.clear(
@@ -92,6 +99,32 @@ def judge_clocks(run: CrossRank) -> Verdict:
     cause = "shared_cores" if crowded else "one_host" if shared else None
     return UNALIGNED_CLOCKS.verdict(
         UNALIGNED_CLOCKS.finding(severity, "high", message, evidence, ranks=ranks, cause=cause)
+    )
+
+
+def _apart_on_one_host(run: CrossRank) -> Finding | None:
+    """Ranks whose traces name one host, and whose clocks cannot be one: of two runs at once collectives fit as well."""
+    if _on_cpu(run) or not _on_one_host(run):
+        return None
+    offsets = {times.summary.rank: run.clocks.fits[times.summary.rank].offset_ns for times in run.ranks}
+    first, last = min(offsets, key=lambda rank: offsets[rank]), max(offsets, key=lambda rank: offsets[rank])
+    apart_ns = offsets[last] - offsets[first]
+    least = max(
+        MOST_OUT_OF_STEP_PCT / 100 * run.step_ms * 1e6, _BEYOND_NOISE * (run.clocks.residual_p95_ns or 0.0)
+    )
+    if apart_ns <= least:
+        return None
+    message = (
+        f"By their traces all ranks are of one host, which has one clock, and the collectives of rank {last} "
+        f"end {ms_text(apart_ns / 1e6)} ms before those of rank {first}. Either the traces are of several runs "
+        "that went on at once, or several hosts have one name."
+    )
+    evidence = [
+        Evidence("clocks apart", round(apart_ns / 1e3, 1), "µs", round(least / 1e3, 1)),
+        Evidence("spread of aligned ends, p95", round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
+    ]
+    return UNALIGNED_CLOCKS.finding(
+        "info", "medium", message, evidence, ranks=[first, last], cause="one_host"
     )
 
 

@@ -102,7 +102,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs),
-        judge_clocks(inputs.run),
+        judge_clocks(inputs.run, known=bool(inputs.manifest)),
         judge_contradictions(inputs.found.doubts, inputs.run),
         judge_kernels(inputs.ranks),
         judge_communication(inputs.ranks, inputs.run.world, inputs.run.step_words),
