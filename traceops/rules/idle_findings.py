@@ -129,7 +129,7 @@ def _by_turns(
 ) -> str:
     """That another host is late in another light window, or in the traces; '' where the same one is."""
     if kind.bucket == "idle_host" and (told := told_of_turns(inputs.undisturbed, kind.bounds[0])):
-        return told
+        return f"{told} While one is late, the others wait for it."
     if _numbers(by_trace) <= _numbers(by_light):
         return ""
     shown = max(by_trace, key=lambda one: one.recorded_pct)
