@@ -212,7 +212,7 @@ def test_input_late_in_every_few_steps_is_what_the_training_does(tmp_path, worke
     """Workers that deliver at once: on an H200 the short steps between counted as typical, 48 ms of a mean of 193."""
     zero = noisy(200)
     for at in range(5, 200, workers):
-        zero[at] = Step(350, stacks={"collate": 300, "forward": 30, "backward": 20})
+        zero[at] = Step(350, stacks={"batch": 300, "forward": 30, "backward": 20})
     run = measured(tmp_path, zero)
     late = 300 / workers
     assert run.by_turns and run.occasions == () and run.in_time_ms == pytest.approx(50, rel=0.03)
@@ -225,7 +225,7 @@ def test_late_input_that_nobody_looked_into_counts_in_the_mean(tmp_path):
     """Two workers, a mean of 50 ms: it was told as 40, and a fifth of the run as what nothing explains."""
     zero = noisy(200, ms=10.0)
     for at in range(4, 200, 2):
-        seen = {"collate": 80, "forward": 10} if at % 3 else {}
+        seen = {"batch": 80, "forward": 10} if at % 3 else {}
         zero[at] = Step(90 + at % 5, stacks=seen)
     run = measured(tmp_path, zero)
     assert run.by_turns and run.occasions == () and run.typical_steps == 199
@@ -235,11 +235,22 @@ def test_late_input_that_nobody_looked_into_counts_in_the_mean(tmp_path):
 def test_what_takes_far_longer_than_late_input_is_no_part_of_it(tmp_path):
     zero = noisy(200, ms=10.0)
     for at in range(4, 200, 3):
-        zero[at] = Step(90 + at % 5, stacks={"collate": 80, "forward": 10})
+        zero[at] = Step(90 + at % 5, stacks={"batch": 80, "forward": 10})
     for at in (51, 120):
         zero[at] = Step(900, stacks={"forward": 900})
     run = measured(tmp_path, zero)
     assert run.by_turns and [(one.cause, one.times) for one in run.occasions] == [("unknown", 2)]
+
+
+def test_input_that_its_own_process_loads_late_is_no_step_that_the_training_always_has(tmp_path):
+    """Each sixth step reads a large file: it was typical, and hid a rank that is late in all the others."""
+    zero = noisy(200)
+    for at in range(5, 200, 6):
+        zero[at] = Step(350, stacks={"collate": 300, "forward": 30, "backward": 20})
+    run = measured(tmp_path, zero)
+    assert not run.by_turns and run.typical_ms == pytest.approx(50, rel=0.02)
+    (late,) = run.occasions
+    assert (late.cause, late.times, late.place.said) == ("input", 33, "collate_fn (data.py:88)")
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
