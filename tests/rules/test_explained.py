@@ -82,6 +82,14 @@ def test_steps_that_a_rank_fills_with_work_are_not_long_for_want_of_a_core(run_m
     assert severities([run, step])["TO-T001"] == severity
 
 
+@pytest.mark.parametrize(("run_ms", "severity"), [(24.0, "error"), (60.0, "info")])
+def test_late_input_of_most_of_a_run_is_not_explained_by_what_takes_less(run_ms, severity):
+    """Late batches took 57 % of a run; an evaluation of 22 % led it, and was said to explain them."""
+    run = replace(found("TO-W001", "warning", (0, 1), "evaluation"), impact_ms=run_ms)
+    step = replace(found("TO-T001", "error", (0, 1), "input"), impact_ms=72.0)
+    assert severities([run, step])["TO-T001"] == severity
+
+
 def test_the_order_of_findings_does_not_matter():
     some = [
         found("TO-C002", "warning", (0, 1)),

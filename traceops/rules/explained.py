@@ -72,6 +72,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )
 _LATE = {rule.id for rule in stragglers.RULES}
+_MOST_OF = 0.5  # of what long steps take, over the whole run
 _SAME_STEPS = 0.7  # of what long steps take beyond the typical ones, over the whole run
 
 
@@ -96,10 +97,16 @@ def explains(other: Finding, found: Finding) -> bool:
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
         and (found.cause not in known.own_causes or found.cause == other.cause or _held_up_in(found, other))
+        and (known.rule is not UNLIKE_OVER_RUN or found.cause == other.cause or not _is_more(found, other))
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )
+
+
+def _is_more(found: Finding, other: Finding) -> bool:
+    """Whether long steps take far more of the run than what is said to be done in them: most is for another reason."""
+    return (other.impact_ms or 0.0) < _MOST_OF * (found.impact_ms or 0.0)
 
 
 def _held_up_in(found: Finding, other: Finding) -> bool:
