@@ -56,7 +56,9 @@ class Stacks:
 
     def _has_just_begun(self, code: CodeType, instruction: int) -> bool:
         where = (id(code), instruction)
-        begun = self._begun.get(where)  # then the time before is its caller's, or the collector's that told it
+        begun = self._begun.get(
+            where
+        )  # then the time before is its caller's, or the collector's that told it
         if begun is None:
             self._codes[id(code)] = code
             begun = self._begun[where] = is_begin(code, instruction)
