@@ -1,12 +1,14 @@
 """Every step of a run: which are unlike the others, and what the ranks do in them."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from observed_run import Step, usual, write_machine, write_rank
 
+from traceops.across.early_place import early_place
 from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
@@ -488,6 +490,26 @@ def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
     assert early_window(measured(tmp_path, noisy(80)), ()) is None, "nothing was recorded"
     short = recorded_at([usual(ms) for ms in [90.0] * 20 + [50.0] * 12], *range(8, 14))
     assert early_window(measured(tmp_path, short), WINDOW) is None, "too few later steps tell"
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ([Step(90.0, stacks={"rare": 45, "forward": 45})] * 20, (1, "rebalance (train.py:51)")),
+        ([Step(90.0, stacks={"forward": 90})] * 20, None),
+        ([Step(175.0, stacks={"rare": 130, "forward": 45}), usual(5.0)] * 10, None),
+    ],
+)
+def test_what_the_host_does_before_a_training_has_settled_is_named(tmp_path, before, told):
+    """A finder of rates plotted on rank 0 for 400 ms in each of the first 12 steps, most of the run: nobody said so."""
+    other, own = [[replace(step) for step in steps] for steps in ([usual(90.0)] * 20, before)]
+    write_rank(tmp_path, 0, recorded_at(other + noisy(60), *range(8, 14)))
+    write_rank(tmp_path, 1, recorded_at(own + noisy(60), *range(8, 14)))
+    ranks = [read_observed(str(tmp_path), rank)[0] for rank in (0, 1)]
+    run = whole_run(ranks)
+    found = early_place(run, ranks, EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), 8)
+    assert (None if found is None else (found.rank, found.place.said)) == told
+    assert found is None or found.ms == pytest.approx(45, rel=0.05)
 
 
 def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):
