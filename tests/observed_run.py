@@ -32,6 +32,12 @@ STACKS = {
         ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 5, None),
         ("collate_fn", "/home/me/data.py", 88, "return pad(samples)"),
     ],
+    "batch": [
+        ("train", TRAIN, 29, "for batch in for_ever(loader):"),
+        ("for_ever", TRAIN, 20, "yield from loader"),
+        ("_try_get_data", f"{TORCH}/utils/data/dataloader.py", 1283, None),
+        ("poll", "/usr/lib/python3.11/multiprocessing/connection.py", 257, None),
+    ],
     "tokenize": [("train", TRAIN, 35, "tokenize(text)"), ("tokenize", "/home/me/text.py", 7, "for word in text:")],
     "rare": [("train", TRAIN, 50, "rebalance()"), ("rebalance", TRAIN, 51, "for row in table:")],
     # Below a line that says .item() the model runs: the host does not wait there.

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.pairs import fourth, second, third, truth
+from benchmarks.pairs import fifth, fourth, second, third, truth
 from benchmarks.pairs.second import RESTART, TWO_JOBS
 from benchmarks.pairs.truth import OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
 
@@ -179,6 +179,7 @@ def main() -> None:
     )
     parser.add_argument("--third", dest="sample", action="store_const", const=third.CASES)
     parser.add_argument("--fourth", dest="sample", action="store_const", const=fourth.CASES)
+    parser.add_argument("--fifth", dest="sample", action="store_const", const=fifth.CASES)
     parser.add_argument(
         "--phases", action="store_true", help="with --alone: all combinations in one process (third)"
     )

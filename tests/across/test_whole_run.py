@@ -1,12 +1,14 @@
 """Every step of a run: which are unlike the others, and what the ranks do in them."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from observed_run import Step, usual, write_machine, write_rank
 
+from traceops.across.early_place import early_place
 from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
@@ -212,7 +214,7 @@ def test_input_late_in_every_few_steps_is_what_the_training_does(tmp_path, worke
     """Workers that deliver at once: on an H200 the short steps between counted as typical, 48 ms of a mean of 193."""
     zero = noisy(200)
     for at in range(5, 200, workers):
-        zero[at] = Step(350, stacks={"collate": 300, "forward": 30, "backward": 20})
+        zero[at] = Step(350, stacks={"batch": 300, "forward": 30, "backward": 20})
     run = measured(tmp_path, zero)
     late = 300 / workers
     assert run.by_turns and run.occasions == () and run.in_time_ms == pytest.approx(50, rel=0.03)
@@ -225,7 +227,7 @@ def test_late_input_that_nobody_looked_into_counts_in_the_mean(tmp_path):
     """Two workers, a mean of 50 ms: it was told as 40, and a fifth of the run as what nothing explains."""
     zero = noisy(200, ms=10.0)
     for at in range(4, 200, 2):
-        seen = {"collate": 80, "forward": 10} if at % 3 else {}
+        seen = {"batch": 80, "forward": 10} if at % 3 else {}
         zero[at] = Step(90 + at % 5, stacks=seen)
     run = measured(tmp_path, zero)
     assert run.by_turns and run.occasions == () and run.typical_steps == 199
@@ -235,11 +237,22 @@ def test_late_input_that_nobody_looked_into_counts_in_the_mean(tmp_path):
 def test_what_takes_far_longer_than_late_input_is_no_part_of_it(tmp_path):
     zero = noisy(200, ms=10.0)
     for at in range(4, 200, 3):
-        zero[at] = Step(90 + at % 5, stacks={"collate": 80, "forward": 10})
+        zero[at] = Step(90 + at % 5, stacks={"batch": 80, "forward": 10})
     for at in (51, 120):
         zero[at] = Step(900, stacks={"forward": 900})
     run = measured(tmp_path, zero)
     assert run.by_turns and [(one.cause, one.times) for one in run.occasions] == [("unknown", 2)]
+
+
+def test_input_that_its_own_process_loads_late_is_no_step_that_the_training_always_has(tmp_path):
+    """Each sixth step reads a large file: it was typical, and hid a rank that is late in all the others."""
+    zero = noisy(200)
+    for at in range(5, 200, 6):
+        zero[at] = Step(350, stacks={"collate": 300, "forward": 30, "backward": 20})
+    run = measured(tmp_path, zero)
+    assert not run.by_turns and run.typical_ms == pytest.approx(50, rel=0.02)
+    (late,) = run.occasions
+    assert (late.cause, late.times, late.place.said) == ("input", 33, "collate_fn (data.py:88)")
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -477,6 +490,26 @@ def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
     assert early_window(measured(tmp_path, noisy(80)), ()) is None, "nothing was recorded"
     short = recorded_at([usual(ms) for ms in [90.0] * 20 + [50.0] * 12], *range(8, 14))
     assert early_window(measured(tmp_path, short), WINDOW) is None, "too few later steps tell"
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ([Step(90.0, stacks={"rare": 45, "forward": 45})] * 20, (1, "rebalance (train.py:51)")),
+        ([Step(90.0, stacks={"forward": 90})] * 20, None),
+        ([Step(175.0, stacks={"rare": 130, "forward": 45}), usual(5.0)] * 10, None),
+    ],
+)
+def test_what_the_host_does_before_a_training_has_settled_is_named(tmp_path, before, told):
+    """A finder of rates plotted on rank 0 for 400 ms in each of the first 12 steps, most of the run: nobody said so."""
+    other, own = [[replace(step) for step in steps] for steps in ([usual(90.0)] * 20, before)]
+    write_rank(tmp_path, 0, recorded_at(other + noisy(60), *range(8, 14)))
+    write_rank(tmp_path, 1, recorded_at(own + noisy(60), *range(8, 14)))
+    ranks = [read_observed(str(tmp_path), rank)[0] for rank in (0, 1)]
+    run = whole_run(ranks)
+    found = early_place(run, ranks, EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), 8)
+    assert (None if found is None else (found.rank, found.place.said)) == told
+    assert found is None or found.ms == pytest.approx(45, rel=0.05)
 
 
 def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):

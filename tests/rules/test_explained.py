@@ -82,6 +82,24 @@ def test_steps_that_a_rank_fills_with_work_are_not_long_for_want_of_a_core(run_m
     assert severities([run, step])["TO-T001"] == severity
 
 
+@pytest.mark.parametrize(("run_ms", "severity"), [(24.0, "error"), (60.0, "info")])
+def test_late_input_of_most_of_a_run_is_not_explained_by_what_takes_less(run_ms, severity):
+    """Late batches took 57 % of a run; an evaluation of 22 % led it, and was said to explain them."""
+    run = replace(found("TO-W001", "warning", (0, 1), "evaluation"), impact_ms=run_ms)
+    step = replace(found("TO-T001", "error", (0, 1), "input"), impact_ms=72.0)
+    assert severities([run, step])["TO-T001"] == severity
+
+
+def test_late_input_of_the_whole_run_explains_such_steps_before_the_rank_that_had_it_in_the_recorded_ones():
+    """16 of 53 steps waited for either rank's batch; that rank 1 was late in two of them "explained" them all."""
+    late, run = found("TO-S002", "warning", (1,), "input"), found("TO-W001", "error", (0, 1), "input")
+    step = found("TO-T001", "error", (0, 1), "input")
+    for order in permutations((late, run, step)):
+        told = next(one for one in merge_overlapping(order) if one.rule == "TO-T001")
+        assert told.message == "TO-T001. TO-W001 explains it."
+    assert "TO-S002 (rank 1) explains it." in merge_overlapping([late, step])[1].message
+
+
 def test_the_order_of_findings_does_not_matter():
     some = [
         found("TO-C002", "warning", (0, 1)),

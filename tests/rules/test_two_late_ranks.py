@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
 import traceops
+from traceops.across import own_times
 from traceops.across.core_waits import CoreWaits
 from traceops.pipeline import conclude
 from traceops.rules import overlap_told, pipeline
 from traceops.rules.pipeline_waits import without_loading
+from traceops.rules.steps import causes_of_unlike
 from traceops.rules.straggler_conditions import far_from_all, in_one_place
 from traceops.rules.straggler_evidence import of_operators
 from traceops.traces.run_manifest import ended_steps
@@ -183,3 +187,17 @@ def test_a_rank_without_a_gpu_that_computes_longer_is_told_so(fault, told):
     said, evidence = of_operators(on_cpu, late)
     assert ("is in operators" in said) == told == bool(evidence)
     assert of_operators(run, late) == ("", ()), "behind a GPU kernels tell"
+
+
+@pytest.mark.parametrize(("but", "far"), [((), False), ((11,), True), ((10, 11, 12, 13), False)])
+def test_a_step_that_is_long_by_another_rank_does_not_make_a_late_rank_slow_by_nature(monkeypatch, but, far):
+    """One of four recorded steps waited 700 ms for rank 0's batch; 116 ms in one line of rank 1 were "by nature"."""
+    took = {0: [12.0, 712.0, 12.0, 12.0], 1: [133.0, 12.0, 133.0, 133.0]}
+    monkeypatch.setattr(own_times, "own_steps", lambda graph, rank: np.array(took[rank]))
+    graph = SimpleNamespace(steps=(10, 11, 12, 13), peers=lambda rank: [1 - rank])
+    assert own_times.far_beyond(graph, 1, times=2.0, but=but) is far
+
+
+def test_a_recorded_step_counts_as_one_time_of_its_cause():
+    _, run = measured(DATA / "recompile2")
+    assert causes_of_unlike(SimpleNamespace(run=run)) == {"recompilation": 1}

@@ -20,6 +20,7 @@ from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import sentence
 from traceops.render.writers.terminal import write_terminal
+from traceops.rules import whole_run as whole_run_rule
 from traceops.rules.whole_run import what_was_compiled
 from traceops.traces.observed import Compilation
 
@@ -158,10 +159,24 @@ def test_a_script_that_profiles_itself_is_told(tmp_path, told, said):
     assert (report.whole_run.own_profiler is None) == (not said)
 
 
+@pytest.mark.parametrize(("recorded", "times"), [({"input": 1}, [2]), ({"recompilation": 1}, []), ({}, [])])
+def test_late_input_that_came_twice_is_told_where_a_recorded_step_had_it_too(
+    tmp_path, monkeypatch, recorded, times
+):
+    """Of 40 steps each tenth waited 794 ms for its batch, one of them recorded: 57 % of the run was not told."""
+    monkeypatch.setattr(whole_run_rule, "causes_of_unlike", lambda inputs: recorded)
+    steps = [usual(20) for _ in range(30)]
+    for at in (14, 24):
+        steps[at] = Step(814, stacks={"collate": 794, "forward": 20})
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    told = [next(e.value for e in one.evidence if e.metric == "came") for one in found(report, "TO-W001")]
+    assert told == times
+
+
 def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
     steps = [usual(16.9) for _ in range(200)]
     for at in range(20, 200, 4):
-        steps[at] = Step(116.9, stacks={"collate": 100, "forward": 10, "backward": 6.9})
+        steps[at] = Step(116.9, stacks={"batch": 100, "forward": 10, "backward": 6.9})
     report = observed(run_of(tmp_path), *[steps] * 4)
     assert report.whole_run.input_by_turns and not report.whole_run.occasions
     assert not found(report, "TO-W001")

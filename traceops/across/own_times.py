@@ -13,10 +13,17 @@ from traceops.measure.program import NEVER
 _FAR = 1.5  # times its peers' own time: a rank that is hidden behind a cured one, which runs as it does
 
 
-def far_beyond(graph: StepGraph, rank: int, chosen: Sequence[int] = (), times: float = _FAR) -> bool:
-    """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest."""
-    others = [float(own_steps(graph, peer).mean()) for peer in graph.peers(rank) if peer not in chosen]
-    return bool(others) and float(own_steps(graph, rank).mean()) >= times * max(others)
+def far_beyond(
+    graph: StepGraph, rank: int, chosen: Sequence[int] = (), times: float = _FAR, but: Sequence[int] = ()
+) -> bool:
+    """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest.
+
+    but: steps that are left out, where others remain.
+    """
+    kept = ~np.isin(graph.steps, but)
+    kept |= not kept.any()
+    others = [float(own_steps(graph, peer)[kept].mean()) for peer in graph.peers(rank) if peer not in chosen]
+    return bool(others) and float(own_steps(graph, rank)[kept].mean()) >= times * max(others)
 
 
 def own_time(graph: StepGraph, rank: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     host_times,
 )
-from traceops.measure.loader_work import loader_work
+from traceops.measure.loader_work import loader_work, loads_itself
 from traceops.measure.typical import FAR
 from traceops.traces.observed import Observed
 
@@ -116,7 +116,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     if (like & rhythm).any() and (like & ~rhythm).sum() >= _LEAST_STEPS:
         like &= ~rhythm
         found, _ = divided(like)
-    late = _by_turns(found)
+    late = None if any(loads_itself(one) for one in ranks) else _by_turns(found)
     return found if late is None else replace(divided(like | late)[0], in_time_ms=found.typical_ms)
 
 

@@ -19,6 +19,8 @@ _LEAST_LOOKS = 20
 _IDLE = re.compile(
     r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$"
 )
+_FETCHES = re.compile(r"/torch/utils/data/_utils/fetch\.py$")
+_FROM_WORKERS = re.compile(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class LoaderWork:
     def one_busy(self) -> bool:
         """Whether one worker is busy while all together mostly wait for work."""
         return self.processes > 1 and self.busy_pct < BUSY_PCT <= self.busiest_pct
+
+
+def loads_itself(rank: Observed) -> bool:
+    """Whether this rank's own process was seen to load its batches, and never to wait for a worker."""
+    stacks = (rank.stacks[number] for number in set(rank.samples[:, 1].tolist()))
+    seen = [rank.frames[number] for number in {number for stack in stacks for number in stack}]
+    fetches = any(_FETCHES.search(frame.file) for frame in seen)
+    return fetches and not any(_FROM_WORKERS.search(frame.function) for frame in seen)
 
 
 def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> LoaderWork | None:

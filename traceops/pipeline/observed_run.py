@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from traceops.across.early_place import early_place
 from traceops.across.early_window import early_window
 from traceops.across.machine_use import MachineUse, machine_use
 from traceops.across.memory_use import MemoryUse, memory_use
@@ -73,18 +74,28 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     memory = with_lines(uses, snapshots)
     recorded = recorded_memory_of(found, uses)
     whole = whole_run(observed, ends_by_calls(found.manifest))
-    early = _early(whole, ranks)
+    early = _early(whole, ranks, observed)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
     ended = ended_steps(found.manifest)
     return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended)
 
 
-def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> EarlyWindowRow | None:
+def _early(
+    whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]
+) -> EarlyWindowRow | None:
     window = numbered_steps(ranks)
     early = None if whole is None else early_window(whole, window)
-    if early is None:
+    if whole is None or early is None:
         return None
-    return EarlyWindowRow(before_ms=early.near_ms, later_ms=early.later_ms, settled=early.settled)
+    spent = early_place(whole, observed, early, min(window, default=early.settled))
+    return EarlyWindowRow(
+        before_ms=early.near_ms,
+        later_ms=early.later_ms,
+        settled=early.settled,
+        rank=None if spent is None else spent.rank,
+        where=None if spent is None else spent.place.said,
+        where_ms=None if spent is None else spent.ms,
+    )
 
 
 def of_first_steps(found: Discovery, ranks: Sequence[RankSummary]) -> bool:

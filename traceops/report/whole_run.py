@@ -84,13 +84,25 @@ class EarlyWindowRow(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: NotNegative
     later_ms: NotNegative
     settled: Annotated[Whole, Meta(description="The first step that is like the later ones.")]
+    rank: Annotated[
+        Whole | None,
+        Meta(description="Whose host spends most of what those before take longer in one function."),
+    ] = None
+    where: Annotated[str | None, Meta(description="That function, with its line.")] = None
+    where_ms: Annotated[NotNegative | None, Meta(description="A step, beyond later ones.")] = None
 
     @property
     def note(self) -> str:
         """What it means for the reader, and what records later steps."""
+        spent = (
+            ""
+            if self.where is None or self.where_ms is None
+            else f" (rank {self.rank} spends {ms_text(self.where_ms)} ms more of each in {self.where})"
+        )
         return (
             f"the recorded steps may not be like later ones: just before them a step took {ms_text(self.before_ms)} "
-            f"ms, later ones take {ms_text(self.later_ms)}; traceops run --skip-first {self.settled} records those"
+            f"ms{spent}, later ones take {ms_text(self.later_ms)}; traceops run --skip-first {self.settled} records "
+            "those"
         )
 
 

@@ -72,6 +72,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )
 _LATE = {rule.id for rule in stragglers.RULES}
+_MOST_OF = 0.5  # of what long steps take, over the whole run
 _SAME_STEPS = 0.7  # of what long steps take beyond the typical ones, over the whole run
 
 
@@ -79,12 +80,18 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     """The findings, those that another one explains turned into remarks (severity info) that say which."""
     merged = []
     for found in findings:
-        by = next((other for other in findings if other is not found and explains(other, found)), None)
+        known = [other for other in findings if other is not found and explains(other, found)]
+        by = max(known, key=lambda other: _is_of_run(other, found), default=None)
         if by is not None:
             who = f" (rank {by.ranks[0]})" if by.rule in _LATE and len(by.ranks) == 1 else ""
             found = replace(found, severity="info", message=f"{found.message} {by.rule}{who} explains it.")
         merged.append(found)
     return merged
+
+
+def _is_of_run(other: Finding, found: Finding) -> bool:
+    """Whether it tells of the same over the whole run, of which a rank late in recorded steps is only one case."""
+    return other.rule == UNLIKE_OVER_RUN.id and other.cause == found.cause
 
 
 def explains(other: Finding, found: Finding) -> bool:
@@ -96,10 +103,16 @@ def explains(other: Finding, found: Finding) -> bool:
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
         and (found.cause not in known.own_causes or found.cause == other.cause or _held_up_in(found, other))
+        and (known.rule is not UNLIKE_OVER_RUN or found.cause == other.cause or not _is_more(found, other))
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )
+
+
+def _is_more(found: Finding, other: Finding) -> bool:
+    """Whether long steps take far more of the run than what is said to be done in them: most is for another reason."""
+    return (other.impact_ms or 0.0) < _MOST_OF * (found.impact_ms or 0.0)
 
 
 def _held_up_in(found: Finding, other: Finding) -> bool:

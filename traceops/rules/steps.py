@@ -205,6 +205,22 @@ def judge(inputs: Inputs) -> list[Verdict]:
     ]
 
 
+def causes_of_unlike(inputs: Inputs) -> dict[str, int]:
+    """Why recorded steps are unlike the others, by the rank that takes longest for itself: how often each came."""
+    run = inputs.run
+    starts = first_uses(run)
+    found: dict[str, int] = {}
+    before = None
+    for number in run.unlike:
+        if number in starts or longer_ms(run, number) <= 0:
+            continue
+        worst = max(run.ranks, key=lambda times: _own_excess_ms(times, (number,)))
+        cause, _ = _cause(worst, replace(run, unlike=(number,)))
+        found[cause] = found.get(cause, 0) + (before != (number - 1, cause))
+        before = number, cause
+    return found
+
+
 def _own_excess_ms(times: RankTimes, unlike: tuple[int, ...]) -> float:
     """What a rank's own time in these steps exceeds its typical steps by, without waiting for others, ms."""
     return sum(_growth(times, unlike).values())

@@ -147,7 +147,7 @@ def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
     assert run.graph is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return False
-    return far_beyond(run.graph, straggler.rank, times=_TIMES)
+    return far_beyond(run.graph, straggler.rank, times=_TIMES, but=run.unlike)
 
 
 def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:

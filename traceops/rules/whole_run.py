@@ -15,6 +15,7 @@ from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.steps import causes_of_unlike
 from traceops.traces.observed import Compilation
 from traceops.traces.step_kinds import step_kinds
 
@@ -24,10 +25,12 @@ UNLIKE_OVER_RUN = Rule(
     fires=(
         "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical one, "
         "by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection, the "
-        "allocator and late input error from 30 %. Silent about causes that came once, and about steps in which "
-        "nothing was seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer "
+        "allocator and late input error from 30 %. Silent about causes that came once (late input and functions: "
+        "twice, unless a recorded step had the same), and about steps in which nothing was "
+        "seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer "
         "comes as they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as "
-        "of workers that deliver at once, those steps are typical too (TO-I002). A recompilation also counts in "
+        "of workers that deliver at once, those steps are typical too (TO-I002), unless the ranks load their batches "
+        "themselves. A recompilation also counts in "
         "recorded steps and in the first 20 steps, as info if it ended with these. Garbage "
         "collection and compiling again that are in most steps of a rank are told by their share of its time, if steps "
         "that stand out hold less than half of it."
@@ -96,7 +99,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     run = inputs.whole
     if run is None:
         return [UNLIKE_OVER_RUN.not_evaluated(NOT_OBSERVED)]
-    told = [one for one in run.occasions if _is_told(run, one)]
+    recorded = causes_of_unlike(inputs)
+    told = [one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0))]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
         unlike = sum(one.share_pct for one in told if one.cause == cause)
@@ -127,11 +131,12 @@ def judge(inputs: Inputs) -> list[Verdict]:
     return [UNLIKE_OVER_RUN.not_evaluated(f"{said}, and nothing shows why: {took}")]
 
 
-def _is_told(run: WholeRun, one: Occasion) -> bool:
+def _is_told(one: Occasion, recorded: int) -> bool:
+    """recorded: how often the same came in the recorded steps, which are none of those that it counts."""
     if one.cause == "unknown" or one.share_pct < _BOUNDS[0]:
         return False
     least = 3 if one.cause in ("host", "input") else _LEAST_TIMES
-    return one.times >= least
+    return one.times >= _LEAST_TIMES and one.times + recorded >= least
 
 
 def _severity(cause: str, share_pct: float) -> Severity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import opcode
 import sys
 import threading
 from array import array
@@ -19,6 +20,7 @@ from traceops.core.redaction import redact_text
 _MOST_FRAMES = 100
 _MOST_STACKS = 20_000
 _MOST_TEXT = 160
+_RESUME = opcode.opmap.get("RESUME", -1)
 _ENGINE = "_engine_run_backward"  # autograd's own threads then run hooks and functions written in Python
 
 
@@ -29,6 +31,9 @@ class Stacks:
         self._thread = thread
         self._codes: dict[int, CodeType] = {}  # kept, so that no other code gets its id
         self._places: dict[tuple[int, int], int] = {}  # code and instruction -> frame
+        self._begun: dict[
+            tuple[int, int], bool
+        ] = {}  # code and instruction: whether nothing of it has run there
         self._frames: dict[tuple[int, int], int] = {}  # code and line -> frame
         self._stacks: dict[bytes, int] = {}
         self._samples: list[int] = []
@@ -44,10 +49,20 @@ class Stacks:
 
     def _looked(self, look: Look) -> list[int]:
         _, _, _, frames, thread, beside = look
-        numbers = self._numbers(frames)
         if beside and frames[0][0].co_name == _ENGINE and self._is_engines(thread):
-            numbers = self._numbers(beside) + numbers
-        return numbers
+            return self._numbers(beside) + self._numbers(frames)
+        begun = len(frames) > 1 and self._has_just_begun(*frames[0])
+        return self._numbers(frames[1:] if begun else frames)
+
+    def _has_just_begun(self, code: CodeType, instruction: int) -> bool:
+        where = (id(code), instruction)
+        begun = self._begun.get(
+            where
+        )  # then the time before is its caller's, or the collector's that told it
+        if begun is None:
+            self._codes[id(code)] = code
+            begun = self._begun[where] = is_begin(code, instruction)
+        return begun
 
     def _numbers(self, frames: Frames) -> list[int]:
         numbers = []
@@ -86,7 +101,10 @@ class Stacks:
     def _walk(self, innermost: FrameType) -> list[int]:
         numbers: list[int] = []
         places = self._places
-        for frame in with_callers(innermost, _MOST_FRAMES):
+        frames = with_callers(innermost, _MOST_FRAMES)
+        if len(frames) > 1 and self._has_just_begun(innermost.f_code, innermost.f_lasti):
+            del frames[0]
+        for frame in frames:
             code = frame.f_code
             place = (id(code), frame.f_lasti)
             number = places.get(place)
@@ -129,6 +147,16 @@ class Stacks:
                     without.append(self._told)
                 self._told += 1
         return [*made, *([["n", without]] if without else []), *([["t", samples]] if samples else [])]
+
+
+def is_begin(code: CodeType, instruction: int) -> bool:
+    """Whether a function is only called there. Python lets others run first there, and then at the next call or loop.
+
+    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it.
+    """
+    if not 0 <= instruction < len(code.co_code) or code.co_code[instruction] != _RESUME:
+        return False
+    return code.co_code[instruction + 1] == 0  # others are behind a `yield` or an `await`
 
 
 def _line(code: CodeType, instruction: int) -> int | None:
