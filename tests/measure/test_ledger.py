@@ -248,6 +248,18 @@ def test_a_long_gap_is_the_synchronisations_for_as_long_as_the_host_had_waited()
     assert buckets(rows, 8_000_000) == {"compute": 2002, "idle_sync": 1500}
 
 
+def test_a_copy_that_returns_late_was_waited_for_whatever_its_name():
+    """Pageable memory: the host is in cudaMemcpyAsync all the time, and synchronises for a moment behind it."""
+    copied = [
+        call("cudaMemcpyAsync", 1500, 2_000_000, correlation=77),
+        *kernel(2000, 2_000_000, None, "Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", correlation=77),
+    ]
+    rows = [*copied, call("cudaStreamSynchronize", 2_001_600, 1000), *kernel(5_002_000, 1000, 5_001_500)]
+    assert buckets(rows, 6_000_000) == {
+        "compute": 2, "memory": 2000, "idle_sync": 2000.5, "idle_host": 1000.5,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
              "cuCtxSynchronize", "cudaMemcpy"],

@@ -100,7 +100,7 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
         events,
-        activity.host.blocking,
+        activity.host.may_wait,
         Intervals(idle.start[judged], until[judged]),
         thread[judged],
         synced[judged],
