@@ -20,7 +20,7 @@ _ALL_RANKS = "Analyse the traces of all ranks together"
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
 _FIT = f"Record again so that the ends fit ({UNALIGNED_CLOCKS.id} says how)"
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
-_NO_OPERATOR = "no operator of the host runs"
+_NO_OPERATOR = "time in which no operator computes"
 _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_unmatched": _ALL_RANKS,
     "comm_transfer": _ALL_RANKS,
