@@ -62,7 +62,7 @@ FIFTEENTH: tuple[Input, ...] = (
             "of them to pageable memory, after which the host works while the GPU idles; the two longest gaps (56 "
             "and 32 ms) have no recorded call"
         ),
-        right=STARVES + "|cop(y|ies)|[Rr]ead", abstains=OPEN,
+        right=STARVES + "|cop(y|ies)|[Rr]ead|the host has not launched it yet", abstains=OPEN,
         never=UNMARKED + "|✔", held=True, day=15),
     Input("paramresnet", ONE, "analyze",
         "facebookresearch/param@1e115ffc62c6d048405d9b963191736c13811b1d",
@@ -74,7 +74,7 @@ FIFTEENTH: tuple[Input, ...] = (
             "pageable copies 630 ms; the first iterations are cold (cudnn 2.1 s); median iteration 176 ms, mean "
             "333"
         ),
-        right=INPUT, abstains=OPEN,
+        right=INPUT + "|next batch comes late", abstains=OPEN,
         never=r"✔|14[,.]?523 ms step|16[,.]?172 ms", held=True, day=15),
     Input("mtkineto", ONE, "analyze",
         "MooreThreads/kineto@fb1e7405f668890d9590643de7dc1c41d29bd09f",
@@ -104,7 +104,7 @@ FIFTEENTH: tuple[Input, ...] = (
             "one batch of a CLIP-like model on an A5000: the loader takes 5.1 s before any GPU activity, then the "
             "GPU is busy 87.1 % of 67.3 ms, 6.8 ms of it pageable copies; no steps"
         ),
-        right=CLEAN + "|" + INPUT + "|" + STARVES, abstains=OPEN,
+        right=CLEAN + "|" + INPUT + "|" + STARVES + "|nothing but copies", abstains=OPEN,
         never=UNMARKED + "|✔", day=15),
     Input("cifar57", INFERENCE, "analyze",
         "sqrt57/solve-cifar10@546bcdb382a8db96978e3e57f00d025b8cc75562",
@@ -193,7 +193,7 @@ FIFTEENTH: tuple[Input, ...] = (
             "no steps"
         ),
         right=CLEAN, abstains=OPEN,
-        never=UNMARKED + "|✔|✖", held=True, day=15),
+        never=UNMARKED + "|✔|✖|1 rank · cpu", held=True, day=15),
     Input("infranote", NO_GPU, "analyze",
         "szfmsmdx/Infra-note@a286d72283c2938071f5dcf2d7e271ce249ef8a0",
         "triton/trace.json",
@@ -214,6 +214,6 @@ FIFTEENTH: tuple[Input, ...] = (
         "6cef8d8a1e936405d78249ef8c7e88efa12a922a31245b98d5ee1f40926cf412",
         "ten inferences of a ResNet-18 on a CPU in 2.5 s (mkldnn), host operators only, no marks",
         right=CLEAN, abstains=OPEN,
-        never="✔|✖|2[,.]?506 ms step", day=15),
+        never="✖|2[,.]?506 ms step", day=15),
 )
 # fmt: on
