@@ -52,7 +52,7 @@ class Input:
     truth: found before traceops was run on it. right, abstains: patterns of the verdict's sentence (of the fabric: of
     all that is printed), spaces made one. never: a pattern of what may stand nowhere.
     held: set aside while the working half was judged and mended. day: 1 of the first inputs; 2 of those found later
-    and looked at once; 3, 4 and 5 of a third, a fourth and a fifth search, 6 to 14 of samples by rules, half of
+    and looked at once; 3, 4 and 5 of a third, a fourth and a fifth search, 6 to 15 of samples by rules, half of
     each set aside. root: a pattern of what the first sentence should name, where this is judged.
     """
 
@@ -67,7 +67,7 @@ class Input:
     abstains: str = ""
     never: str = ""
     held: bool = False
-    day: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14] = 1
+    day: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] = 1
     root: str = ""
 
     @property

@@ -7,6 +7,7 @@ from benchmarks.field.eighth_fine import EIGHTH_FINE
 from benchmarks.field.eleventh import ELEVENTH
 from benchmarks.field.eleventh_fine import ELEVENTH_FINE
 from benchmarks.field.fabric import FABRIC
+from benchmarks.field.fifteenth import FIFTEENTH
 from benchmarks.field.fifth_files import FIFTH_FILES
 from benchmarks.field.fifth_fine import FIFTH_FINE
 from benchmarks.field.fifth_logs import FIFTH_LOGS
@@ -55,5 +56,6 @@ SAMPLE = (
     *THIRTEENTH_FINE,
     *FOURTEENTH,
     *FOURTEENTH_FINE,
+    *FIFTEENTH,
 )
 INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import ALIEN, CRASH, INFERENCE, NCCL, NO_EVENTS, NO_GPU, STACKS, TESTS, XML, Input
+from benchmarks.field.input import (
+    ALIEN,
+    CRASH,
+    INFERENCE,
+    LOST,
+    NCCL,
+    NO_EVENTS,
+    NO_GPU,
+    STACKS,
+    TESTS,
+    XML,
+    Input,
+)
 
 # fmt: off
 LATER: tuple[Input, ...] = (
@@ -65,7 +77,7 @@ LATER: tuple[Input, ...] = (
         "tests/data/mixed_files/rank_non_gpu.json.gz",
         "7abc3802f28155bf163a2b71d08ee57d3f759d2ffc6a190480e6556f328e4476",
         "one marked step of 75.5 ms, 2,424 operators and no launch",
-        abstains="the traces hold no GPU activity", never="✔|GPUs starve", day=2),
+        abstains="the traces hold no GPU activity|" + LOST, never="✔|GPUs starve", day=2),
     Input("hta_inference_1", INFERENCE, "analyze",
         "facebookresearch/HolisticTraceAnalysis@f4d0062c382f42bd8a74838bcdad1916c7d5d2da",
         "tests/data/trace_file_list/inference_rank_1.json.gz",

@@ -140,6 +140,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
         ("Twelfth day", [row for row in rows if row.input.day == 12]),
         ("Thirteenth day", [row for row in rows if row.input.day == 13]),
         ("Fourteenth day", [row for row in rows if row.input.day == 14]),
+        ("Fifteenth day", [row for row in rows if row.input.day == 15]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)

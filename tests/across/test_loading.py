@@ -49,6 +49,15 @@ def test_workers_that_are_behind_load_all_the_time() -> None:
     assert untold is not None and untold.workers is None and untold.times == pytest.approx(2.2)
 
 
+def test_long_steps_that_wait_for_the_same_loader_make_a_range() -> None:
+    """12 of 29 steps waited 400 ms longer, and '1.2 times as many would keep up' was of the others alone."""
+    some = rank(WORKERS, 172.4, 12.2, 216.0, unlike=4)
+    some.buckets = {"idle_input": np.array([400, 400, 400, 400, *[12] * 6]) * 1_000_000}
+    need = loading_need(some, None)
+    assert need is not None and need.times == pytest.approx(1.18, abs=0.01)
+    assert need.most_times == pytest.approx(1.1 * (160.2 + 167.2) / 160.2, abs=0.01)
+
+
 def test_what_may_be_recording_makes_a_range() -> None:
     """Lightning on an H200: 3 workers were told by the recorded step. Without the profiler the rest takes 10.0 ms."""
     need = loading_need(rank(ALONE, 50.87, 37.05, 37.05), None, recording_ms=7.49)

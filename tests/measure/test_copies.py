@@ -172,6 +172,16 @@ def test_two_copies_at_once_count_once():
     assert sum(exposed(found).values()) == 30_000
 
 
+def test_a_typical_size_is_one_that_is_there():
+    """'2 copies of typically 38.5 MB', of 77.1 MB and of 512 bytes."""
+    found = one_step(
+        copy(H2D, 10_000, 20_000, launched=9_000, waits=500, size=77 * MB),
+        copy(H2D, 40_000, 1_000, launched=39_000, waits=500, size=512),
+    )
+    assert [kind.size for kind in found.kinds] == [512]
+    assert found.kinds[0].total_bytes.tolist() == [77 * MB + 512]
+
+
 def test_the_best_speed_of_large_pinned_copies_is_kept():
     found = one_step(
         copy(PINNED, 10_000, 1_000, launched=2_000, size=50 * MB // 1000),

@@ -149,9 +149,9 @@ def test_any_ledger_without_a_gpu_adds_up(events):
 # Each bucket by itself
 
 
-def buckets(rows):
+def buckets(rows, lasts=50_000):
     """Non-empty buckets of the only step of a GPU trace that begins at 0, in µs."""
-    steps, ledger = measure(build([step(3, 0, 50_000), *kernel(0, 1000, 0), *rows]))
+    steps, ledger = measure(build([step(3, 0, lasts), *kernel(0, 1000, 0), *rows]))
     check_adds_up(steps, ledger)
     assert steps.number.tolist() == [3]
     return {name: ns[0] / 1000 for name, ns in ledger.buckets.items() if ns[0]}
@@ -232,6 +232,32 @@ def test_without_any_launch_record_all_idle_time_is_of_unknown_cause():
 def test_short_gap_is_the_devices_own_whoever_caused_it():
     assert buckets(kernel(1999, 1000, 1500)) == {"compute": 2, "idle_gap": 0.999}
     assert buckets(kernel(2000, 1000, 1500)) == {"compute": 2, "idle_host": 1}
+
+
+def test_what_the_host_does_for_longer_than_it_had_waited_is_not_the_synchronisations():
+    """A program that compiled for 2.65 s behind 0.01 ms of waiting was told to take 84 % less without such calls."""
+    rows = [call("cudaStreamSynchronize", 500, 600), *kernel(3_001_000, 1000, 3_000_500)]
+    assert buckets(rows, 4_000_000) == {"compute": 2, "idle_sync": 0.6, "idle_host": 2999.4}
+
+
+def test_a_long_gap_is_the_synchronisations_for_as_long_as_the_host_had_waited():
+    waited = [*kernel(1000, 2_000_000, 900), call("cudaStreamSynchronize", 1500, 2_000_000)]
+    rows = [*waited, *kernel(7_001_000, 1000, 7_000_500)]
+    assert buckets(rows, 8_000_000) == {"compute": 2002, "idle_sync": 2000, "idle_host": 3000}
+    rows = [*waited, *kernel(3_501_000, 1000, 3_500_500)]  # the gap is shorter than that
+    assert buckets(rows, 8_000_000) == {"compute": 2002, "idle_sync": 1500}
+
+
+def test_a_copy_that_returns_late_was_waited_for_whatever_its_name():
+    """Pageable memory: the host is in cudaMemcpyAsync all the time, and synchronises for a moment behind it."""
+    copied = [
+        call("cudaMemcpyAsync", 1500, 2_000_000, correlation=77),
+        *kernel(2000, 2_000_000, None, "Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", correlation=77),
+    ]
+    rows = [*copied, call("cudaStreamSynchronize", 2_001_600, 1000), *kernel(5_002_000, 1000, 5_001_500)]
+    assert buckets(rows, 6_000_000) == {
+        "compute": 2, "memory": 2000, "idle_sync": 2000.5, "idle_host": 1000.5,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

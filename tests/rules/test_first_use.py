@@ -46,7 +46,7 @@ def program(folder, calls, longer=()):
             at += START_MS
         rows += work(at + 1, 37.0 + 100.0 * (number in longer), number)
         at += STEP_MS - 2 + 100.0 * (number in longer)
-        rows.append(event("cudaStreamSynchronize", "cuda_runtime", at, 0.1))
+        rows.append(event("cudaStreamSynchronize", "cuda_runtime", at - 36, 36.1))
         at += 2
         rows.append(event(f"ProfilerStep#{number}", "user_annotation", begin, at - begin))
     (folder / "rank_0").mkdir(parents=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from traceops.across.cross_rank import RankTimes
 from traceops.across.loader_pace import has_workers
+from traceops.core.arrays import mean_ms
 
 _ALONE = re.compile(r"_SingleProcessDataLoaderIter")
 _SPARE = 1.1  # loaders that are just fast enough are late at every second batch
@@ -23,7 +24,7 @@ class LoadingNeed:
     for the batches of a step, None where the workers are not counted. rest_ms: the step without waiting for them.
     times: how many times as many processes would do. workers: how many, None where those of now are not counted.
     cores: that a rank and its workers have, None where not known. most_times, most_workers: the same where all of the
-    rest that may be recording is.
+    rest that may be recording is; most_times also where the steps that are not typical wait for the same loader.
     """
 
     now: int | None
@@ -56,6 +57,7 @@ def loading_need(
     step_ms: the step that it is a part of, None for the recorded one. recording_ms: what of the rest may be recording.
     The loaders of a rank without workers take what is recorded; workers that are behind are busy all the time.
     """
+    recorded = step_ms is None or step_ms == times.step_ms
     names, step_ms = " ".join(times.summary.host.input_names), times.step_ms if step_ms is None else step_ms
     rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)
     if rest_ms <= 0:
@@ -73,9 +75,24 @@ def loading_need(
         return None
     share = _SPARE * step_ms / rest_ms
     if not workers:
-        return LoadingNeed(None, None, rest_ms, share, None, cores, share * more)
+        return LoadingNeed(
+            None,
+            None,
+            rest_ms,
+            share,
+            None,
+            cores,
+            max(share * more, _of_all(times, rest_ms) if recorded else 0),
+        )
     need, most = math.ceil(workers * share), math.ceil(workers * share * more)
     return LoadingNeed(workers, workers * step_ms, rest_ms, share, need, cores, share * more, most)
+
+
+def _of_all(times: RankTimes, rest_ms: float) -> float:
+    """The same where all steps wait as for this loader: a step that waits long is not a typical one."""
+    if times.typical.all():
+        return 0.0
+    return _SPARE * (rest_ms + mean_ms(times.buckets["idle_input"])) / rest_ms
 
 
 def told_workers(manifest: Mapping[str, Any]) -> int | None:

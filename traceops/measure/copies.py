@@ -65,7 +65,7 @@ class CopyKind:
     def size(self) -> int:
         """Bytes of a typical one, -1 where that is not known."""
         known = self.bytes[self.bytes >= 0]
-        return int(np.median(known)) if len(known) else -1
+        return _middle(known) if len(known) else -1
 
     @property
     def gbs(self) -> float | None:
@@ -213,8 +213,13 @@ def _by_step(size: Int, of_step: Int, steps: int) -> tuple[Int, Int]:
     middle, total = np.full(steps, -1, dtype=np.int64), np.full(steps, -1, dtype=np.int64)
     for step in np.unique(of_step).tolist() if (size >= 0).all() else ():
         own = size[of_step == step]
-        middle[step], total[step] = int(np.median(own)), own.sum()
+        middle[step], total[step] = _middle(own), own.sum()
     return middle, total
+
+
+def _middle(size: Int) -> int:
+    """The median, of an even number the lower one: a size that is there."""
+    return int(np.sort(size)[(len(size) - 1) // 2])
 
 
 def _around(find: object, calls: Int) -> Int:

@@ -40,6 +40,7 @@ _INPUT_WORDS = ("data", "batch", "pipeline")
 _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
+_COPIES = re.compile(r"^(cuda|hip)Memcpy|^cuMemcpy")
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
@@ -121,6 +122,11 @@ class HostRows:
     def first_uses(self) -> Int:
         """Calls that load kernels, or create what later calls use: they take long once in a process."""
         return self._of_name(self.launches, named(self.events, _FIRST_USE))
+
+    @cached_property
+    def may_wait(self) -> Int:
+        """Blocking calls, and calls that copy: these return late where the memory is pageable, whatever their name."""
+        return np.union1d(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
 
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: blocking ones, and launches this long."""

@@ -25,6 +25,9 @@ BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
 # An idle device starts a kernel this soon after its launch (measured: 1 to 8 µs), and one that is queued this soon
 # behind the one before it in its stream (1 to 5 µs, 13 at most, on H200).
 STARTS_NS = 20_000
+# A gap of this length behind a synchronisation is another cause's beyond what the host had waited: what reading a value
+# costs the host besides takes less.
+LONG_GAP_NS = 1_000_000
 _STEP_MARK = re.compile("^ProfilerStep")
 
 
@@ -94,13 +97,21 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
     judged = known & (until > idle.start) & ~short
     synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
+    waited = idle.start.copy()  # until when each gap is the synchronisation's
+    waited[judged] = _no_longer_than_blocked(
+        events,
+        activity.host.may_wait,
+        Intervals(idle.start[judged], until[judged]),
+        thread[judged],
+        synced[judged],
+    )
     late = Intervals(idle.start[judged], until[judged])
     loading = _loading_within(events, activity.host.inputs, late, thread[judged])
     after = known & ~short & (until < idle.end)
     return {
         "idle_input": loading,
-        "idle_sync": subtract(Intervals(idle.start[synced], until[synced]), loading),
-        "idle_host": subtract(Intervals(idle.start[judged & ~synced], until[judged & ~synced]), loading),
+        "idle_sync": subtract(_some(idle.start[synced], waited[synced]), loading),
+        "idle_host": subtract(_some(waited[judged], until[judged]), loading),
         "idle_dependency": Intervals(until[after], idle.end[after]),
         "idle_unknown": Intervals(idle.start[~known & ~short], idle.end[~known & ~short]),
         "idle_gap": Intervals(idle.start[short], idle.end[short]),
@@ -159,6 +170,37 @@ def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: 
         gaps = np.flatnonzero(thread == tid)
         blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
     return blocked
+
+
+def _no_longer_than_blocked(
+    events: Events, rows: Int, late: Intervals, thread: Int, synced: NDArray[np.bool_]
+) -> Int:
+    """Until when each of these gaps is the fault of the calls in which its thread was blocked.
+
+    Without these calls the host would have come there earlier by as long as it was blocked, less what earlier gaps
+    would have taken of that. What it does for longer in a long gap, it does for another reason. A gap that is not
+    `synced` is no call's.
+    """
+    until: Int = late.start.copy()
+    length = late.end - late.start
+    for tid in np.unique(thread[synced]):
+        own = rows[events.tid[rows] == tid]
+        gaps = np.flatnonzero(thread == tid)
+        blocked = union(events.ts[own], events.ts[own] + events.dur[own])
+        ends = late.end[gaps]
+        first = min(int(blocked.start[0]), int(ends[0])) if len(blocked) else int(ends[0])
+        won = blocked.within(np.concatenate(([first], ends[:-1])), ends)
+        left = np.cumsum(won - length[gaps])
+        before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
+        most = np.where(length[gaps] < LONG_GAP_NS, length[gaps], np.minimum(length[gaps], before + won))
+        until[gaps] += np.where(synced[gaps], most, 0)
+    return until
+
+
+def _some(start: Int, end: Int) -> Intervals:
+    """Those that last."""
+    lasts = end > start
+    return Intervals(start[lasts], end[lasts])
 
 
 def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> Intervals:

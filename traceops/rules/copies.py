@@ -28,14 +28,14 @@ EXPOSED_COPIES = Rule(
     ),
     advice=(
         "Copy from pinned memory (DataLoader's pin_memory=True, or tensor.pin_memory()) with non_blocking=True, and "
-        "the next batch on a stream of its own while this one trains. Weights that are kept on the host come the same "
+        "the next batch on a stream of its own while this one runs. Weights that are kept on the host come the same "
         "way: keep them on the device where they fit."
     ),
     by_cause=(
         (
             "pinned_input",
             "The memory is pinned already. Copy the next batch with non_blocking=True on a stream of its own while "
-            "this one trains (torch.cuda.stream, wait_stream, record_stream); send smaller types (uint8, bf16) and "
+            "this one runs (torch.cuda.stream, wait_stream, record_stream); send smaller types (uint8, bf16) and "
             "convert on the device. Weights that are kept on the host come the same way: keep them on the device where "
             "they fit.",
         ),

@@ -79,8 +79,8 @@ BLOCKED_ON_DEVICE = Rule(
     id="TO-I003",
     title="The host blocks on the device inside the step",
     fires=(
-        "Idle time that began while the launching thread waited in a device synchronisation, on the worst "
-        "rank: info from 1 % of the step, warning from 3 %, error from 15 %. "
+        "Idle time that began while the launching thread waited in a device synchronisation (of 1 ms and more no "
+        "longer than it had waited), on the worst rank: info from 1 % of the step, warning from 3 %, error from 15 %. "
         "Ranks with less than half of the worst one's share are not named. Info where nearly all of it lies in less "
         "than half of the recorded steps: how often that comes these do not tell."
     ),
@@ -103,6 +103,7 @@ CAPTURED = (
 THROUGH_HOST = (
     "the ranks exchange data through their hosts (gloo), and how long these wait for that is not told"
 )
+NO_DEVICE = "the traces hold no GPU activity"
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 
 
@@ -117,7 +118,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     run, manifest = inputs.run, inputs.manifest
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
-        return kind.rule.not_evaluated("the traces hold no GPU activity")
+        return kind.rule.not_evaluated(NO_DEVICE)
     whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
     if not whole:
         return kind.rule.not_evaluated(why_incomplete(judged))

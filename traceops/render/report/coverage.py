@@ -9,7 +9,7 @@ from traceops.render.report.unmatched_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.idle import CAPTURED, THROUGH_HOST
+from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_recording import MAY_BE_RECORDING
 
 KERNELS_UNJUDGED = (
@@ -20,6 +20,7 @@ _ALL_RANKS = "Analyse the traces of all ranks together"
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
 _FIT = f"Record again so that the ends fit ({UNALIGNED_CLOCKS.id} says how)"
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
+_NO_OPERATOR = "time in which no operator computes"
 _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_unmatched": _ALL_RANKS,
     "comm_transfer": _ALL_RANKS,
@@ -46,6 +47,8 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     words = report.summary.step_words
     who = f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the
     what = BUCKETS[most.bucket].metric
+    if most.rule and (check := check_of(report, most.rule)) and check.reason == NO_DEVICE:
+        what = _NO_OPERATOR  # nothing was launched
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
     reason = unmatched_reason(report) if most.why == "unmatched" else ""
     cure = to_match(report, reason) or _TO_JUDGE[most.bucket]
