@@ -192,7 +192,7 @@ FIFTEENTH: tuple[Input, ...] = (
             "aten::linear_backward, which MPS has and CPUs do not, so an Apple GPU that the trace does not show; "
             "no steps"
         ),
-        right=CLEAN, abstains=OPEN,
+        abstains=LOST,
         never=UNMARKED + "|✔|✖|1 rank · cpu", held=True, day=15),
     Input("infranote", NO_GPU, "analyze",
         "szfmsmdx/Infra-note@a286d72283c2938071f5dcf2d7e271ce249ef8a0",

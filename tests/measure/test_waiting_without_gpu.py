@@ -94,6 +94,8 @@ def test_waits_of_another_thread_leave_an_operator_whole():
         ("aten::cudnn_convolution", True),
         ("aten::_cudnn_rnn", True),
         ("aten::miopen_batch_norm", True),
+        ("aten::_mps_convolution", True),
+        ("aten::linear_backward", True),  # of MPS
         ("aten::cudnn_is_acceptable", False),  # asked on a CPU too
         ("aten::mkldnn_convolution", False),
     ],
@@ -101,6 +103,11 @@ def test_waits_of_another_thread_leave_an_operator_whole():
 def test_operators_that_run_on_a_gpu_only_tell_that_its_kernels_are_missing(name, lost):
     """A trace that recorded the CPU alone is not one of a run without a GPU."""
     assert find_activity(build([step(3, 0, 100 * MS), op(0, 10, name)])).lost is lost
+
+
+def test_nested_tensors_on_a_cpu_run_what_else_an_apple_gpu_does():
+    rows = [step(3, 0, 100 * MS), op(0, 9, "aten::linear_backward"), op(10, 12, "aten::_nested_tensor_size")]
+    assert not find_activity(build(rows)).lost
 
 
 def test_a_region_of_the_programs_own_is_no_such_operator():

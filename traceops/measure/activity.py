@@ -35,7 +35,9 @@ _NOT_CPU_COMPUTE = re.compile(
 _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 
 # Operators that run on a GPU only: a trace without launches holds them where it recorded nothing but the CPU.
-_ONLY_ON_GPU = re.compile(r"^(?:aten::)?_?(?:cudnn|miopen)_(?!is_acceptable)")
+_ONLY_ON_GPU = re.compile(r"^(?:aten::)?_?(?:cudnn|miopen|mps)_(?!is_acceptable)")
+# Apple's GPU has this one, and of CPUs only nested tensors.
+_ON_MPS, _NESTED = re.compile(r"^aten::linear_backward$"), re.compile("nested")
 # What the host notes of collectives that run on GPUs only.
 _NOTED = re.compile(r"^(?:nccl|rccl):")
 
@@ -105,7 +107,7 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
         lost = len(host.kernel_launches) > 0
-        lost = lost or bool(events.in_cats(*OPERATOR_CATS)[rows_named(events, _ONLY_ON_GPU)].any())
+        lost = lost or _runs_on_gpu(events)
         lost = lost or len(rows_named(events, _NOTED)) > 0
         lost = lost or (backend == "nccl" and len(rows_named(events, _CPU_COMM_FALLBACK)) > 0)
         return _cpu_activity(events, host, lost)
@@ -115,6 +117,14 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
     kind = _gpu_kind(events, gpu, own_kernels)
     found = Activity(True, gpu, start, start + events.dur[gpu], kind, launch, launched, host)
     return found if (kind == COMM).any() else _with_host_collectives(events, found)
+
+
+def _runs_on_gpu(events: Events) -> bool:
+    """Whether the host calls operators that run on a GPU only."""
+    operators = events.in_cats(*OPERATOR_CATS)
+    if operators[rows_named(events, _ONLY_ON_GPU)].any():
+        return True
+    return bool(operators[rows_named(events, _ON_MPS)].any()) and not len(rows_named(events, _NESTED))
 
 
 def _with_host_collectives(events: Events, device: Activity) -> Activity:

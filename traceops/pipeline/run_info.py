@@ -32,7 +32,9 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         ranks_missing=first_ranks(missing, MOST_MISSING),
         ranks_missing_runs=missing,
         hosts=tuple(hosts),
-        device=_first(metas, "device") or _device_name(manifest) or ("cpu" if not _on_gpu(ranks) else None),
+        device=_first(metas, "device")
+        or _device_name(manifest)
+        or (None if _on_gpu(ranks) or _lost(ranks) else "cpu"),
         device_type="cuda" if _on_gpu(ranks) else "cpu",
         backend=manifest.get("backend") or _first(metas, "backend"),
         torch_version=manifest.get("torch_version") or _first(metas, "torch_version"),
@@ -158,6 +160,11 @@ def _device_name(manifest: dict[str, Any]) -> str | None:
         if isinstance(device, dict) and device.get("name"):
             return str(device["name"])
     return None
+
+
+def _lost(ranks: Sequence[RankSummary]) -> bool:
+    """Whether a rank ran on a GPU of which its trace holds nothing."""
+    return any(summary.kernels_lost for summary in ranks)
 
 
 def _on_gpu(ranks: Sequence[RankSummary]) -> bool:

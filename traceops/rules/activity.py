@@ -15,13 +15,13 @@ KERNELS_MISSING = Rule(
     id="TO-V008",
     title="The trace holds no GPU activity",
     fires=(
-        "Fires where the host launched kernels, or called operators of cuDNN or MIOpen or collectives of NCCL, and "
+        "Fires where the host launched kernels, or called operators of cuDNN, MIOpen or Apple's MPS or collectives of NCCL, and "
         "the trace of the rank holds no kernel."
     ),
     advice=(
         "Record again with ProfilerActivity.CUDA. If it was on, CUPTI gave no records: look for another profiler on "
         "the GPU (nsys, ncu, dcgm), for missing rights (NVreg_RestrictProfilingToAdminUsers), and for a libcupti of "
-        "another CUDA version."
+        "another CUDA version. torch.profiler records nothing of an Apple GPU (MPS): see torch.mps.profiler."
     ),
 )
 
