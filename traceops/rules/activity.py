@@ -15,8 +15,8 @@ KERNELS_MISSING = Rule(
     id="TO-V008",
     title="The trace holds no GPU activity",
     fires=(
-        "Fires where the host launched kernels, or called operators of cuDNN, MIOpen or Apple's MPS or collectives of NCCL, and "
-        "the trace of the rank holds no kernel."
+        "Fires where the host launched kernels, or called operators of cuDNN, MIOpen or Apple's MPS or collectives of "
+        "NCCL, and the trace of the rank holds no kernel."
     ),
     advice=(
         "Record again with ProfilerActivity.CUDA. If it was on, CUPTI gave no records: look for another profiler on "
