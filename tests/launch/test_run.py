@@ -194,8 +194,10 @@ def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, nu
         assert code == 128 + number, err
         ended = ("interrupted", signal.Signals(number).name, 128 + number)
         assert (run["status"], run["signal"], run["exit_code"]) == ended
+    # The signal reaches one rank first: the other may see its end, as an error of gloo, before its own signal.
+    told = [(rank["status"], rank["exit_code"]) for rank in run["ranks"]]
+    assert ("terminated", 143) in told and set(told) <= {("terminated", 143), ("failed", 1)}
     for rank in run["ranks"]:
-        assert (rank["status"], rank["exit_code"]) == ("terminated", 143)
         assert 3 in steps_in(folder / rank["traces"][0])
 
 
