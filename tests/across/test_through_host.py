@@ -1,11 +1,10 @@
 """Ranks on GPUs whose hosts exchange the data (gloo): who is late, why, and what it costs."""
 
-import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from fault_runs import unpacked
 from generated_run import Size, SlowCompute, SlowCopy, SlowHost, SlowInput, ddp, fsdp2, simulate
 from measured_runs import CAUSES, across, findings, predicted, program, true_step
 
@@ -13,7 +12,6 @@ from traceops import analyze
 from traceops.across.replay.what_if import rank_change
 
 SIZE = Size(kernel_us=400.0, bandwidth_gbs=8.0)
-DATA = Path(__file__).parents[1] / "data"
 ALONE_MS = 102.8  # a step of group_stranger without the stranger, as its own traces have it
 HEALTHY_MS = 80.3  # of a run of the same model without a fault, without the profiler
 FAULTS = [
@@ -61,9 +59,7 @@ def test_nobody_is_named_where_nobody_is_late(builder):
 
 def test_two_h200_over_gloo(tmp_path):
     """Rank 1's loader sleeps. Nothing was matched, and rank 0's host was said to wait for its device (TO-I003)."""
-    with tarfile.open(DATA / "faults" / "through_host_loader.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    report = analyze(tmp_path / "through_host_loader")
+    report = analyze(unpacked("through_host_loader", tmp_path))
     assert report.summary.matching.matched_pct == 100.0
     told = {found.rule: found for found in report.findings}
     late = told["TO-S001"]
@@ -76,9 +72,7 @@ def test_two_h200_over_gloo(tmp_path):
 
 def test_a_stranger_on_the_gpu_of_half_the_ranks(tmp_path):
     """Four ranks of eight share GPU 1 with another process: a group whose GPUs take longer for the same work."""
-    with tarfile.open(DATA / "faults" / "group_stranger.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    report = analyze(tmp_path / "group_stranger")
+    report = analyze(unpacked("group_stranger", tmp_path))
     told = {found.rule: found for found in report.findings}
     group = told["TO-S003"]
     assert (group.severity, group.ranks, group.cause) == ("error", (4, 5, 6, 7), "gpu_compute")

@@ -1,21 +1,16 @@
 """Hosts that the profiler slows: what they were ahead when the window began is all that tells how fast they are."""
 
-import tarfile
-from pathlib import Path
-
 import pytest
+from fault_runs import unpacked
 
 from traceops import analyze
 
-FAULTS = Path(__file__).parents[1] / "data" / "faults"
 # FSDP2 on 2 H200, measured without the profiler. A step's launches take the host 53 ms, under the profiler 65 to 87.
 HEALTHY_MS, SLOW_MS = 61.1, 77.7
 
 
 def report_of(name, folder):
-    with tarfile.open(FAULTS / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return analyze(folder / name)
+    return analyze(unpacked(name, folder))
 
 
 def test_a_rank_that_computes_longer_is_named_where_the_profiler_slows_the_hosts(tmp_path):

@@ -2,26 +2,17 @@
 
 import re
 import shutil
-import tarfile
-from pathlib import Path
 
 import pytest
+from fault_runs import unpacked
 
 from traceops import analyze
 from traceops.render.report.verdict import verdict
 
-FAULTS = Path(__file__).parents[1] / "data" / "faults"
-
-
-def traces(name: str, folder: Path) -> Path:
-    with tarfile.open(FAULTS / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / name
-
 
 def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):
     """Of four steps a rank two are shared: 9.3 of 16 ms of transfer were told, and a step of 88.7 ms for 87.3."""
-    report = analyze(traces("sockets_shifted", tmp_path))
+    report = analyze(unpacked("sockets_shifted", tmp_path))
     step = report.summary.step_time_ms
     assert step.unshared == (2, 3, 6, 7)
     assert step.typical == pytest.approx(87.26, rel=0.02)
@@ -31,7 +22,7 @@ def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):
 
 def test_nobody_knows_whether_ranks_that_each_see_one_gpu_share_a_host(tmp_path):
     """They were held to NVLink, as an error. Names that the program chose have no host."""
-    both = traces("sockets_plain", tmp_path)
+    both = unpacked("sockets_plain", tmp_path)
     for rank, path in enumerate(sorted(both.iterdir())):
         path.rename(both / f"rank{rank}.1795470461619331944.pt.trace.json")
     report = analyze(both)
@@ -42,7 +33,7 @@ def test_nobody_knows_whether_ranks_that_each_see_one_gpu_share_a_host(tmp_path)
 
 def test_the_name_of_a_trace_says_the_host(tmp_path):
     """tensorboard_trace_handler writes HOST_PID.time.pt.trace.json, unless the program names the worker itself."""
-    report = analyze(traces("sockets_plain", tmp_path))
+    report = analyze(unpacked("sockets_plain", tmp_path))
     assert report.run.hosts == ("vm",)
     [slow] = [one for one in report.findings if one.rule == "TO-C001"]
     assert slow.confidence == "high" and "of one host." in slow.message
@@ -50,7 +41,7 @@ def test_the_name_of_a_trace_says_the_host(tmp_path):
 
 def test_ranks_of_one_host_recorded_minutes_apart_are_of_two_runs(tmp_path):
     """Their collectives match by number, and clocks that nobody sets may be off by minutes; one host has one clock."""
-    both = traces("sockets_plain", tmp_path)
+    both = unpacked("sockets_plain", tmp_path)
     path = sorted(both.iterdir())[1]
     text = path.read_text()
     [base] = re.findall(r'"baseTimeNanoseconds": (\d+)', text)
@@ -63,7 +54,7 @@ def test_ranks_of_one_host_recorded_minutes_apart_are_of_two_runs(tmp_path):
 
 def test_one_rank_alone_says_what_of_its_step_nobody_can_judge(tmp_path):
     """The first sentence had a missing rank, and nothing of a fifth of the step in collectives."""
-    both = traces("sockets_plain", tmp_path)
+    both = unpacked("sockets_plain", tmp_path)
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(sorted(both.iterdir())[0], alone)

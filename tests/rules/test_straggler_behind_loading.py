@@ -1,9 +1,9 @@
 """Data loading that bounds the step hides a rank whose GPU is late: its cure alone saves nothing, both save much."""
 
-import tarfile
 from pathlib import Path
 
 import pytest
+from fault_runs import unpacked
 
 from traceops import analyze
 
@@ -14,9 +14,7 @@ HEALTHY_MS = 66.7
 
 def test_a_rank_that_loading_hides_is_told_with_what_both_cures_give(tmp_path):
     """TO-I002 said 28 ms of waiting for input, of which 5 would be saved, and nothing said why."""
-    with tarfile.open(FAULTS / "starved_slow.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    report = analyze(tmp_path / "starved_slow")
+    report = analyze(unpacked("starved_slow", tmp_path))
     assert report.findings[0].rule == "TO-I002"
     [late] = [one for one in report.findings if one.rule == "TO-S001"]
     assert (late.severity, late.ranks, late.cause, late.impact_ms) == ("info", (1,), "gpu_compute", None)

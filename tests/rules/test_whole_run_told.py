@@ -3,11 +3,11 @@
 import io
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fault_runs import unpacked
 from msgspec import UNSET
 from msgspec.structs import replace
 from observed_run import Step, usual, write_loader, write_machine, write_rank
@@ -367,9 +367,7 @@ def test_a_strangers_process(tmp_path):
 
 def test_kernels_that_wait_on_a_shared_gpu_are_no_cost_of_the_stranger(tmp_path):
     """A step took as long where no kernel waited, for its host sets the pace."""
-    with tarfile.open(DATA / "faults" / "shared_gpu.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    [told] = found(analyze(tmp_path / "shared_gpu"), "TO-W002")
+    [told] = found(analyze(unpacked("shared_gpu", tmp_path)), "TO-W002")
     assert told.cause == "other_process" and told.impact_ms is None
     assert "nothing of rank 0 runs on it for 25.8 of 33.6 ms while kernels are queued" in told.message
     assert told.message.endswith("cannot be told while both are there.")
@@ -392,9 +390,7 @@ def test_a_lower_clock_is_a_reason_only_where_the_rank_computes_longer(tmp_path)
 
 def test_a_gpu_at_its_power_cap_is_the_reason_that_its_rank_is_late(tmp_path):
     """Two H200s: products of zeros on the one, of random numbers on the other. Its host ran 40 steps ahead."""
-    with tarfile.open(DATA / "faults" / "power_cap.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    report = analyze(tmp_path / "power_cap")
+    report = analyze(unpacked("power_cap", tmp_path))
     said = verdict(report).sentence
     assert said.startswith(
         "Rank 1's GPU takes longer for the same work (its GPU is at its power cap): the other rank"
