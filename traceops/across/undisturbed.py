@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from traceops.across.host_turns import HostTurns, host_turns
 from traceops.across.light_window import LightLook, LightRank, LightWindow, light_window
 from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.rank_text import who
@@ -51,6 +52,10 @@ class Undisturbed:
     def scaled(self) -> bool:
         """Whether idle time and waiting are an estimate, scaled down from a light window that cost much itself."""
         return self.stretched >= SLOWED
+
+    def turns(self, least_pct: float) -> HostTurns | None:
+        """Two light windows in which another host is the latest, by `least_pct` of the step or more; None without."""
+        return host_turns(self.looks, least_pct / 100 * self.step_ms)
 
     def of(self, rank: int) -> LightRank | None:
         """The rank's, None where it has no light window."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from traceops.across.host_turns import host_turns
 from traceops.across.undisturbed import Undisturbed
 
 
 def told_of_turns(undisturbed: Undisturbed | None, least_pct: float) -> str:
     """A sentence where the latest host changes, by `least_pct` of the step or more; '' where the same one stays it."""
-    if undisturbed is None:
-        return ""
-    turns = host_turns(undisturbed.looks, least_pct / 100 * undisturbed.step_ms)
+    turns = None if undisturbed is None else undisturbed.turns(least_pct)
     if turns is None:
         return ""
     (begin, end), (then, until) = turns.steps, turns.other_steps

@@ -10,7 +10,6 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import severity_of
 from traceops.core.rule import Rule, Verdict
-from traceops.rules.host_turns import told_of_turns
 from traceops.rules.idle_anomaly import ANOMALY, ANOMALY_ADVICE, of_anomaly
 from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
 from traceops.rules.idle_behind_copies import ADVICE as COPIES_ADVICE
@@ -198,11 +197,8 @@ def _graded_pct(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
 ) -> float:
     """The worst rank's share. Where hosts are late by turns, no rank has all of it: what launches in time save."""
-    if (
-        kind.rule is not HOST_BOUND
-        or not worst.light
-        or not told_of_turns(inputs.undisturbed, kind.bounds[0])
-    ):
+    undisturbed = inputs.undisturbed if kind.rule is HOST_BOUND and worst.light else None
+    if undisturbed is None or undisturbed.turns(kind.bounds[0]) is None:
         return worst.pct
     return max(worst.pct, 100 * (impact_ms(kind, inputs, idle, worst, saved) or 0.0) / worst.step_ms)
 

@@ -204,7 +204,8 @@ def only_waited_for(
         return []
     if saved >= IMPACT_BOUNDS[0] / 100 * step:
         return []  # it would save a lot, and was left out for another reason
-    if leader.cause in ("host", "unknown") and told_of_turns(undisturbed, IMPACT_BOUNDS[0]):
+    by_turns = undisturbed is not None and undisturbed.turns(IMPACT_BOUNDS[0]) is not None
+    if leader.cause in ("host", "unknown") and by_turns:
         return []  # in other steps another one comes last, as TO-I001 says
     recorded = "" if undisturbed is None else " as recorded"
     message = (

@@ -57,9 +57,8 @@ class LightWindow:
         self._detaching = detaching
         self._again: int | None = None
         self._begun = first  # where the first of these windows began
-        self._free_from = (
-            first - AFTER
-        )  # no profiler of the script's own may have been at work from this step on
+        # From this step on no profiler of the script's own may have been at work.
+        self._free_from = first - AFTER
         self._scope = ExitStack()
         self.record: LightRecord | None = None
         self._prepare()
@@ -272,9 +271,8 @@ class LightWindow:
             self._free_from = self._first + STEPS + 1
             self._first *= SPREAD
             self._prepare()
-            self._sources = self._sources[
-                :1
-            ]  # torch's would be none of the same kind, and would leave CUPTI behind
+            # torch's would be none of the same kind, and would leave CUPTI behind.
+            self._sources = [one for one in self._sources if isinstance(one, Cupti)]
 
 
 @contextmanager

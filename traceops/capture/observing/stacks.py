@@ -31,9 +31,8 @@ class Stacks:
         self._thread = thread
         self._codes: dict[int, CodeType] = {}  # kept, so that no other code gets its id
         self._places: dict[tuple[int, int], int] = {}  # code and instruction -> frame
-        self._begun: dict[
-            tuple[int, int], bool
-        ] = {}  # code and instruction: whether nothing of it has run there
+        # Code and instruction: whether nothing of it has run there.
+        self._begun: dict[tuple[int, int], bool] = {}
         self._frames: dict[tuple[int, int], int] = {}  # code and line -> frame
         self._stacks: dict[bytes, int] = {}
         self._samples: list[int] = []
@@ -55,10 +54,9 @@ class Stacks:
         return self._numbers(frames[1:] if begun else frames)
 
     def _has_just_begun(self, code: CodeType, instruction: int) -> bool:
+        """See `is_begin`: then the time before is its caller's, or the collector's that told it."""
         where = (id(code), instruction)
-        begun = self._begun.get(
-            where
-        )  # then the time before is its caller's, or the collector's that told it
+        begun = self._begun.get(where)
         if begun is None:
             self._codes[id(code)] = code
             begun = self._begun[where] = is_begin(code, instruction)
