@@ -27,9 +27,7 @@ setup(
         Extension(
             "traceops.traces._native",
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
-            depends=[
-                f"{NATIVE}/{header}" for header in ("block.h", "events.h", "json.h", "strings.h", "values.h")
-            ],
+            depends=[f"{NATIVE}/{header}" for header in ("block.h", "events.h", "json.h", "strings.h", "values.h")],
             optional=True,  # without a compiler the loader is pure Python: slower, with the same columns
         ),
         Extension(

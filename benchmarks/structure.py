@@ -267,10 +267,7 @@ def key_reads(tree: Tree) -> list[str]:
     doctor.json has a property of that name. Where it is written to, it does not count.
     """
     properties = {
-        name
-        for path, text in tree.files.items()
-        if DOCUMENTS.search(path)
-        for name in property_names(json.loads(text))
+        name for path, text in tree.files.items() if DOCUMENTS.search(path) for name in property_names(json.loads(text))
     }
     return sorted(
         f'{name}:{node.lineno} "{key}"'
@@ -289,12 +286,7 @@ def read_key(node: ast.expr) -> str | None:
     """The text by which a subscript or `.get` reads."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         key = node.slice
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "get"
-        and node.args
-    ):
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
         key = node.args[0]
     else:
         return None
@@ -457,9 +449,7 @@ def renamed_since(commit: str) -> dict[str, str]:
             found[new] = found.pop(old, old)
     placed = {module_name(old): package(module_name(new)) for new, old in found.items()}
     old_names = git("ls-tree", "-r", "--name-only", commit, PACKAGE).splitlines()
-    if not any(
-        name.startswith(f"{PACKAGE}/render/") for name in old_names
-    ):  # `report` was what renders, then
+    if not any(name.startswith(f"{PACKAGE}/render/") for name in old_names):  # `report` was what renders, then
         renderers = (module_name(name) for name in old_names if name.startswith(f"{PACKAGE}/report/"))
         placed = dict.fromkeys(renderers, "render") | placed
     return placed
@@ -484,9 +474,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", metavar="GITREF", help="count another commit too")
     parser.add_argument("--list", metavar="NAME", choices=COUNTS, help="what is behind a number")
     parser.add_argument("--packages", action="store_true", help="lines of each package too")
@@ -499,10 +487,7 @@ def main() -> None:
     print(table(trees))
     if args.packages:
         for name, tree in trees.items():
-            print(
-                f"\n{name}: "
-                + ", ".join(f"{part} {lines:,}" for part, lines in lines_by_package(tree).items())
-            )
+            print(f"\n{name}: " + ", ".join(f"{part} {lines:,}" for part, lines in lines_by_package(tree).items()))
 
 
 if __name__ == "__main__":

@@ -52,12 +52,7 @@ CASES: dict[str, Hostile] = {
     "an event of 50 MB, its separators many": (ARGS + b"[", b'{},{"a":1},', 50 * MB, b"x]}}"),
     "an event of 50 MB of NaN": (ARGS + b"[nan", b", nan", 50 * MB, b"]}}"),
     "50 MB of events with NaN": (ARGS + b"nan}}", b",\n  " + ARGS + b"nan}}", 50 * MB, b""),
-    "50 MB of events with half a character": (
-        ARGS + rb'"\ud800"}}',
-        b",\n  " + ARGS + rb'"\ud800"}}',
-        50 * MB,
-        b"",
-    ),
+    "50 MB of events with half a character": (ARGS + rb'"\ud800"}}', b",\n  " + ARGS + rb'"\ud800"}}', 50 * MB, b""),
 }
 HEADER = {
     "a header of 1 GB of empty lists": (b'{"a": [[]', b",[]", GB, b"], "),
@@ -106,9 +101,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="where the files go while they are read")
     parser.add_argument("--most-seconds", type=float, default=600)
     arguments = parser.parse_args()
-    print(
-        "| | file | compiled s | MB | plain s | MB | events kept | damage |\n|---|---|---|---|---|---|---|---|"
-    )
+    print("| | file | compiled s | MB | plain s | MB | events kept | damage |\n|---|---|---|---|---|---|---|---|")
     for case in arguments.cases:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             path = Path(folder) / "rank_0.json.gz"

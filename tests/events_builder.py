@@ -33,15 +33,7 @@ def step(number, ts, dur, tid=MAIN):
 def kernel(ts, dur, launched=None, name="gemm", cat="kernel", stream=7, tid=MAIN, correlation=None):
     """A kernel, and in front of it the call that launched it at the given time."""
     correlation = ts + 1 if correlation is None else correlation
-    row = {
-        "name": name,
-        "cat": cat,
-        "ts": ts,
-        "dur": dur,
-        "stream": stream,
-        "correlation": correlation,
-        "tid": stream,
-    }
+    row = {"name": name, "cat": cat, "ts": ts, "dur": dur, "stream": stream, "correlation": correlation, "tid": stream}
     return [row] if launched is None else [call("cudaLaunchKernel", launched, 10, tid, correlation), row]
 
 

@@ -96,11 +96,7 @@ class Faults:
         if event == "call" and id(frame.f_code) in self._by_chance_ids:
             return
         code = frame.f_code  # co_qualname: from Python 3.11
-        name = (
-            getattr(what, "__qualname__", "")
-            if event == "c_call"
-            else getattr(code, "co_qualname", code.co_name)
-        )
+        name = getattr(what, "__qualname__", "") if event == "c_call" else getattr(code, "co_qualname", code.co_name)
         if name.startswith(_GUARDS) or name == "lock.__exit__":
             return
         call = Call(caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name, name)

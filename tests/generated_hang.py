@@ -95,10 +95,7 @@ def run(job: Job, faults: Sequence[Fault]) -> Job:
                 if index >= stop.get(("host", rank), len(job.steps)):
                     break
                 unseen = stop.get(("lost", rank), len(job.steps))
-                if (
-                    sum(state[rank, i] != "completed" or i >= unseen for i in mine[: called[rank]])
-                    > job.ahead
-                ):
+                if sum(state[rank, i] != "completed" or i >= unseen for i in mine[: called[rank]]) > job.ahead:
                     break
                 state[rank, index] = "scheduled"
                 called[rank] += 1
@@ -107,9 +104,7 @@ def run(job: Job, faults: Sequence[Fault]) -> Job:
             if now != "scheduled" or index >= stop.get(("gpu", rank), len(job.steps)):
                 continue
             group = job.steps[index].group
-            if all(
-                state[rank, i] == "completed" for i in own[rank] if i < index and job.steps[i].group == group
-            ):
+            if all(state[rank, i] == "completed" for i in own[rank] if i < index and job.steps[i].group == group):
                 state[rank, index] = "started"
                 moved = True
         for index, step in enumerate(job.steps):
@@ -158,10 +153,7 @@ def _dump(
     hashed: bool,
 ) -> dict[str, Any]:
     mine = [name for name, ranks in job.groups.items() if rank in ranks]
-    names = {
-        name: hash_text(name, job.groups[name]) if hashed else str(i * (rank + 1))
-        for i, name in enumerate(mine)
-    }
+    names = {name: hash_text(name, job.groups[name]) if hashed else str(i * (rank + 1)) for i, name in enumerate(mine)}
     if not hashed:
         names["world"] = "0"
     entries: list[dict[str, Any]] = []
@@ -178,9 +170,7 @@ def _dump(
         last[step.group] = counted[step.group]
         if now == "completed":
             done[step.group] = counted[step.group]
-        entries.append(
-            _entry(job, rank, index, names, mine, collective, messages, len(entries), now, timed, odd)
-        )
+        entries.append(_entry(job, rank, index, names, mine, collective, messages, len(entries), now, timed, odd))
     status = {
         str(mine.index(name)): {
             "last_enqueued_collective": last[name], "last_started_collective": -1,

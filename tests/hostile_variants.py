@@ -36,9 +36,7 @@ PAGE = 4 << 20  # bytes that the output may have besides: a page's styles, scrip
 TIMES_INPUT = 50
 LONGEST_S = 60
 
-Reader = Callable[
-    [Path, random.Random], list[str]
-]  # writes a variant into a folder, returns the command to read it
+Reader = Callable[[Path, random.Random], list[str]]  # writes a variant into a folder, returns the command to read it
 
 
 def attempt(name: str, seed: int, folder: Path) -> str:
@@ -271,11 +269,7 @@ def _dump(given: Path, rng: random.Random) -> list[str]:
         row = {"rank": 0, "pid": 1, "state": "S", "step": 3, "phase": "step", "heartbeat_age_s": 3.5}
         stall = {"kind": "step", "stalled_s": 60, "limit_s": 30, "noticed_ns": 1, "host": "a", "ranks": [row]}
         (given / "hang.0.json").write_bytes(written(mutated_json(stall, rng)))
-        group = {
-            "rank": 0,
-            "world_size": 4,
-            "groups": {"0": {"description": "default_pg", "ranks": [0, 1, 2, 3]}},
-        }
+        group = {"rank": 0, "world_size": 4, "groups": {"0": {"description": "default_pg", "ranks": [0, 1, 2, 3]}}}
         (given / "groups_0.json").write_bytes(written(mutated_json(group, rng)))
     return ["diagnose", str(given)]
 

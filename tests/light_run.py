@@ -10,9 +10,7 @@ BEGAN_NS = 1_800_000_000 * 10**9
 MARK = 5105
 
 
-def raw_light(
-    rank, steps, step_ms, ran, *, marks=True, first=20, source="cupti", clocks=(), to_clock=None, **more
-):
+def raw_light(rank, steps, step_ms, ran, *, marks=True, first=20, source="cupti", clocks=(), to_clock=None, **more):
     """A light window of `steps` steps of `step_ms`; `ran` gives what ran in a step as (name, begin ms, end ms, stream).
 
     Names None are copies of a megabyte. to_clock: from Unix ns to the clock of the rows.

@@ -53,16 +53,12 @@ def true_step(run):
 
 def findings(measured, slowdown=1.0, undisturbed=None):
     """What is said of stragglers. undisturbed: the step without the profiler."""
-    return [
-        found for verdict in judge_stragglers(measured, slowdown, undisturbed) for found in verdict.findings
-    ]
+    return [found for verdict in judge_stragglers(measured, slowdown, undisturbed) for found in verdict.findings]
 
 
 def predicted(measured, change, ranks=()):
     """The mean step (ns) a change would lead to."""
     [steps] = [
-        p.step_ns
-        for p in measured.what_if.predictions
-        if p.change == change and (not ranks or p.ranks == ranks)
+        p.step_ns for p in measured.what_if.predictions if p.change == change and (not ranks or p.ranks == ranks)
     ]
     return float(steps.mean())

@@ -98,11 +98,7 @@ def _change_text(text: str, rng: random.Random) -> str:
         other = rng.randrange(len(lines))
         lines[at], lines[other] = lines[other], lines[at]
     elif kind == 3:
-        lines[at] = (
-            line[: rng.randrange(len(line) + 1)]
-            + rng.choice(ODD_TEXTS)
-            + line[rng.randrange(len(line) + 1) :]
-        )
+        lines[at] = line[: rng.randrange(len(line) + 1)] + rng.choice(ODD_TEXTS) + line[rng.randrange(len(line) + 1) :]
     elif kind == 4:
         return text[: rng.randrange(len(text) + 1)]
     elif kind == 5:
@@ -111,8 +107,6 @@ def _change_text(text: str, rng: random.Random) -> str:
         numbers = list(_NUMBER.finditer(text))
         if numbers:
             number = rng.choice(numbers)
-            odd = rng.choice(
-                ("-1", "0", "999999", "1048576", "99999999999999999999", "nan", "1e400", "7", "x", "")
-            )
+            odd = rng.choice(("-1", "0", "999999", "1048576", "99999999999999999999", "nan", "1e400", "7", "x", ""))
             return text[: number.start()] + odd + text[number.end() :]
     return "\n".join(lines)

@@ -59,16 +59,12 @@ def _different(op: str, counts: Counts, total: int) -> str:
         if is_outlier(ranks, total):
             for rank in (rank for rank, its in launched.items() if its == count):
                 told += (
-                    f"  Rank {rank} -- {where(rank)}\n"
-                    if ranks > 1
-                    else f"  Rank {rank} has {did} -- {where(rank)}\n"
+                    f"  Rank {rank} -- {where(rank)}\n" if ranks > 1 else f"  Rank {rank} has {did} -- {where(rank)}\n"
                 )
     return f"{told}\n"
 
 
-def report_json(
-    communicators: Mapping[str, Counts], missing: Mapping[str, tuple[int, ...]] | None = None
-) -> str:
+def report_json(communicators: Mapping[str, Counts], missing: Mapping[str, tuple[int, ...]] | None = None) -> str:
     missing = missing or {}
     return json.dumps(
         {
@@ -90,13 +86,7 @@ def report_json(
 
 
 def _rank(rank: int, counts: Mapping[str, int]) -> dict[str, Any]:
-    status = {
-        "init_state": 0,
-        "async_error": 0,
-        "finalize_called": False,
-        "destroy_flag": False,
-        "abort_flag": False,
-    }
+    status = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
     return {
         "rank": rank, "host": "10.0.0.1", "pid": 1000 + rank, "cuda_dev": rank, "nvml_dev": rank, "status": status,
         "collective_counts": {op: counts.get(op, 0) for op in OPS},
@@ -105,11 +95,4 @@ def _rank(rank: int, counts: Mapping[str, int]) -> dict[str, Any]:
 
 def _gone(rank: int) -> dict[str, Any]:
     status = {"unresponsive": True, "considered_dead": True}
-    return {
-        "rank": rank,
-        "host": "10.0.0.1",
-        "pid": 1000 + rank,
-        "cuda_dev": rank,
-        "nvml_dev": rank,
-        "status": status,
-    }
+    return {"rank": rank, "host": "10.0.0.1", "pid": 1000 + rank, "cuda_dev": rank, "nvml_dev": rank, "status": status}

@@ -46,9 +46,7 @@ def capture(
             for step in (3, 4)
         ],
         "unprofiled_steps": [
-            {"rank": rank, "index": index, "duration_ms": step_ms}
-            for rank in range(4)
-            for index in range(unprofiled)
+            {"rank": rank, "index": index, "duration_ms": step_ms} for rank in range(4) for index in range(unprofiled)
         ],
         "collectives": [],
         "findings": [],
@@ -64,6 +62,5 @@ def with_level(levels: Sequence[float], noise_pct: float = 1.0, seed: int = 0) -
     """A capture a day at each of these step times, with noise."""
     noise = np.random.default_rng(seed).normal(0.0, noise_pct / 100.0, len(levels))
     return [
-        capture(day, level * (1.0 + own))
-        for day, (level, own) in enumerate(zip(levels, noise.tolist(), strict=True))
+        capture(day, level * (1.0 + own)) for day, (level, own) in enumerate(zip(levels, noise.tolist(), strict=True))
     ]

@@ -35,9 +35,7 @@ def ddp(tmp_path):
     return Path(shutil.copytree(DATA / "ddp4", tmp_path / "ddp4"))
 
 
-@pytest.mark.parametrize(
-    "name", ["ddp4", "fsdp2_4", "hsdp4", "slow_loader4", "item_sync4", "hta/pair", "hta/cpu_only"]
-)
+@pytest.mark.parametrize("name", ["ddp4", "fsdp2_4", "hsdp4", "slow_loader4", "item_sync4", "hta/pair", "hta/cpu_only"])
 def test_every_step_adds_up(name):
     report = analyze(DATA / name)
     assert report.steps
@@ -60,9 +58,7 @@ def test_slow_loader_is_the_first_thing_to_fix():
 def test_item_calls_are_counted_where_they_cost():
     [finding] = found(analyze(DATA / "item_sync4"), "TO-I003")
     assert set(finding.ranks) == {0, 1, 2, 3}
-    calls = {
-        evidence.metric: evidence.value for evidence in finding.evidence if evidence.unit == "calls/step"
-    }
+    calls = {evidence.metric: evidence.value for evidence in finding.evidence if evidence.unit == "calls/step"}
     assert calls["cudaStreamSynchronize in aten::item"] == 40
 
 
@@ -157,9 +153,7 @@ def test_accumulation_window_without_synchronisation(ddp):
     for path in ddp.iterdir():
         text = gzip.decompress(path.read_bytes()).replace(b"AllReduce", b"Other")
         path.write_bytes(
-            gzip.compress(
-                text.replace(b"ncclDevKernel", b"otherKernel__").replace(b"Collective name", b"no name")
-            )
+            gzip.compress(text.replace(b"ncclDevKernel", b"otherKernel__").replace(b"Collective name", b"no name"))
         )
     report = analyze(ddp)
     [finding] = found(report, "TO-V004")
@@ -169,9 +163,7 @@ def test_accumulation_window_without_synchronisation(ddp):
 
 @pytest.mark.parametrize(("plain", "severity"), [(22.0, None), (18.0, "info"), (12.0, "warning")])
 def test_the_profilers_own_cost(ddp, plain, severity):
-    (ddp / "run.json").write_text(
-        f'{{"unprofiled_step_ms": {plain}, "profiled_step_ms": 23.0, "world_size": 4}}'
-    )
+    (ddp / "run.json").write_text(f'{{"unprofiled_step_ms": {plain}, "profiled_step_ms": 23.0, "world_size": 4}}')
     report = analyze(ddp)
     assert [f.severity for f in found(report, "TO-V005")] == ([severity] if severity else [])
     host = found(report, "TO-I001")
@@ -204,26 +196,17 @@ def test_clock_skew_does_not_touch_waiting_and_transfer(ddp):
     text = gzip.decompress(path.read_bytes())
     start = text.index(b'"baseTimeNanoseconds": ') + len(b'"baseTimeNanoseconds": ')
     end = text.index(b",", start)
-    path.write_bytes(
-        gzip.compress(text[:start] + str(int(text[start:end]) + 7_000_000_000).encode() + text[end:])
-    )
+    path.write_bytes(gzip.compress(text[:start] + str(int(text[start:end]) + 7_000_000_000).encode() + text[end:]))
     after = analyze(ddp)
     for key in ("comm_wait_ms", "comm_transfer_ms", "late_share"):
-        assert np.allclose(
-            [getattr(row, key) for row in before.ranks], [getattr(row, key) for row in after.ranks]
-        ), key
+        assert np.allclose([getattr(row, key) for row in before.ranks], [getattr(row, key) for row in after.ranks]), key
 
 
 def test_in_a_mesh_the_root_is_named_not_the_rank_that_came_last():
     report = analyze(DATA / "slow_hsdp4")
     [first] = found(report, "TO-S001")
     assert first is report.findings[0]
-    assert (first.severity, first.ranks, first.cause, first.confidence) == (
-        "warning",
-        (1,),
-        "gpu_compute",
-        "high",
-    )
+    assert (first.severity, first.ranks, first.cause, first.confidence) == ("warning", (1,), "gpu_compute", "high")
     # Of the replicas (0, 2) rank 0 comes last every time, because it waits for rank 1 in its shard group.
     replicas = [row for row in report.tables.arrivals if row.ranks == (0, 2)]
     assert {(row.last_rank, row.last_rank_pct) for row in replicas} == {(0, 100.0)}

@@ -63,9 +63,7 @@ def test_no_product_and_no_terminal_gets_a_control_character(
         text = path.read_text().replace(plotly(path), "")
         assert not _CONTROL.search(text), (path, _CONTROL.search(text))
         assert not _TURNS.search(text) or path.suffix not in (".html", ".csv"), path
-    cells = [
-        cell for path in products if path.suffix == ".csv" for row in csv.reader(path.open()) for cell in row
-    ]
+    cells = [cell for path in products if path.suffix == ".csv" for row in csv.reader(path.open()) for cell in row]
     assert any(cell.startswith("'=void") for cell in cells)
     assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
 
@@ -76,9 +74,7 @@ def plotly(path: Path) -> str:
     return library.read_text() if path.suffix == ".html" else "\0"
 
 
-@pytest.mark.parametrize(
-    "cell", ["=cmd|' /C calc'!A0", " =1+1", "\t=1", "+1+1", "@SUM(A1)", "-1+cmd", "＝1+1"]
-)
+@pytest.mark.parametrize("cell", ["=cmd|' /C calc'!A0", " =1+1", "\t=1", "+1+1", "@SUM(A1)", "-1+cmd", "＝1+1"])
 def test_no_cell_is_a_formula(cell: str) -> None:
     shown = csv_text([{"name": cell, "several": [cell]}])
     assert [value[0] for value in list(csv.reader(shown.splitlines()))[1]] == ["'", "'"]

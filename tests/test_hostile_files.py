@@ -77,9 +77,7 @@ def test_a_pipe_among_baselines_hides_no_other(tmp_path):
 def test_pipes_in_a_run_folder_are_not_read(tmp_path):
     for name in ("run.json", "rank_1.pt.trace.json", "hang.0.json", "rank_2.log"):
         os.mkfifo(tmp_path / name)
-    (tmp_path / "rank_0.pt.trace.json.gz").write_bytes(
-        (DATA / "ddp4" / "rank_0.pt.trace.json.gz").read_bytes()
-    )
+    (tmp_path / "rank_0.pt.trace.json.gz").write_bytes((DATA / "ddp4" / "rank_0.pt.trace.json.gz").read_bytes())
     assert main(["analyze", str(tmp_path), "-o", str(tmp_path / "out"), "--format", "json", "-q"]) == 0
     assert main(["diagnose", str(tmp_path), "-o", str(tmp_path / "out"), "-q"]) == 3
 
@@ -104,9 +102,7 @@ def test_an_output_that_is_full(tmp_path, unbuffered):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environ)
     assert done.returncode == 3
-    assert done.stderr == (
-        "traceops baseline: its output cannot all be written (No space left on device); make room\n"
-    )
+    assert done.stderr == ("traceops baseline: its output cannot all be written (No space left on device); make room\n")
 
 
 def test_a_run_that_is_its_own_only_baseline(tmp_path, capsys, monkeypatch):
@@ -119,9 +115,7 @@ def test_a_run_that_is_its_own_only_baseline(tmp_path, capsys, monkeypatch):
 
 def test_a_stack_dump_cut_behind_its_header(tmp_path, capsys):
     cut = tmp_path / "pyspy_rank_1.txt"
-    cut.write_text(
-        'Process 25068: python stuck.py sleep\nPython v3.11.7 (python3.11)\n\nThread 25068 (idle): "'
-    )
+    cut.write_text('Process 25068: python stuck.py sleep\nPython v3.11.7 (python3.11)\n\nThread 25068 (idle): "')
     assert main(["diagnose", str(tmp_path), "-o", str(tmp_path / "out")]) == 3
     assert f"{cut}: holds no stacks" in capsys.readouterr().err
     (tmp_path / "pyspy_rank_0.txt").write_text(
@@ -137,12 +131,7 @@ def reason(folder):
 
 
 def test_the_actions_reason_reads_a_large_manifest(tmp_path):
-    run = {
-        "status": "failed",
-        "started_ns": 1,
-        "failed_rank": 1,
-        "ranks": [{"rank": 0, "pad": "y" * 100_000}],
-    }
+    run = {"status": "failed", "started_ns": 1, "failed_rank": 1, "ranks": [{"rank": 0, "pad": "y" * 100_000}]}
     run["ranks"].append({"rank": 1, "error": "ValueError: no such file"})
     (tmp_path / "run.json").write_text(json.dumps(run))
     assert reason(tmp_path) == f"    {tmp_path.name}, rank 1:\n    ValueError: no such file\n"

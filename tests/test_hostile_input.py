@@ -19,16 +19,7 @@ BASE = 1_000_000
 
 def kernel(name, start, dur, correlation, **args):
     args = {"stream": 7, "correlation": correlation, **args}
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "pid": 0,
-        "tid": 7,
-        "ts": start,
-        "dur": dur,
-        "args": args,
-    }
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": dur, "args": args}
 
 
 def launch(start, correlation):
@@ -40,9 +31,7 @@ def launch(start, correlation):
 
 def all_reduce(start, dur, correlation, seq=None, ranks="[0, 1]", op="allreduce"):
     args = {"Collective name": op, "In msg nelems": 8, "dtype": "Float", "Process Group Ranks": ranks}
-    return kernel(
-        "ncclDevKernel_X", start, dur, correlation, **args, **({"Seq": seq} if seq is not None else {})
-    )
+    return kernel("ncclDevKernel_X", start, dur, correlation, **args, **({"Seq": seq} if seq is not None else {}))
 
 
 def write_rank(folder, rank, steps, durations, world=2, **options):
@@ -51,14 +40,8 @@ def write_rank(folder, rank, steps, durations, world=2, **options):
     for i, (step, dur) in enumerate(zip(steps, durations, strict=True)):
         at = BASE + 1000 * i
         marks = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
-        events += [
-            {**marks, "ts": at, "dur": 999},
-            launch(at + 10, i + 1),
-            kernel("gemm", at + 20, 100, i + 1),
-        ]
-        collective = all_reduce(
-            at + 200, dur, 100 + i, **{**options, "seq": step if options.get("seq") else None}
-        )
+        events += [{**marks, "ts": at, "dur": 999}, launch(at + 10, i + 1), kernel("gemm", at + 20, 100, i + 1)]
+        collective = all_reduce(at + 200, dur, 100 + i, **{**options, "seq": step if options.get("seq") else None})
         events += [launch(at + 30, 100 + i), collective]
     meta = {"distributedInfo": {"rank": rank, "world_size": world}, "traceEvents": events}
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,11 +113,7 @@ def test_absurd_step_number_is_no_step(tmp_path):
     [
         {"ranks": [{"rank": 0, "windows": 5}]},
         {"ranks": [{"rank": 0, "windows": [{"trace": "rank_0.json", "complete": False, "steps": 7}]}]},
-        {
-            "ranks": [
-                {"rank": 0, "windows": [{"trace": "rank_0.json", "complete": False, "steps": [[1], [2, 3]]}]}
-            ]
-        },
+        {"ranks": [{"rank": 0, "windows": [{"trace": "rank_0.json", "complete": False, "steps": [[1], [2, 3]]}]}]},
         {"ranks": [5]},
         {"world_size": 10**12},
         {"profiled_step_ms": True, "unprofiled_step_ms": -5},

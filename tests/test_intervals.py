@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from traceops.core.intervals import Intervals, clip, empty, intersect, merge, split_at, subtract, union
 
 SPAN = 60
-PAIRS = st.lists(
-    st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12
-)  # in any order, some inverted
+PAIRS = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)  # in any order, some inverted
 CUTS = st.lists(st.integers(-2, SPAN + 2), max_size=8)
 
 

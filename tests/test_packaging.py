@@ -147,17 +147,13 @@ def test_hta_and_what_it_needs_come_with_the_extra_only(unpacked):
     (info,) = unpacked.glob("*.dist-info")
     metadata = (info / "METADATA").read_text(encoding="utf-8")
     requires = [
-        line.removeprefix("Requires-Dist: ")
-        for line in metadata.splitlines()
-        if line.startswith("Requires-Dist")
+        line.removeprefix("Requires-Dist: ") for line in metadata.splitlines() if line.startswith("Requires-Dist")
     ]
     named = {line: re.match(r"[\w.-]+", line)[0] for line in requires}
     always = {name for line, name in named.items() if "extra ==" not in line}
     assert always == {"isal", "jinja2", "msgspec", "numpy", "psutil", "rich", "tomli"}
     for extra, distribution in (("hta", "HolisticTraceAnalysis"), ("traceinsight", "traceinsight")):
-        brought = {
-            named[line]: line for line in requires if line.endswith(f"extra == {extra!r}".replace("'", '"'))
-        }
+        brought = {named[line]: line for line in requires if line.endswith(f"extra == {extra!r}".replace("'", '"'))}
         assert brought.keys() == {distribution, "pandas", "psutil", "PyYAML"}
         assert "<3" in brought["pandas"]
 

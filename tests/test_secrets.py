@@ -88,9 +88,7 @@ def test_what_a_run_records_of_itself_holds_no_secret(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_product_of_a_run_holds_a_secret(
-    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_product_of_a_run_holds_a_secret(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Also where an earlier version, or somebody else, wrote run.json: here as it was before."""
     told = json.loads((run / "run.json").read_text())
     told |= {"argv": ARGV, "command": ["traceops", "run", "--env", f"MY_API_KEY={OWN}", "--", *ARGV]}
@@ -126,15 +124,10 @@ def test_no_product_of_a_run_holds_a_secret(
     assert found_in(tmp_path / "reports") == [] and found_in(tmp_path / "baselines") == []
     shown = "".join(capfd.readouterr())
     assert not [secret for secret in PLANTED if secret in shown]
-    assert (
-        "cannot log in to https://***@hub.example.org/model"
-        in (tmp_path / "reports/hung/hang.json").read_text()
-    )
+    assert "cannot log in to https://***@hub.example.org/model" in (tmp_path / "reports/hung/hang.json").read_text()
 
 
-def test_wrong_words_of_a_command_are_not_repeated_with_their_secrets(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_words_of_a_command_are_not_repeated_with_their_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["analyze", "x", "--api-key", KEY, f"--password={OWN}"])
     said = capsys.readouterr().err

@@ -96,11 +96,7 @@ def both(tmp_path_factory):
     env.pop("PYTHONUNBUFFERED", None)
     found = {}
     for way in ("execute", "fork"):
-        calls = [
-            ["-u", "-m", "shown", f"{way}.module"],
-            ["shown.py", "--word", f"{way}.script"],
-            ["nowhere.py"],
-        ]
+        calls = [["-u", "-m", "shown", f"{way}.module"], ["shown.py", "--word", f"{way}.script"], ["nowhere.py"]]
         calls += [["-m", "nowhere"], *(["ends.py", how] for how in _WAYS)]
         done = subprocess.run(
             [sys.executable, "starter.py", json.dumps(calls), way], env=env, cwd=folder, text=True,
@@ -113,9 +109,7 @@ def both(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["module", "script"])
 def test_a_forked_process_sees_of_itself_what_an_executed_one_does(both, kind):
     folder, found = both
-    execute, fork = (
-        json.loads(Path(folder, f"{way}.{kind}.json").read_text()) for way in ("execute", "fork")
-    )
+    execute, fork = (json.loads(Path(folder, f"{way}.{kind}.json").read_text()) for way in ("execute", "fork"))
     assert fork.pop("parent") == found["fork"][1] and execute.pop("parent") == found["execute"][1]
     for shown in (execute, fork):
         shown["argv"].pop(), shown["orig_argv"].pop()
@@ -145,9 +139,7 @@ def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_sam
     found = []
     for before in ([], ["env"]):  # env executes what it is told to
         command = [*before, sys.executable, "-c", code, "shown"]
-        subprocess.run(
-            command, cwd=tmp_path, env=environment(WORD="=a="), stdin=subprocess.DEVNULL, check=True
-        )
+        subprocess.run(command, cwd=tmp_path, env=environment(WORD="=a="), stdin=subprocess.DEVNULL, check=True)
         found.append(json.loads((tmp_path / "shown.json").read_text()))
     fork, execute = found
     assert fork.pop("loaded") and not execute.pop("loaded")

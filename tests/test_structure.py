@@ -29,9 +29,7 @@ def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:
 
 
 def test_no_module_is_longer_than_contributing_allows() -> None:
-    told = re.search(
-        r"Keep modules within (\d+) lines", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    )
+    told = re.search(r"Keep modules within (\d+) lines", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert told is not None
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
@@ -48,8 +46,6 @@ def test_no_two_test_modules_have_one_name() -> None:
 
 def test_the_picture_of_the_layers_is_the_contract() -> None:
     """docs/architecture.md opens with what import-linter holds: a line a layer, the highest first."""
-    lines = (
-        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
-    )
+    lines = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
     column = lines[0].index("callbacks")  # from there on, what the packages do
     assert [set(line[:column].split()) for line in lines] == structure.layers()

@@ -56,9 +56,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="capture; needs torch")
     making.add_argument("--out", type=Path, required=True)
@@ -96,9 +94,7 @@ def make(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lane(
-    numbers: Iterable[int], lane: int, names: list[str], args: argparse.Namespace, until: float
-) -> None:
+def _lane(numbers: Iterable[int], lane: int, names: list[str], args: argparse.Namespace, until: float) -> None:
     for number in numbers:
         if time.time() > until:
             return
@@ -116,9 +112,7 @@ def _lane(
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(lane * args.nproc + i) for i in range(args.nproc))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         with (out / "log.txt").open("wb") as log:
-            code = subprocess.run(
-                command, env=env, stdout=log, stderr=subprocess.STDOUT, check=False
-            ).returncode
+            code = subprocess.run(command, env=env, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
         if code:
             print(f"launch {number} ended with exit code {code}: {out / 'log.txt'}", file=sys.stderr)
 
@@ -179,13 +173,9 @@ def planted(args: argparse.Namespace) -> int:
             first = result.explanations[0] if result.explanations else None
             good = first is not None and first.cause in expected_causes(BY_NAME[name])
             said = f"{first.cause}: {first.text[:160]}" if first else "none"
-            print(
-                f"| {name} | {step.change_pct or 0.0:+.1f} % | {result.verdict} | {'' if good else 'WRONG '}{said} |"
-            )
+            print(f"| {name} | {step.change_pct or 0.0:+.1f} % | {result.verdict} | {'' if good else 'WRONG '}{said} |")
         right, wrong = right + good, wrong + (not good)
-    print(
-        f"{right} of {right + wrong} name what was planted first, or are refused for another batch or model"
-    )
+    print(f"{right} of {right + wrong} name what was planted first, or are refused for another batch or model")
     return int(wrong > 0)
 
 
@@ -212,17 +202,11 @@ def load(folder: Path) -> dict[str, dict[int, ComparedCapture]]:
 
 
 def draw(
-    captures: dict[str, dict[int, ComparedCapture]],
-    head: str,
-    count: int,
-    threshold: float,
-    args: argparse.Namespace,
+    captures: dict[str, dict[int, ComparedCapture]], head: str, count: int, threshold: float, args: argparse.Namespace
 ) -> Drawn:
     """Compare random captures of 'same' with as many of `head`, no launch on both sides."""
     rng = random.Random(f"{args.seed} {head} {count}")
-    config = CompareConfig(
-        thresholds={"step_time": threshold, "throughput": None}, launch_noise_pct=args.noise
-    )
+    config = CompareConfig(thresholds={"step_time": threshold, "throughput": None}, launch_noise_pct=args.noise)
     planted = "compute" if head.startswith("compute") else "input"
     drawn = Drawn(head, count, threshold, Counter(), Counter(), [], [])
     launches = sorted(captures["same"].keys() & captures[head].keys())
@@ -251,14 +235,7 @@ def _row(drawn: Drawn, pairs: int) -> str:
     middle = [sorted(values)[len(values) // 2] if values else None
               for values in (drawn.changes_pct, drawn.detectable_pct)]  # fmt: skip
     first = "–" if drawn.head == "same" else f"{sum(drawn.first.values())}/{pairs}"
-    cells = [
-        drawn.head,
-        drawn.captures,
-        f"{drawn.threshold_pct:g}",
-        *(f"{n}/{pairs}" for n in shares),
-        first,
-        *middle,
-    ]
+    cells = [drawn.head, drawn.captures, f"{drawn.threshold_pct:g}", *(f"{n}/{pairs}" for n in shares), first, *middle]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

@@ -51,9 +51,7 @@ CHANGE = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=4)
@@ -66,9 +64,7 @@ def main() -> int:
     traceops = [sys.executable, "-m", "traceops"]
     run([*traceops, "run", f"--nproc={args.nproc}", f"--repeat={args.repeat}", "--against=main",
          "--skip-first=20", "--unprofiled=20", "--active=6", "--", "train.py"], args.out)  # fmt: skip
-    return run(
-        [*traceops, "compare", "profile/train", "--format=html,md,json,junit,sarif,csv"], args.out, (0, 1)
-    )
+    return run([*traceops, "compare", "profile/train", "--format=html,md,json,junit,sarif,csv"], args.out, (0, 1))
 
 
 def run(command: list[str], folder: Path, allowed: tuple[int, ...] = (0,)) -> int:

@@ -71,9 +71,7 @@ def oom_in_nccl(step: Step) -> None:
 
 def oom_in_matmul(step: Step) -> None:
     held = _fill(step, 4 << 20)
-    result = (
-        torch.randn(4096, 4096, device=step.device).half() @ torch.randn(4096, 4096).to(step.device).half()
-    )  # here
+    result = torch.randn(4096, 4096, device=step.device).half() @ torch.randn(4096, 4096).to(step.device).half()  # here
     torch.cuda.synchronize()
     del held, result
 

@@ -36,18 +36,7 @@ FAULTS = ROOT / "tests" / "data" / "faults"
 _LIGHT = ROOT / "tests" / "light_torch"
 GENERAL = {"exception", "exit", "assertion"}  # true of many crashes, and of less use than their own kind
 _LIMIT_S = 300
-_OPTIONS = (
-    "--hang-timeout",
-    "20",
-    "--skip-first",
-    "1",
-    "--unprofiled",
-    "1",
-    "--warmup",
-    "1",
-    "--active",
-    "3",
-)
+_OPTIONS = ("--hang-timeout", "20", "--skip-first", "1", "--unprofiled", "1", "--warmup", "1", "--active", "3")
 _SMALL_SHM = "mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "
 
 
@@ -71,12 +60,7 @@ def marked_lines() -> dict[str, str]:
         text = path.read_text()
         marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")]
         functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-        found |= {
-            f.name: f"{path.name}:{n}"
-            for f in functions
-            for n in marked
-            if f.lineno <= n <= (f.end_lineno or 0)
-        }
+        found |= {f.name: f"{path.name}:{n}" for f in functions for n in marked if f.lineno <= n <= (f.end_lineno or 0)}
     return {**found, "loader_error": found["read_sample"], "cuda_in_worker": found["move_sample"]}
 
 
@@ -92,9 +76,7 @@ def run_case(planted: Planted, out: Path, *, light: bool) -> int:
     env = {**os.environ, "PYTHONPATH": path}
     with (out / f"{planted.name}.txt").open("wb") as said:
         try:
-            return subprocess.run(
-                command, env=env, stdout=said, stderr=subprocess.STDOUT, timeout=_LIMIT_S
-            ).returncode
+            return subprocess.run(command, env=env, stdout=said, stderr=subprocess.STDOUT, timeout=_LIMIT_S).returncode
         except subprocess.TimeoutExpired:
             return -1
 
@@ -107,9 +89,7 @@ def make(args: argparse.Namespace) -> None:
     chosen = [planted for planted in chosen if not args.cases or planted.name in args.cases.split(",")]
     together = [planted for planted in chosen if not planted.alone]
     with ThreadPoolExecutor(args.parallel) as pool:
-        codes = dict(
-            zip(together, pool.map(lambda p: run_case(p, out, light=args.light), together), strict=True)
-        )
+        codes = dict(zip(together, pool.map(lambda p: run_case(p, out, light=args.light), together), strict=True))
     codes |= {planted: run_case(planted, out, light=args.light) for planted in chosen if planted.alone}
     known = json.loads((out / "codes.json").read_text()) if (out / "codes.json").exists() else {}
     (out / "codes.json").write_text(json.dumps(known | {p.name: code for p, code in codes.items()}, indent=1))
@@ -170,9 +150,7 @@ def score(args: argparse.Namespace) -> None:
     codes = json.loads((Path(args.out) / "codes.json").read_text())
     for one in found:
         aside = "aside" if one.planted.name in ASIDE else ""
-        print(
-            f"{one.planted.name:26} {codes.get(one.planted.name)!s:>4} {aside:6} {one.verdict:6} {one.missing}"
-        )
+        print(f"{one.planted.name:26} {codes.get(one.planted.name)!s:>4} {aside:6} {one.verdict:6} {one.missing}")
         if args.long or one.verdict != "right":
             print(f"    {one.sentence[:400]}\n    -> {one.advice[:200]}")
         if not one.said:
@@ -215,21 +193,15 @@ def rows(found: list[Outcome], most: int = 200) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, function in (("make", make), ("score", score), ("table", table)):
         sub = commands.add_parser(name)
         sub.set_defaults(function=function)
         sub.add_argument("out")
-        sub.add_argument(
-            "--cases", default="", help="names, with commas between (all that this machine can have)"
-        )
+        sub.add_argument("--cases", default="", help="names, with commas between (all that this machine can have)")
         sub.add_argument("--parallel", type=int, default=1, help="jobs at a time")
-        sub.add_argument(
-            "--light", action="store_true", help="start torch without its compiler, as the tests do"
-        )
+        sub.add_argument("--light", action="store_true", help="start torch without its compiler, as the tests do")
         sub.add_argument("--long", action="store_true", help="the sentence of each")
     commands.add_parser("recorded").set_defaults(function=recorded)
     args = parser.parse_args()

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import (
-    GRAPH,
-    MATRIX,
-    NCCL,
-    TESTS,
-    XML,
-    Input,
-)
+from benchmarks.field.input import GRAPH, MATRIX, NCCL, TESTS, XML, Input
 
 AT_RCCL = "ROCm/rccl@0cbce2a7571c907554199fad7e905f16ec0a565c"
 AT_NCCL = "NVIDIA/nccl@c4749315088e106967be41cb0fa6a592c0670c45"

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import (
-    CLEAN,
-    INFERENCE,
-    INPUT,
-    LOST,
-    NO_GPU,
-    ONE,
-    OPEN,
-    SEVERAL,
-    STARVES,
-    UNMARKED,
-    Input,
-)
+from benchmarks.field.input import CLEAN, INFERENCE, INPUT, LOST, NO_GPU, ONE, OPEN, SEVERAL, STARVES, UNMARKED, Input
 
 # fmt: off
 FIFTEENTH: tuple[Input, ...] = (

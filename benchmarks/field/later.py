@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import (
-    ALIEN,
-    CRASH,
-    INFERENCE,
-    LOST,
-    NCCL,
-    NO_EVENTS,
-    NO_GPU,
-    STACKS,
-    TESTS,
-    XML,
-    Input,
-)
+from benchmarks.field.input import ALIEN, CRASH, INFERENCE, LOST, NCCL, NO_EVENTS, NO_GPU, STACKS, TESTS, XML, Input
 
 # fmt: off
 LATER: tuple[Input, ...] = (

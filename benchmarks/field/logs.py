@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import (
-    CRASH,
-    FINE,
-    NO_EVIDENCE,
-    RECORDER,
-    STACKS,
-    TEXT,
-    WATCHDOG,
-    Input,
-)
+from benchmarks.field.input import CRASH, FINE, NO_EVIDENCE, RECORDER, STACKS, TEXT, WATCHDOG, Input
 
 AT_ALCF_NCCL_TESTS = "argonne-lcf/alcf-nccl-tests@385be33604ccebd32691c0805b5803eba7109b5d"
 AT_NVIDIA_RESILIENCY_EXT = "NVIDIA/nvidia-resiliency-ext@d8686d9c7015c39ce91dd01788c0ab111a24818b"

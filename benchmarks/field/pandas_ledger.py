@@ -46,9 +46,7 @@ def read(path: Path) -> pd.DataFrame:
 def _ns(microseconds: str | int) -> int:
     whole, _, part = str(microseconds).partition(".")
     if len(part) <= 3 and part.isdecimal():
-        return int(whole) * 1000 + (
-            int(part.ljust(3, "0")) if not whole.startswith("-") else -int(part.ljust(3, "0"))
-        )
+        return int(whole) * 1000 + (int(part.ljust(3, "0")) if not whole.startswith("-") else -int(part.ljust(3, "0")))
     return round(Fraction(microseconds) * 1000)
 
 
@@ -74,9 +72,7 @@ def steps_of(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _edges(
-    frame: pd.DataFrame, device: pd.DataFrame, launched: pd.Series[Any]
-) -> tuple[list[int], list[int | None]]:
+def _edges(frame: pd.DataFrame, device: pd.DataFrame, launched: pd.Series[Any]) -> tuple[list[int], list[int | None]]:
     """Step k ends with the last activity launched in steps up to k."""
     marks = frame[frame.name.str.match(STEP) & ~frame.cat.str.startswith("gpu")]
     marks = marks.drop_duplicates("ts").sort_values("ts", kind="stable")
@@ -97,12 +93,7 @@ def _edges(
     numbers = [int(re.findall(r"\d+", name)[0]) for name in marks.name]
     edges = [int(edge.iloc[0]), *(int(e) for e in edge.iloc[1:][kept])]
     begin, end = int(marks.ts.iloc[0]), int(marks.end.iloc[0])
-    if (
-        len(marks) == 1
-        and edges[:1] == [begin]
-        and len(edges) == 2
-        and end - edges[1] > 20 * (edges[1] - begin)
-    ):
+    if len(marks) == 1 and edges[:1] == [begin] and len(edges) == 2 and end - edges[1] > 20 * (edges[1] - begin):
         edges[1] = end  # an only step, nearly all of which lies behind its last activity
     return edges, [n for n, keep in zip(numbers, kept, strict=True) if keep] or [None]
 

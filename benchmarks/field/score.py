@@ -173,9 +173,7 @@ def differences(one: Input, files: Sequence[Path], reports: Path) -> tuple[int, 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", default="")
@@ -200,9 +198,7 @@ def main() -> int:
                 traces, compared, differing = traces + (steps > 0), compared + steps, differing + unlike
     print(markdown(scored))
     if args.pandas:
-        print(
-            f"\nSteps held against pandas: {compared} of {traces} inputs; {differing} differ by a microsecond."
-        )
+        print(f"\nSteps held against pandas: {compared} of {traces} inputs; {differing} differ by a microsecond.")
     return 1 if any(row.outcome == "wrong" for row in scored) or differing else 0
 
 

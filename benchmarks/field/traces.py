@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.field.input import (
-    AMD,
-    CLEAN,
-    INFERENCE,
-    INPUT,
-    ONE,
-    OPEN,
-    SEVERAL,
-    STARVES,
-    UNMARKED,
-    Input,
-)
+from benchmarks.field.input import AMD, CLEAN, INFERENCE, INPUT, ONE, OPEN, SEVERAL, STARVES, UNMARKED, Input
 
 AT_HTA = "facebookresearch/HolisticTraceAnalysis@f4d0062c382f42bd8a74838bcdad1916c7d5d2da"
 AT_KINETO = "pytorch/kineto@025228426e3d453c4121a1cdde7f987785eae6a4"

@@ -25,14 +25,7 @@ def main(folder: Path) -> int:
         if not (folder / "traces" / name).is_dir():
             continue
         told = json.loads((folder / f"truths.{name}.0.json").read_text())
-        command = [
-            "-m",
-            "traceops",
-            "analyze",
-            str(folder / "traces" / name),
-            "-o",
-            str(folder / "said" / name),
-        ]
+        command = ["-m", "traceops", "analyze", str(folder / "traces" / name), "-o", str(folder / "said" / name)]
         done = subprocess.run(
             [sys.executable, *command],
             capture_output=True, text=True, check=False,

@@ -37,9 +37,7 @@ class Expected:
 
 def sound(truth: str, never: str = "") -> Expected:
     """Bound by the GPU, nothing planted: no alarm of any kind."""
-    return Expected(
-        truth, CLEAN, never="|".join(filter(None, (RANKS, ALARM, rf"{INPUT}|TO-I002|{SYNC}", never)))
-    )
+    return Expected(truth, CLEAN, never="|".join(filter(None, (RANKS, ALARM, rf"{INPUT}|TO-I002|{SYNC}", never))))
 
 
 _GPT = "a GPT in bf16, bound by the GPU; its host launches a step in well under the step"

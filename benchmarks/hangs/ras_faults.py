@@ -73,11 +73,7 @@ def counts(job: Job, group: tuple[int, ...]) -> dict[int, dict[str, int]]:
 
     Every step has three of each kind that the group is used for, and an all-reduce of metrics over all ranks.
     """
-    kinds = {
-        "ddp": ("AllReduce",),
-        "fsdp2": ("AllGather", "ReduceScatter"),
-        "hsdp": ("AllGather", "ReduceScatter"),
-    }
+    kinds = {"ddp": ("AllReduce",), "fsdp2": ("AllGather", "ReduceScatter"), "hsdp": ("AllGather", "ReduceScatter")}
     used = kinds[job.strategy]
     of_all = len(group) == job.ranks
     if job.strategy == "hsdp":

@@ -54,9 +54,7 @@ def plan(nproc: int, gpu: bool, strategies: list[str], faults: list[str], shift:
     for number, strategy in enumerate(strategies):
         if strategy == "hsdp" and (nproc < 4 or nproc % 2):
             continue
-        chosen = faults or [
-            f for f in EXPECTED if number == 0 or f in ("none", "sleep", "op", "gpu", "kill", "gil")
-        ]
+        chosen = faults or [f for f in EXPECTED if number == 0 or f in ("none", "sleep", "op", "gpu", "kill", "gil")]
         for index, fault in enumerate(chosen):
             if fault in GPU_ONLY and not gpu:
                 continue
@@ -75,9 +73,7 @@ def run_case(case: Case, out: Path, timeout: float, init_timeout: float, at: int
     ]  # fmt: skip
     said = None
     lines = []
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     assert process.stdout is not None
     stop = time.time() + _LIMIT_S
     for line in process.stdout:
@@ -113,9 +109,7 @@ def make(args: argparse.Namespace) -> None:
     cases = plan(args.nproc, gpu, args.strategies.split(","), faults, args.shift)
     out = Path(args.out)
     with ThreadPoolExecutor(args.parallel) as pool:
-        done = list(
-            pool.map(lambda case: run_case(case, out, args.timeout, args.init_timeout, args.at), cases)
-        )
+        done = list(pool.map(lambda case: run_case(case, out, args.timeout, args.init_timeout, args.at), cases))
     known = json.loads((out / "cases.json").read_text()) if (out / "cases.json").exists() else []
     names = {case.name for case in done}
     merged = [case for case in known if case["name"] not in names] + [asdict(case) for case in done]
@@ -155,9 +149,7 @@ def score(args: argparse.Namespace) -> None:
             f"{case.name:28} {planted:14} {named + ('' if good else '  <<<'):26} {sure:7} {case.exit_code!s:>4} "
             f"{_seconds(case.verdict_s):>8} {_seconds(case.ended_s):>7}  {analyser}"
         )
-    print(
-        f"{right} of {hung} planted named with rank and class; torch's analyser names the rank alone in {theirs}"
-    )
+    print(f"{right} of {hung} planted named with rank and class; torch's analyser names the rank alone in {theirs}")
 
 
 def torch_analyser(evidence: Path) -> str:
@@ -173,10 +165,7 @@ def torch_analyser(evidence: Path) -> str:
     )  # fmt: skip
     text = done.stdout + done.stderr
     ranks = {
-        int(n)
-        for found in re.findall(r"missing ranks: \{([\d, ]*)\}", text)
-        for n in found.split(",")
-        if n.strip()
+        int(n) for found in re.findall(r"missing ranks: \{([\d, ]*)\}", text) for n in found.split(",") if n.strip()
     }
     ranks |= {int(n) for n in re.findall(r"[Cc]ulprit rank:? (\d+)", text)}
     if ranks:
@@ -232,21 +221,14 @@ def many(args: argparse.Namespace) -> None:
             for i in range(calls)
         ]  # fmt: skip
         status = {"last_enqueued_collective": calls, "last_completed_collective": args.entries - 1}
-        document = {
-            "version": "2.10",
-            "pg_config": {"0": group},
-            "pg_status": {"0": status},
-            "entries": entries,
-        }
+        document = {"version": "2.10", "pg_config": {"0": group}, "pg_status": {"0": status}, "entries": entries}
         (out / f"dump_rank_{rank}").write_bytes(pickle.dumps(document, protocol=2))
     size = sum(path.stat().st_size for path in out.glob("dump_rank_*"))
     began = time.perf_counter()
     found = diagnose(out)
     took = time.perf_counter() - began
     assert [root.ranks for root in found.roots] == [(late,)], found.roots
-    print(
-        f"{args.ranks} ranks, {args.entries} entries each, {size / 1e6:.0f} MB: rank {late} named in {took:.1f} s"
-    )
+    print(f"{args.ranks} ranks, {args.entries} entries each, {size / 1e6:.0f} MB: rank {late} named in {took:.1f} s")
 
 
 def _seconds(value: float | None) -> str:
@@ -254,16 +236,12 @@ def _seconds(value: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, function in (("make", make), ("score", score), ("cost", cost), ("many", many)):
         sub = commands.add_parser(name)
         sub.set_defaults(function=function)
-        sub.add_argument(
-            "out", nargs="?" if name in ("cost", "many") else None, default="/tmp/traceops-hangs"
-        )
+        sub.add_argument("out", nargs="?" if name in ("cost", "many") else None, default="/tmp/traceops-hangs")
         sub.add_argument("--nproc", type=int, default=2)
         sub.add_argument("--parallel", type=int, default=1, help="jobs at a time")
         sub.add_argument("--strategies", default="ddp,fsdp2,hsdp")

@@ -49,9 +49,7 @@ def main() -> None:
     name = sys.argv[2] if sys.argv[1:2] == ["--set"] else "measured"
     runs = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["runs"]
     alloc_errors, reserved_errors, upper_errors = [], [], []
-    print(
-        "| run | strategy | ranks | allocated, MiB | estimated | error | reserved, MiB | estimated | error |"
-    )
+    print("| run | strategy | ranks | allocated, MiB | estimated | error | reserved, MiB | estimated | error |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     with worker() as helper:
         for run in runs:
@@ -74,9 +72,7 @@ def main() -> None:
                     f"{reserved_share:+.1%} |"
                 )
     for name, values in (("allocated", alloc_errors), ("reserved", reserved_errors)):
-        print(
-            f"{name}: {len(values)} ranks, median {statistics.median(values):.2%}, largest {max(values):.2%}"
-        )
+        print(f"{name}: {len(values)} ranks, median {statistics.median(values):.2%}, largest {max(values):.2%}")
     print(f"reserved, always the larger estimate: {min(upper_errors):+.1%} to {max(upper_errors):+.1%}")
 
 

@@ -63,9 +63,7 @@ def mem_tracker(config: TrainConfig, world_size: int) -> int:
         ):
             model = make_model(config, sizes)
             options = strategy_options(config, sizes, world_size, world_size)
-            strategy = strategy_class(config.strategy)(
-                model, optimizer_spec(config), torch.device("cpu"), options
-            )
+            strategy = strategy_class(config.strategy)(model, optimizer_spec(config), torch.device("cpu"), options)
             counted.track_external(strategy.module, strategy.optimizer)
             with counted:
                 for _ in range(2):

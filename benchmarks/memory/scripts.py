@@ -47,9 +47,7 @@ def main() -> None:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = run.get("allocator", "")
         row = f"| {run['name']} | {run['world_size']} |"
         try:
-            rank = estimate_script(AskedScript(run["command"].split(), run["world_size"], gpu="H200")).ranks[
-                0
-            ]
+            rank = estimate_script(AskedScript(run["command"].split(), run["world_size"], gpu="H200")).ranks[0]
         except UsageError as error:
             print(row, str(error).replace("\n", " "), flush=True)
             continue

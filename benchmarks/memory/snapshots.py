@@ -27,11 +27,7 @@ def made(path: Path, events: int) -> None:
     """A snapshot with about so many events: stacks of 20 to 45 shared frames, each event's own list."""
     chance = random.Random(1)
     frames = [
-        {
-            "name": f"f{i}",
-            "filename": f"/me/{'lib/python3/torch/m' if i % 3 else 'model'}{i % 97}.py",
-            "line": i,
-        }
+        {"name": f"f{i}", "filename": f"/me/{'lib/python3/torch/m' if i % 3 else 'model'}{i % 97}.py", "line": i}
         for i in range(3000)
     ]
     trace: list[dict[str, Any]] = []
@@ -101,9 +97,7 @@ def measured(path: Path, times: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("snapshots", nargs="*", type=Path)
     parser.add_argument("--events", type=int, default=0)
     parser.add_argument("--times", type=int, default=3)

@@ -27,9 +27,7 @@ _GIB = 1 << 30
 
 def wanted(row: dict[str, Any], words: list[str]) -> bool:
     """Whether the words of the command line ask for the row."""
-    return (
-        not words or ("aside" if row["aside"] else "seen") in words or any(w == row["where"] for w in words)
-    )
+    return not words or ("aside" if row["aside"] else "seen") in words or any(w == row["where"] for w in words)
 
 
 class Peak(NamedTuple):

@@ -45,16 +45,12 @@ def _role(report: Report, truth: dict[str, Any]) -> bool:
     axis: dict[str, Role] = {"pytorch_tp": "tensor", "pytorch_pp": "pipeline", "expert_parallel": "expert"}
     rows = {row.role: row for row in report.roles}
     own = rows.get(axis[truth["definition"]["strategy"]])
-    return (
-        own is not None and "data" in rows and "unknown" not in rows and own.waits_for_rank == truth["rank"]
-    )
+    return own is not None and "data" in rows and "unknown" not in rows and own.waits_for_rank == truth["rank"]
 
 
 def latest(truth: dict[str, Any]) -> int | None:
     """The rank whose thread ran and queued for a core longest in the recorded steps; None where nobody counted."""
-    own = [
-        ran + queued for ran, queued in zip(truth.get("ran_ms", ()), truth.get("queued_ms", ()), strict=True)
-    ]
+    own = [ran + queued for ran, queued in zip(truth.get("ran_ms", ()), truth.get("queued_ms", ()), strict=True)]
     return own.index(max(own)) if own else None
 
 
@@ -85,9 +81,7 @@ def main() -> int:
     for name in sorted({name for name, _ in count}):
         print(
             f"| {name} | "
-            + " | ".join(
-                str(count[name, what]) for what in ("runs", "rank", "role", "cause", "all", "latest")
-            )
+            + " | ".join(str(count[name, what]) for what in ("runs", "rank", "role", "cause", "all", "latest"))
             + " |"
         )
     return 0

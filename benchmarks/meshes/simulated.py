@@ -23,16 +23,7 @@ from benchmarks import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from generated_run import (
-    Mesh,
-    SlowCompute,
-    SlowHost,
-    SlowInput,
-    SlowLink,
-    TraceStyle,
-    simulate,
-    write_traces,
-)
+from generated_run import Mesh, SlowCompute, SlowHost, SlowInput, SlowLink, TraceStyle, simulate, write_traces
 from generated_run.faults import Fault
 
 from traceops import analyze
@@ -68,9 +59,7 @@ class Job:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     score = commands.add_parser("score")
     score.add_argument("--seeds", type=int, default=20)
@@ -155,8 +144,7 @@ def _score(seeds: list[int]) -> int:
         mesh = job.mesh
         shape = f"{mesh.data}×{mesh.tensor}×{mesh.pipeline}, experts over {mesh.experts}"
         print(
-            f"{seed:4} {job.kind:12} {shape:28} {'named' if mesh.named else 'no names'} {job.ranks} {said}",
-            flush=True,
+            f"{seed:4} {job.kind:12} {shape:28} {'named' if mesh.named else 'no names'} {job.ranks} {said}", flush=True
         )
     kinds = sorted({kind for kind, _ in counts})
     outcomes = ("right", "role open", "missed", "wrong")
@@ -170,16 +158,12 @@ def _score(seeds: list[int]) -> int:
 def analysed(job: Job, seed: int) -> Report:
     """What traceops says of the traces of a job."""
     with tempfile.TemporaryDirectory() as folder:
-        write_traces(
-            simulate(job.mesh.program(), job.mesh.world, job.faults, seed), Path(folder), TraceStyle()
-        )
+        write_traces(simulate(job.mesh.program(), job.mesh.world, job.faults, seed), Path(folder), TraceStyle())
         return analyze(folder, cache=False, jobs=1)
 
 
 def _sizes(worlds: list[int]) -> int:
-    print(
-        "| ranks | MB of JSON | simulate CPU s | analyze CPU s | CPU ms a rank | told |\n|---|---|---|---|---|---|"
-    )
+    print("| ranks | MB of JSON | simulate CPU s | analyze CPU s | CPU ms a rank | told |\n|---|---|---|---|---|---|")
     for world in worlds:
         mesh = _LARGE[world]
         rank = 5 * world // 8 + 1

@@ -34,9 +34,7 @@ from traceops.train.gpt import GPT, Block
 from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, StrategyOptions
 
-_CUDA = Sizes(
-    layers=8, dim=2048, heads=16, vocab=2048, seq_len=1024, batch_size=16, workers=0, bucket_mb=25.0
-)
+_CUDA = Sizes(layers=8, dim=2048, heads=16, vocab=2048, seq_len=1024, batch_size=16, workers=0, bucket_mb=25.0)
 _CPU = Sizes(layers=8, dim=64, heads=4, vocab=256, seq_len=64, batch_size=8, workers=0, bucket_mb=0.5)
 
 
@@ -167,17 +165,12 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
                  "healthy_step_ms": pace.step_ms, "took_s": time.time() - begun,
                  "ran_ms": [ran for ran, _ in of_ranks], "queued_ms": [queued for _, queued in of_ranks]}  # fmt: skip
         write_json(out / "truth.json", truth)
-        print(
-            f"{out.name}: {truth['took_s']:.1f} s, {pace.step_ms:.1f} ms healthy, rank {planted_on}",
-            flush=True,
-        )
+        print(f"{out.name}: {truth['took_s']:.1f} s, {pace.step_ms:.1f} ms healthy, rank {planted_on}", flush=True)
     dist.barrier()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--cases", required=True, help=f"of {', '.join(CASES)}, separated by commas")
     add("--out", type=Path, required=True)
@@ -193,9 +186,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
-    dist.init_process_group(
-        backend, device_id=device if backend == "nccl" else None, timeout=timedelta(seconds=120)
-    )
+    dist.init_process_group(backend, device_id=device if backend == "nccl" else None, timeout=timedelta(seconds=120))
     seeds = [None] if args.seeds is None else range(args.first_seed, args.first_seed + args.seeds)
     for seed in seeds:
         for name in args.cases.split(","):

@@ -48,10 +48,7 @@ class Change:
 def copied(run: Traces) -> Traces:
     """Events and their arguments anew, so that they may be changed."""
     return Traces(
-        [
-            replace(t, document=copy.deepcopy(t.document), events=[_anew(e) for e in t.events])
-            for t in run.traces
-        ],
+        [replace(t, document=copy.deepcopy(t.document), events=[_anew(e) for e in t.events]) for t in run.traces],
         dict(run.beside),
     )
 

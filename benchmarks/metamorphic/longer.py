@@ -18,9 +18,7 @@ def scaled(factor: int) -> Make:
             if "dur" in event:
                 event["dur"] = Decimal(str(event["dur"])) * factor
             args = event.get("args")
-            if isinstance(args, dict) and isinstance(
-                args.get("memory bandwidth (GB/s)"), (int, float, Decimal)
-            ):
+            if isinstance(args, dict) and isinstance(args.get("memory bandwidth (GB/s)"), (int, float, Decimal)):
                 args["memory bandwidth (GB/s)"] = Decimal(str(args["memory bandwidth (GB/s)"])) / factor
 
     def make(run: Traces, rng: random.Random) -> Changed | None:
@@ -104,9 +102,7 @@ def idle_end(run: Traces, rng: random.Random) -> Changed:
 
     def change(trace: Trace) -> None:
         ends = [
-            Decimal(str(e["ts"])) + Decimal(str(e.get("dur", 0)))
-            for e in timed(trace.events)
-            if e.get("ph") == "X"
+            Decimal(str(e["ts"])) + Decimal(str(e.get("dur", 0))) for e in timed(trace.events) if e.get("ph") == "X"
         ]
         host = next((e for e in trace.events if e.get("cat") == "cpu_op"), None)
         if host is not None:
@@ -123,9 +119,10 @@ def idle_end(run: Traces, rng: random.Random) -> Changed:
 def one_more(run: Traces, rng: random.Random) -> Changed | None:
     """A rank again, under a new number; only where all communicate in one group."""
     world = len(run.traces)
-    texts = {
-        str((e.get("args") or {}).get("Process Group Ranks", "")) for t in run.traces for e in t.events
-    } - {"", "[]"}
+    texts = {str((e.get("args") or {}).get("Process Group Ranks", "")) for t in run.traces for e in t.events} - {
+        "",
+        "[]",
+    }
     if world < 2 or texts != {"[" + ", ".join(map(str, range(world))) + "]"}:
         return None
     ops = {str((e.get("args") or {}).get("Collective name", "")) for t in run.traces for e in t.events}

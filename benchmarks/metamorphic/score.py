@@ -52,9 +52,7 @@ def tried(run: Traces, before: Verdict, change: Change, name: str) -> list[Diffe
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--half", choices=("work", "aside"))
     parser.add_argument("--change", default="", help="only changes whose name this regular expression finds")
@@ -90,9 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"   {time.monotonic() - began:.0f} s", flush=True)
     for name, counts in table.items():
         if counts["runs"]:
-            kinds = ", ".join(
-                f"{kind} {n}" for kind, n in counts.most_common() if kind not in ("runs", "differ")
-            )
+            kinds = ", ".join(f"{kind} {n}" for kind, n in counts.most_common() if kind not in ("runs", "differ"))
             print(f"{name:26} {counts['differ']:3} of {counts['runs']:3} differ  {kinds}")
     return 0
 

@@ -75,11 +75,7 @@ def read_traces(folder: Path) -> Traces:
 def _encoded(trace: Trace) -> bytes:
     """As kineto writes it, or in another style."""
     head = json.dumps(trace.document, default=float, indent=2 if trace.style == "indented" else None)
-    events = (
-        "["
-        + (",\n" if trace.style != "compact" else ",").join(_event(e, trace.style) for e in trace.events)
-        + "]"
-    )
+    events = "[" + (",\n" if trace.style != "compact" else ",").join(_event(e, trace.style) for e in trace.events) + "]"
     comma = ", " if trace.document else ""
     if trace.style == "reversed":
         text = f'{{"traceEvents": {events}{comma}{head[1:]}'

@@ -92,9 +92,7 @@ def differences(before: Verdict, after: Verdict, changed: Changed, expected: Exp
     for one in old:
         same = _alike(one, left, ranks)
         if same is None:
-            found.append(
-                Difference("gone" if expected in ("same", "permuted", "read") else "less", _short(one))
-            )
+            found.append(Difference("gone" if expected in ("same", "permuted", "read") else "less", _short(one)))
             continue
         left.remove(same)
         found += _of_pair(one, same, changed, expected, step)
@@ -112,17 +110,13 @@ def differences(before: Verdict, after: Verdict, changed: Changed, expected: Exp
         found += _of_files(before, after, expected)
         for rule in sorted({*before.checks} | {*after.checks}):
             if before.checks.get(rule) != after.checks.get(rule):
-                found.append(
-                    Difference("checks", f"{rule} {before.checks.get(rule)} → {after.checks.get(rule)}")
-                )
+                found.append(Difference("checks", f"{rule} {before.checks.get(rule)} → {after.checks.get(rule)}"))
     return found
 
 
 def _of_files(before: Verdict, after: Verdict, expected: Expected) -> list[Difference]:
     """Findings of the traces themselves."""
-    old, new = (
-        {(one.rule, one.severity) for one in verdict.said if one.of_files} for verdict in (before, after)
-    )
+    old, new = ({(one.rule, one.severity) for one in verdict.said if one.of_files} for verdict in (before, after))
     return [Difference("gone", f"{rule} {severity}") for rule, severity in sorted(old - new)] + [
         Difference("new", f"{_short(one)}")
         for one in after.said
@@ -156,9 +150,7 @@ def _of_pair(one: Said, other: Said, changed: Changed, expected: Expected, step:
     if not _near(one.impact_ms, other.impact_ms, step) and expected in ("same", "permuted", "less"):
         found.append(Difference("numbers", f"{one.impact_ms} → {other.impact_ms}: {_short(other)}"))
     if expected == "same" and (one.message, one.advice) != (other.message, other.advice):
-        found.append(
-            Difference("words", f"{one.rule}: {one.message} {one.advice} → {other.message} {other.advice}")
-        )
+        found.append(Difference("words", f"{one.rule}: {one.message} {one.advice} → {other.message} {other.advice}"))
     elif expected == "same" and one.evidence != other.evidence:
         mine, theirs = (
             [e for e in one.evidence if e not in other.evidence],

@@ -42,9 +42,7 @@ def step_of(dim: int, rows: int, device: torch.device, layers: int = 6) -> Calla
     return training(dim, rows, device, layers)[0]
 
 
-def training(
-    dim: int, rows: int, device: torch.device, layers: int
-) -> tuple[Callable[[], None], torch.nn.Module]:
+def training(dim: int, rows: int, device: torch.device, layers: int) -> tuple[Callable[[], None], torch.nn.Module]:
     """Such a step, and the model that it trains."""
     kind = torch.float32 if rows < 1024 else torch.bfloat16
     model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(layers))).to(device, kind)
@@ -160,9 +158,7 @@ def paired(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--settle", type=int, default=30)
@@ -173,17 +169,13 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    step = step_of(
-        args.dim, args.batch, torch.device("cuda" if torch.cuda.is_available() else "cpu"), args.layers
-    )
+    step = step_of(args.dim, args.batch, torch.device("cuda" if torch.cuda.is_available() else "cpu"), args.layers)
     for _ in range(max(200, args.settle)):
         step()
     cpu, passed, plain_cpu, plain = paired(
         step, args.pairs, args.steps, args.settle, light=args.light, whole=args.whole
     ).T
-    print(
-        f"step {1e3 * np.median(plain) / args.steps:.2f} ms, {1e3 * np.median(plain_cpu) / args.steps:.2f} of CPU"
-    )
+    print(f"step {1e3 * np.median(plain) / args.steps:.2f} ms, {1e3 * np.median(plain_cpu) / args.steps:.2f} of CPU")
     print(told("CPU time, with ÷ without:", cpu / plain_cpu))
     print(told("time, with ÷ without:", passed / plain))
 

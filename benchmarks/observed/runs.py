@@ -44,9 +44,7 @@ _ANALYSIS_S = 40.0  # kept for the analyses
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sources", type=Path)
     parser.add_argument("--site", help="folder with packages that a program needs and this Python lacks")
@@ -196,15 +194,7 @@ class Runs:
         folder = self.folder(program) / "traced"
         if not (folder / "profile" / "run.json").exists():
             return
-        command = [
-            sys.executable,
-            "-m",
-            "traceops",
-            "analyze",
-            str(folder / "profile"),
-            "-o",
-            str(folder / "report"),
-        ]
+        command = [sys.executable, "-m", "traceops", "analyze", str(folder / "profile"), "-o", str(folder / "report")]
         path = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p), "COLUMNS": "140"}
         with (folder / "analyze.txt").open("wb") as out:
@@ -229,9 +219,7 @@ class Runs:
                 "undisturbed": told.get("undisturbed"),
                 "typical_ms": (told.get("whole_run") or {}).get("typical_ms"),
                 "counted": json.loads((folder / "traced" / "profile" / "run.json").read_text())["steps"],
-                "findings": [
-                    f"{one['rule']} {one['severity']}: {one['message']}" for one in told["findings"]
-                ],
+                "findings": [f"{one['rule']} {one['severity']}: {one['message']}" for one in told["findings"]],
             }
         return found
 

@@ -36,9 +36,7 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, result in results.items():
         cells = row(name, result)[2:-2].split(" | ")
-        words = {
-            run: (result.get(run) or {}).get("own") or {} for run in ("alone", "tidy", "traced", "again")
-        }
+        words = {run: (result.get(run) or {}).get("own") or {} for run in ("alone", "tidy", "traced", "again")}
         said = (result.get("traced") or {}).get("said") or {}
         weights = {words[run].get("weights") for run in ("alone", "traced")}
         chosen = [
@@ -52,9 +50,7 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
         chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
         itself = {words[run].get("weights") for run in ("alone", "again")}
         chosen += ["" if None in weights else "equal" if len(weights) == 1 else "differs"]
-        chosen[-1] += (
-            "" if None in itself else ", from itself too" if len(itself) == 2 else ", not from itself"
-        )
+        chosen[-1] += "" if None in itself else ", from itself too" if len(itself) == 2 else ", not from itself"
         chosen.append("; ".join(one.split(":")[0] for one in said.get("findings") or ()) or "none")
         lines.append(f"| {' | '.join(chosen)} |")
     return "\n".join(lines)
@@ -132,9 +128,7 @@ def _off(true: list[list[Rank]], said: list[Rank], kinds: tuple[str, ...] = _KIN
     if not true or len(true[0]) != len(said):
         return []
     return [
-        _outside([job[rank][kind] for job in true], said[rank][kind])
-        for rank in range(len(said))
-        for kind in kinds
+        _outside([job[rank][kind] for job in true], said[rank][kind]) for rank in range(len(said)) for kind in kinds
     ]
 
 

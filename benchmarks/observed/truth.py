@@ -86,10 +86,7 @@ def read_truth(folder: Path) -> Truth | None:
 
 def own_words(text: str) -> dict[str, str]:
     """What a program of programs/ says at its end: ms a step, steps, and the hash of its weights."""
-    found = (
-        re.findall(r"training [\d.]+ s, ([\d.]+) ms a step", text),
-        re.findall(r"steps (\d+) weights (\w+)", text),
-    )
+    found = (re.findall(r"training [\d.]+ s, ([\d.]+) ms a step", text), re.findall(r"steps (\d+) weights (\w+)", text))
     return {"ms": found[0][-1], "steps": found[1][-1][0], "weights": found[1][-1][1]} if all(found) else {}
 
 
@@ -169,9 +166,7 @@ def device_of(rows: Rows, names: list[str], mark_bytes: int) -> Device | None:
 
 def is_divided(devices: dict[int, Device]) -> bool:
     """Whether waiting is told from transfer: all members leave a collective together."""
-    counted = {
-        tuple(sorted((name, len(spans)) for name, spans in d.collectives.items())) for d in devices.values()
-    }
+    counted = {tuple(sorted((name, len(spans)) for name, spans in d.collectives.items())) for d in devices.values()}
     sends = any(word in name.lower() for d in devices.values() for name in d.collectives for word in _SENDS)
     return len(counted) == 1 and not sends
 
@@ -198,9 +193,7 @@ def shares_of(devices: dict[int, Device]) -> dict[int, Shares]:
 
 def _mean(windows: list[dict[int, Shares]]) -> dict[int, Shares]:
     return {
-        rank: Shares(
-            *(statistics.fmean(getattr(one[rank], kind.name) for one in windows) for kind in fields(Shares))
-        )
+        rank: Shares(*(statistics.fmean(getattr(one[rank], kind.name) for one in windows) for kind in fields(Shares)))
         for rank in (windows[0] if windows else ())
     }
 

@@ -28,9 +28,7 @@ _LIMIT_S = 75.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--until", type=float, default=1e9, metavar="S")
     parser.add_argument("names", nargs="*")
@@ -92,15 +90,7 @@ def start(
         if options is not None:
             meet = ["--nnodes", str(ranks), "--node-rank", str(rank)]
             meet += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-            own = [
-                "run",
-                "--out",
-                str(folder / "profile"),
-                *(meet if ranks > 1 else []),
-                "--nproc",
-                "1",
-                *options,
-            ]
+            own = ["run", "--out", str(folder / "profile"), *(meet if ranks > 1 else []), "--nproc", "1", *options]
             command = [sys.executable, "-m", "traceops", *own, "--", *script]
         else:
             command = [sys.executable, *script]

@@ -61,14 +61,7 @@ def main() -> None:
 def analyse(run: Run, folder: Path) -> None:
     said = folder / "said"
     said.mkdir(exist_ok=True)
-    command = [
-        "-m",
-        "traceops",
-        "analyze",
-        str(folder / f"{run.name}.traced/profile"),
-        "-o",
-        str(said / run.name),
-    ]
+    command = ["-m", "traceops", "analyze", str(folder / f"{run.name}.traced/profile"), "-o", str(said / run.name)]
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, check=False,
         env={**os.environ, "TRACEOPS_CACHE": "off", "NO_COLOR": "1", "COLUMNS": "160"},
@@ -79,11 +72,7 @@ def analyse(run: Run, folder: Path) -> None:
 def result(run: Run, folder: Path) -> dict[str, Any]:
     """As benchmarks.observed.table wants it."""
     found: dict[str, Any] = {}
-    for how, where in (
-        ("alone", run.plain or run.name),
-        ("again", run.plain or run.name),
-        ("traced", run.name),
-    ):
+    for how, where in (("alone", run.plain or run.name), ("again", run.plain or run.name), ("traced", run.name)):
         truth = read_truth(folder / f"{where}.{how}" / "clock")
         found[how] = {"clock": truth.to_json() if truth else None}
     report = folder / "said" / run.name / "report.json"
@@ -100,9 +89,7 @@ def result(run: Run, folder: Path) -> dict[str, Any]:
 def cost(run: Run, folder: Path) -> str:
     """Mean steps without a recording: of the program without troubles by itself, and of this run."""
     told = [_steps(folder / f"{run.plain or run.name}.alone"), _steps(folder / f"{run.name}.traced")]
-    return " → ".join(
-        f"{statistics.median(one):.1f} (mean {statistics.mean(one):.1f})" if one else "?" for one in told
-    )
+    return " → ".join(f"{statistics.median(one):.1f} (mean {statistics.mean(one):.1f})" if one else "?" for one in told)
 
 
 def _steps(folder: Path) -> list[float]:

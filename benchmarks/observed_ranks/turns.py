@@ -86,9 +86,7 @@ def _ranks(name: str, program: str, **more: object) -> Turn:
     return Turn(name, f"observed_ranks/programs/{program}.py", **more)  # type: ignore[arg-type]
 
 
-def _one(
-    name: str, program: str, *options: str, block: int = 20, seconds: float = 40.0, **more: object
-) -> Turn:
+def _one(name: str, program: str, *options: str, block: int = 20, seconds: float = 40.0, **more: object) -> Turn:
     path = program if "/" in program else f"observed/programs/{program}.py"
     return Turn(
         name, path, options, ranks=1, block=block, traced=1, seconds=seconds, **more  # type: ignore[arg-type]
@@ -124,16 +122,12 @@ ONE_RANK = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--until", type=float, default=1e9, metavar="S")
     parser.add_argument("--one-rank", action="store_true", help="the programs of one rank")
     parser.add_argument(
-        "--job",
-        action="append",
-        help="alone0, traced0+VAR=VALUE+--option, …: these instead of a program's own",
+        "--job", action="append", help="alone0, traced0+VAR=VALUE+--option, …: these instead of a program's own"
     )
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()

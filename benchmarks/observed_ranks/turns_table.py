@@ -28,9 +28,7 @@ _FIRST = 1  # round that counts, from 0 on
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--one-rank", action="store_true")
     parser.add_argument("--pairs", action="store_true", help="the programs of two_gpus.on_pairs")
@@ -48,8 +46,7 @@ def turn_row(turn: Turn, folder: Path) -> str:
     """One program's: how jobs differ, then the cells of `benchmarks.observed.table`."""
     jobs = {job: blocks_of(folder_of(turn, job, folder) / "clock") for job in turn.jobs}
     alone, traced = (
-        [blocks for job, blocks in jobs.items() if job.startswith(how) and blocks]
-        for how in ("alone", "traced")
+        [blocks for job, blocks in jobs.items() if job.startswith(how) and blocks] for how in ("alone", "traced")
     )
     under = [one for blocks in traced for other in alone for one in ratios(blocks, other)]
     cells = [
@@ -75,9 +72,7 @@ def _blocks(told: dict[str, Any]) -> list[float]:
     for number in range(rounds):
         begin = 1 + number * block
         usual = [
-            ms
-            for at, ms in enumerate(steps, 2)
-            if begin + _CAUGHT_UP < at <= begin + block and is_plain(told, at)
+            ms for at, ms in enumerate(steps, 2) if begin + _CAUGHT_UP < at <= begin + block and is_plain(told, at)
         ]
         found.append(trimmed(usual))
     return found

@@ -78,9 +78,7 @@ class Seen:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder for the reports")
     parser.add_argument("--pages", type=Path, nargs="+", help="pages that are there already")
     parser.add_argument("--axe", type=Path, help="axe-core's axe.min.js")
@@ -88,11 +86,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         out = args.keep or Path(temporary)
-        pages = (
-            {f"{page.parent.name}/{page.name}": page for page in args.pages}
-            if args.pages
-            else dict(_made(out))
-        )
+        pages = {f"{page.parent.name}/{page.name}": page for page in args.pages} if args.pages else dict(_made(out))
         faults = _look(pages, args.axe, args.shots)
     print(f"\n{len(pages)} pages, {faults} faults")
     return 1 if faults else 0
@@ -162,9 +156,7 @@ def _mesh(folder: Path) -> Path:
 
     mesh = Mesh(data=4, tensor=2, pipeline=2, layers=1)
     write_traces(
-        simulate(mesh.program(), mesh.world, [SlowCompute(rank=5, factor=2.0)]),
-        folder,
-        TraceStyle(compressed=True),
+        simulate(mesh.program(), mesh.world, [SlowCompute(rank=5, factor=2.0)]), folder, TraceStyle(compressed=True)
     )
     return folder
 
@@ -230,12 +222,7 @@ def _several(folder: Path) -> None:
     from run_folders import failed_run, run_of
 
     for name, ms in (("small", 90.0), ("large", 120.0)):
-        run_of(
-            folder / "profile" / name,
-            status="finished",
-            training={"samples_per_step": 8},
-            unprofiled_step_ms=ms,
-        )
+        run_of(folder / "profile" / name, status="finished", training={"samples_per_step": 8}, unprofiled_step_ms=ms)
     failed_run(folder / "profile" / "broken")
     with _inside(folder):
         _command("analyze", "profile", "-q")
@@ -263,9 +250,7 @@ def _sweep(folder: Path) -> None:
         mock.patch("traceops.cli.run.gpu_count", lambda: 0),
         mock.patch("traceops.cli.sweep._train", train),
     ):
-        _command(
-            "sweep", "--vary", "workers=0,2,4", "--nproc", "2", "--quick", "--repeat", "2", "--name", "s"
-        )
+        _command("sweep", "--vary", "workers=0,2,4", "--nproc", "2", "--quick", "--repeat", "2", "--name", "s")
     _together(folder, folder / "reports" / "s")
 
 
@@ -404,15 +389,11 @@ def _is_there(folder: Path, link: str) -> bool:
 def _violations(browser: Any, address: str, rules: str) -> list[str]:
     found = []
     for scheme in ("light", "dark"):
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 800}, color_scheme=scheme, bypass_csp=True
-        )
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme, bypass_csp=True)
         tab = context.new_page()
         tab.goto(address)
         tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
-        tab.evaluate(
-            "document.querySelectorAll('section').forEach(one => one.style.contentVisibility = 'visible')"
-        )
+        tab.evaluate("document.querySelectorAll('section').forEach(one => one.style.contentVisibility = 'visible')")
         tab.evaluate(rules)
         result = tab.evaluate("axe.run()")
         found += [f"{scheme}: {one['id']} ({len(one['nodes'])})" for one in result["violations"]]

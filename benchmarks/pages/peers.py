@@ -92,9 +92,7 @@ class Result:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=ROOT / "tests" / "data" / "slow_loader4")
     parser.add_argument("--keep", type=Path, required=True, help="folder for the results")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the other tools")
@@ -143,9 +141,7 @@ def _tracelens(run: Path, out: Path, python: str, checkout: Path) -> Result:
             "{out}/collectives.xlsx",
         ]
     )
-    head = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    )
+    head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return _result(
         "TraceLens", head.stdout.strip() or "a checkout", python, out, commands, {"PYTHONPATH": str(checkout)}
     )
@@ -204,20 +200,12 @@ def _result(
     before = _cpu()
     for command in commands:
         made = [part.replace("{out}", str(out)) for part in command]
-        done = subprocess.run(
-            made, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **(more or {})}
-        )
-        (out.parent / f"{out.name}.log").open("a").write(
-            f"$ {' '.join(made)[:300]}\n{done.stdout}{done.stderr}\n"
-        )
+        done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **(more or {})})
+        (out.parent / f"{out.name}.log").open("a").write(f"$ {' '.join(made)[:300]}\n{done.stdout}{done.stderr}\n")
         if done.returncode:
             print(f"{tool}: {done.stderr.strip().splitlines()[-1:] or done.returncode}", file=sys.stderr)
     spent = _cpu() - before
-    files = [
-        path
-        for path in out.rglob("*")
-        if path.is_file() and ".trace." not in path.name and path.suffix != ".bin"
-    ]
+    files = [path for path in out.rglob("*") if path.is_file() and ".trace." not in path.name and path.suffix != ".bin"]
     return Result(tool, version, spent, len(files), sum(path.stat().st_size for path in files))
 
 

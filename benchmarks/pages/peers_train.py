@@ -79,9 +79,7 @@ def main() -> int:
         "OMP_NUM_THREADS": "1",
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, *sys.argv], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
+        subprocess.Popen([sys.executable, *sys.argv], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world)
     ]
     return max(rank.wait() for rank in ranks)

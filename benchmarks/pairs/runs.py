@@ -55,9 +55,7 @@ def _torchrun(ranks: int, script: list[str]) -> list[str]:
     ]
 
 
-def _commands(
-    case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool
-) -> list[list[str]]:
+def _commands(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool) -> list[list[str]]:
     script, profile = _script(case, chosen, work, out), out / "profile"
     traceops = [sys.executable, "-m", "traceops", "run", "--out", str(profile)]
     if case.program.startswith("lit"):
@@ -70,14 +68,7 @@ def _commands(
         return [_torchrun(case.ranks, script)]
     if case.way == RESTART:
         meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_port()}"]
-        started = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={case.ranks}",
-            *meet,
-            *script,
-        ]
+        started = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", *meet, *script]
         return [[*traceops, "--launcher", "none", "--", *started]]
     if case.way == TWO_JOBS:
         tidy = _script(case, (), work, out)
@@ -89,9 +80,7 @@ def _commands(
         meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_port())]
         return [[*traceops, *meet, "--node-rank", str(n), "--nproc", "1", "--", *script] for n in range(2)]
     assert case.way == RUN
-    hang = (
-        ["--hang-timeout", "10"] if any("hang" in one.plant or "stuck" in one.plant for one in chosen) else []
-    )
+    hang = ["--hang-timeout", "10"] if any("hang" in one.plant or "stuck" in one.plant for one in chosen) else []
     return [[*traceops, "--nproc", str(case.ranks), *hang, "--", *script]]
 
 
@@ -143,11 +132,7 @@ def steps_of(out: Path) -> dict[str, tuple[int, float, float]]:
         ends = json.loads(file.read_text())["steps"][3:]
         lengths = [(b - a) * 1e3 for a, b in pairwise(ends)]
         if len(lengths) > 3:
-            told[file.name.split(".")[0]] = (
-                len(ends) + 3,
-                statistics.median(lengths),
-                statistics.fmean(lengths),
-            )
+            told[file.name.split(".")[0]] = (len(ends) + 3, statistics.median(lengths), statistics.fmean(lengths))
     return told
 
 
@@ -174,15 +159,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument(
-        "--second", dest="sample", action="store_const", const=second.CASES, default=truth.CASES
-    )
+    parser.add_argument("--second", dest="sample", action="store_const", const=second.CASES, default=truth.CASES)
     parser.add_argument("--third", dest="sample", action="store_const", const=third.CASES)
     parser.add_argument("--fourth", dest="sample", action="store_const", const=fourth.CASES)
     parser.add_argument("--fifth", dest="sample", action="store_const", const=fifth.CASES)
-    parser.add_argument(
-        "--phases", action="store_true", help="with --alone: all combinations in one process (third)"
-    )
+    parser.add_argument("--phases", action="store_true", help="with --alone: all combinations in one process (third)")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     for case in given.sample:
@@ -190,9 +171,7 @@ def main() -> None:
             continue
         if not given.alone:
             out = given.work / "runs" / case.name
-            print(
-                case.name, run(case, case.troubles, given.work, out, alone=False), steps_of(out), flush=True
-            )
+            print(case.name, run(case, case.troubles, given.work, out, alone=False), steps_of(out), flush=True)
             continue
         if given.phases:
             print(case.name, json.dumps(run_phases(case, given.work)), flush=True)

@@ -12,9 +12,7 @@ from benchmarks.pairs.truth import RUN, SCHEDULE, WINDOW, Case, Trouble
 RESTART, TWO_JOBS = "restart", "two jobs"
 """traceops run --launcher none -- torchrun --max-restarts 1 · two jobs record into one folder, the second is tidy."""
 
-_HEALTHY = (
-    "a late rank, late input, evaluation or uneven work as a cause (that cores are shared is true here)"
-)
+_HEALTHY = "a late rank, late input, evaluation or uneven work as a cause (that cores are shared is true here)"
 
 CASES: tuple[Case, ...] = (
     Case("gan", "gan", 2, RUN, (), f"{_HEALTHY}; two optimizers as steps of which some are too long"),

@@ -106,21 +106,10 @@ CASES: tuple[Case, ...] = (
     Case("healthy_zero1", "pytorch_zero1"),
     # Two troubles of unlike cause at once: both must be named.
     Case("slow_no_p2p", plants=(Plant("gpu", 1, 0.30),), rules=("TO-C001",), env=_NO_P2P),
-    Case(
-        "starved_slow",
-        plants=(Plant("fetch", None, 0.30, "input"), Plant("gpu", 1, 0.30)),
-        rules=("TO-I002",),
-    ),
-    Case(
-        "host_and_input",
-        plants=(Plant("host", 1, 0.40, "host"), Plant("loader", 2, 0.40, "input")),
-        min_world=4,
-    ),
+    Case("starved_slow", plants=(Plant("fetch", None, 0.30, "input"), Plant("gpu", 1, 0.30)), rules=("TO-I002",)),
+    Case("host_and_input", plants=(Plant("host", 1, 0.40, "host"), Plant("loader", 2, 0.40, "input")), min_world=4),
     # What one of two ranks loses hides a part of what the other does.
-    Case(
-        "host_beside_input",
-        plants=(Plant("host", 1, 0.80, "host"), Plant("loader", 0, 0.30, rule=None)),
-    ),
+    Case("host_beside_input", plants=(Plant("host", 1, 0.80, "host"), Plant("loader", 0, 0.30, rule=None))),
     # The same work by other kernels.
     Case("other_precision", plants=(Plant("precision", 1, 0.0),)),
     Case("other_attention", plants=(Plant("attention", 1, 0.0),)),

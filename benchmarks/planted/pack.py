@@ -32,8 +32,7 @@ def pack(cases: Sequence[Path], out: Path, *, tars: int, tar_mb: float, total_mb
         with ProcessPoolExecutor(min(os.cpu_count() or 1, len(traces) or 1)) as pool:
             list(pool.map(_to_xz, packed, packed.values()))
         sizes = {
-            case: sum(_in_tar(packed.get(f, f).stat().st_size) for f in members)
-            for case, members in files.items()
+            case: sum(_in_tar(packed.get(f, f).stat().st_size) for f in members) for case, members in files.items()
         }
         truths = sum(_in_tar((case / "truth.json").stat().st_size) for case in cases)
         bins, left_out = share_out(sizes, tars, tar_mb * 1e6 - truths, total_mb * 1e6 - truths)

@@ -40,9 +40,7 @@ def main() -> int:
     if args.command == "score":
         return run_score(args.folder, args.only, analyse=not args.keep_reports)
     if args.command == "pack":
-        cases = [
-            args.folder / case.name for case in CASES if (args.folder / case.name / "truth.json").exists()
-        ]
+        cases = [args.folder / case.name for case in CASES if (args.folder / case.name / "truth.json").exists()]
         if args.only:
             cases = [case for case in cases if case.name in args.only]
         pack(cases, args.to, tars=args.tars, tar_mb=args.tar_mb, total_mb=args.total_mb)
@@ -52,9 +50,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     names = [case.name for case in CASES]
 
@@ -72,9 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     scoring = commands.add_parser("score", help="analyse the cases in a folder and score the findings")
     scoring.add_argument("folder", type=Path)
     scoring.add_argument("--only", nargs="*", choices=names, default=[])
-    scoring.add_argument(
-        "--keep-reports", action="store_true", help="score reports/ as it is, analyse nothing"
-    )
+    scoring.add_argument("--keep-reports", action="store_true", help="score reports/ as it is, analyse nothing")
 
     packing = commands.add_parser("pack", help="write the cases into a few tar files of limited size")
     packing.add_argument("folder", type=Path)
@@ -148,9 +142,7 @@ def _launch(cases: list[Case], args: argparse.Namespace, options: list[str], unt
     log = args.out / "logs" / f"{cases[0].name}.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         code = _watch(process, cases, args)
     lines = log.read_text(errors="replace").splitlines()
     told = [line for line in lines if line.partition(":")[0] in names.split(",")]

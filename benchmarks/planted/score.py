@@ -40,9 +40,7 @@ class Score:
         return not self.problems
 
 
-def score_findings(
-    expected: Expectation, findings: Sequence[Json]
-) -> tuple[list[tuple[str, str]], list[str]]:
+def score_findings(expected: Expectation, findings: Sequence[Json]) -> tuple[list[tuple[str, str]], list[str]]:
     """Pairs of planted and found cause, and what is wrong with `findings`; see `Score`."""
     pairs: list[tuple[str, str]] = []
     problems: list[str] = []
@@ -163,9 +161,7 @@ def score_case(truth: Json, report: Json | None, healthy: Mapping[str, float | N
         and all(f.rule == "TO-S001" for f in expected.findings)
     ):
         error = what_if_error_pct(report, expected.ranks, healthy_ms)
-        alone = (
-            len(expected.ranks) == 1
-        )  # fixing one of two is another question, and may be all that is asked
+        alone = len(expected.ranks) == 1  # fixing one of two is another question, and may be all that is asked
         if error is None and alone:
             problems.append("no what-if")
         elif error is not None and abs(error) > WHAT_IF_LIMIT_PCT:

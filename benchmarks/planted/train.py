@@ -167,20 +167,11 @@ def run_case(case: Case, args: argparse.Namespace, device: torch.device) -> None
 
 
 def describe(
-    case: Case,
-    args: argparse.Namespace,
-    world: int,
-    late_step: int,
-    sizes: Sizes,
-    device: torch.device,
-    out: Path,
+    case: Case, args: argparse.Namespace, world: int, late_step: int, sizes: Sizes, device: torch.device, out: Path
 ) -> dict[str, Any]:
     """What truth.json holds: the plant and what is expected of it, and the step times of every rank."""
     ranks = read_ranks(out)
-    times = {
-        name: {str(r.rank): getattr(r, f"{name}_step_ms") for r in ranks}
-        for name in ("unprofiled", "profiled")
-    }
+    times = {name: {str(r.rank): getattr(r, f"{name}_step_ms") for r in ranks} for name in ("unprofiled", "profiled")}
     return {
         "case": case.name,
         "definition": asdict(case),
@@ -213,9 +204,7 @@ def in_time(until: float | None, device: torch.device) -> bool:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--cases", required=True, help="names, separated by commas")
     add("--out", type=Path, required=True)
@@ -244,9 +233,7 @@ def main() -> None:
         if getattr(args, name) is None:
             setattr(args, name, value)
     args.precision = args.precision or ("bf16" if device.type == "cuda" else "fp32")
-    dist.init_process_group(
-        backend, device_id=device if backend == "nccl" else None, timeout=timedelta(seconds=120)
-    )
+    dist.init_process_group(backend, device_id=device if backend == "nccl" else None, timeout=timedelta(seconds=120))
     for name in args.cases.split(","):
         if not in_time(args.until, device):
             break

@@ -83,9 +83,7 @@ def _model(folder: Path, heads: int = 4) -> None:
 
     words = Tokenizer(models.WordLevel(unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.train_from_iterator(
-        _sentences(100), trainers.WordLevelTrainer(special_tokens=["<unk>", "<s>", "</s>"])
-    )
+    words.train_from_iterator(_sentences(100), trainers.WordLevelTrainer(special_tokens=["<unk>", "<s>", "</s>"]))
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
@@ -131,9 +129,7 @@ def picotron() -> None:
     shutil.copy("tiny/config.json", "hf_model/tiny")
     shutil.copytree("tiny", "hf_model_safetensors", dirs_exist_ok=True)
     Path("texts").mkdir(exist_ok=True)
-    Path("texts/train.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in _sentences(1200))
-    )
+    Path("texts/train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in _sentences(1200)))
     import torch
 
     cuda = torch.cuda.is_available()

@@ -201,16 +201,12 @@ PROGRAMS: tuple[Program, ...] = (
         plant="backward:1:0.2",
         cause="host",
     ),
-    Program(
-        "Lightning's own launcher", "PyPI lightning", "lightning", _LIGHTNING, STEPS, WEIGHTS, launcher="none"
-    ),
+    Program("Lightning's own launcher", "PyPI lightning", "lightning", _LIGHTNING, STEPS, WEIGHTS, launcher="none"),
     deepspeed(1, plant="forward:1:0.2", cause="host"),
     deepspeed(2, plant="optimizer:1:0.2", cause="host"),
     picotron("tp"),
     picotron("dp", plant="forward:1:0.2", cause="host"),
-    Program(
-        "pipelining GPipe", "PyPI torch", "torch", ("{small}/pipeline_train.py", "gpipe"), STEPS, WEIGHTS
-    ),
+    Program("pipelining GPipe", "PyPI torch", "torch", ("{small}/pipeline_train.py", "gpipe"), STEPS, WEIGHTS),
     Program(
         "Fabric language_model",
         f"{LIGHTNING}:examples/fabric/language_model/train.py",

@@ -34,28 +34,16 @@ _Result = TypeVar("_Result")
 
 def main() -> None:
     """Run what is asked for, a program after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder for environments, runs and results.json"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for environments, runs and results.json")
     parser.add_argument("--checkouts", type=Path, help="folder with the repositories")
     parser.add_argument("--traceops", type=Path, default=ROOT, help="a checkout to run (this one)")
     parser.add_argument("--cuda", action="store_true", help="the programs for two GPUs, by this Python")
+    parser.add_argument("--until", type=float, default=1e9, metavar="S", help="begin none after so many seconds")
+    parser.add_argument("--aside", action="store_true", help="the programs that were set aside, not the others")
+    parser.add_argument("--again", action="store_true", help="take what DIR holds of the runs without traceops")
     parser.add_argument(
-        "--until", type=float, default=1e9, metavar="S", help="begin none after so many seconds"
-    )
-    parser.add_argument(
-        "--aside", action="store_true", help="the programs that were set aside, not the others"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="take what DIR holds of the runs without traceops"
-    )
-    parser.add_argument(
-        "--read",
-        action="store_true",
-        help="run nothing: analyse again what DIR holds, with the code of today",
+        "--read", action="store_true", help="run nothing: analyse again what DIR holds, with the code of today"
     )
     parser.add_argument("--run-only", action="store_true", help="analyse nothing yet: --read does it")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="programs at a time")
@@ -63,17 +51,11 @@ def main() -> None:
         "--planted-parallel", type=int, default=1, metavar="N", help="programs with a slow rank at a time"
     )
     parser.add_argument(
-        "--limit",
-        type=float,
-        default=_LIMIT_S,
-        metavar="S",
-        help=f"end a program after S seconds ({_LIMIT_S})",
+        "--limit", type=float, default=_LIMIT_S, metavar="S", help=f"end a program after S seconds ({_LIMIT_S})"
     )
     parser.add_argument("--no-plant", action="store_true", help="plant no slow rank")
     parser.add_argument(
-        "--table",
-        action="store_true",
-        help="only write a table of docs/programs.md, from results.json or --results",
+        "--table", action="store_true", help="only write a table of docs/programs.md, from results.json or --results"
     )
     parser.add_argument("--results", type=Path, help="benchmarks/programs/results.json has those of the docs")
     parser.add_argument("names", nargs="*", help="of programs (all)")
@@ -88,9 +70,7 @@ def main() -> None:
     named = {p.name: p for p in programs}
     chosen = [named[name] for name in args.names] or [p for p in programs if p.aside == args.aside]
     until = time.monotonic() + args.until
-    setups = [
-        Setup(program, args.work, args.checkouts, args.traceops, until, args.limit) for program in chosen
-    ]
+    setups = [Setup(program, args.work, args.checkouts, args.traceops, until, args.limit) for program in chosen]
     if not args.read:
         _each(setups, 2 * args.parallel, lambda at: at.without(again=args.again))
         _each(setups, args.parallel, Setup.traced)
@@ -157,20 +137,12 @@ class Setup:
         if self._exit("traced") is None:
             return {"failed": "not run with traceops"}
         text = self._text("traced")
-        row: dict[str, Any] = {
-            "exit": self._exit("traced"),
-            "said": _last(text),
-            "steps_own": _count(program, text),
-        }
+        row: dict[str, Any] = {"exit": self._exit("traced"), "said": _last(text), "steps_own": _count(program, text)}
         if program.result:
             row["same"] = _matches(program.result, told) == _matches(program.result, text) != []
         row |= self._report("traced")
         if self._exit("planted") is not None:
-            row["planted"] = {
-                "exit": self._exit("planted"),
-                "plant": program.plant,
-                **self._report("planted"),
-            }
+            row["planted"] = {"exit": self._exit("planted"), "plant": program.plant, **self._report("planted")}
         return row
 
     def _exit(self, name: str) -> int | None:
@@ -192,14 +164,7 @@ class Setup:
     def _traced(self, name: str) -> list[str]:
         program = self.program
         ranks = [] if program.launcher == "none" else ["--nproc", str(program.ranks), "--all-ranks"]
-        options = [
-            "--launcher",
-            program.launcher,
-            *ranks,
-            "--out",
-            str(self.folder / name / "profile"),
-            "--overwrite",
-        ]
+        options = ["--launcher", program.launcher, *ranks, "--out", str(self.folder / name / "profile"), "--overwrite"]
         return self._filled(
             [str(self.python), "-m", "traceops", "run", *options, *program.options, "--", *program.command]
         )
@@ -255,17 +220,7 @@ class Setup:
         """What run.json and the report say."""
         run = self.folder / name / "profile"
         out = self.folder / name / "report"
-        command = [
-            str(self.python),
-            "-m",
-            "traceops",
-            "analyze",
-            str(run),
-            "-o",
-            str(out),
-            "--format",
-            "json",
-        ]
+        command = [str(self.python), "-m", "traceops", "analyze", str(run), "-o", str(out), "--format", "json"]
         done = subprocess.run(
             command,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.traceops), *_path()])},
@@ -283,8 +238,7 @@ class Setup:
         report = json.loads((out / "report.json").read_text())
         values["matched"] = report["summary"]["matching"]["matched_pct"]
         values["findings"] = [
-            f"{finding['rule']} {finding['severity']}: {finding['message']}"
-            for finding in report["findings"][:3]
+            f"{finding['rule']} {finding['severity']}: {finding['message']}" for finding in report["findings"][:3]
         ]
         return values
 

@@ -45,17 +45,13 @@ def _row(program: Program, row: Mapping[str, Any]) -> str:
     if "failed" in row:
         return f"| {program.name} | {_origin(program)} | {row['failed']} | | | | | |\n"
     steps = ", ".join(map(str, row.get("steps") or ["none"]))
-    matched = (
-        "no group" if not program.groups else "-" if row.get("matched") is None else f"{row['matched']:g} %"
-    )
+    matched = "no group" if not program.groups else "-" if row.get("matched") is None else f"{row['matched']:g} %"
     same = {True: "equal", False: "**differs**", None: "prints none"}[row.get("same")]
     first = _finding(row.get("findings"))
     plant = row.get("planted", {})
     planted = plant.get("plant", program.plant).replace(":", " ") if plant else ""
     told = _finding(plant.get("findings")) if plant.get("acted", bool(plant)) else ""
-    planted += (
-        " (first run)" if plant.get("earlier") else " (did not act)" if not plant.get("acted", True) else ""
-    )
+    planted += " (first run)" if plant.get("earlier") else " (did not act)" if not plant.get("acted", True) else ""
     return (
         f"| {program.name} | {_origin(program)} | {row.get('steps_own')}: {steps} | {matched} | {same} | {first} "
         f"| {planted} | {told} |\n"

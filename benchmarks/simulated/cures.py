@@ -51,9 +51,7 @@ class Truths:
         """What the mean step loses without this trouble."""
         return self.step - float(self.of(self.spec.without(trouble)).mean())
 
-    def gain_of(
-        self, finding: Finding, uneven: Sequence[int] = (), unlike: Sequence[int] = ()
-    ) -> float | None:
+    def gain_of(self, finding: Finding, uneven: Sequence[int] = (), unlike: Sequence[int] = ()) -> float | None:
         """What the cure that a finding tells of saves; None where nothing in a run is its cure.
 
         uneven: the ranks of which the report says that they have more work: sharing it evens all of them. unlike: the
@@ -82,11 +80,7 @@ def cured(spec: Spec, finding: Finding, uneven: Sequence[int] = ()) -> Spec | No
             spec = _cured(spec, rank)
         return spec
     if rule == "TO-B001":
-        return (
-            replace(spec, shared=True)
-            if "shared evenly" in finding.message
-            else _cured(spec, finding.ranks[0])
-        )
+        return replace(spec, shared=True) if "shared evenly" in finding.message else _cured(spec, finding.ranks[0])
     if rule == "TO-T001":
         return spec.without(*(one for one in spec.troubles if one.steps or one.kind == "gc_by_turns"))
     if rule not in _GONE:

@@ -56,9 +56,7 @@ class Fsdp2(Step):
                 if at + 1 < len(order):
                     yield gather(way, order[at + 1])
                 yield Join(f"{way}.gather.{layer}")
-                yield Compute(
-                    "split_with_sizes_copy", 4.0, f"{way}.copy_out|64", "fsdp::split_with_sizes_copy"
-                )
+                yield Compute("split_with_sizes_copy", 4.0, f"{way}.copy_out|64", "fsdp::split_with_sizes_copy")
                 yield from self.layer(way, layer)
                 if way == "backward":
                     yield Compute("chunk_cat", 4.0, "backward.copy_in|64", "fsdp::chunk_cat")
@@ -81,9 +79,7 @@ class TensorParallel(Step):
                     yield from self.kernels(way, f"{way}.{layer}", kernels=kernels)
                     label = f"{way}.tp.{layer}.{part}"
                     inside = "AllReduceBackward" if way == "backward" else ""
-                    yield Collective(
-                        "allreduce", "tp", spec.elements // 8, label, "tp", "BFloat16", inside=inside
-                    )
+                    yield Collective("allreduce", "tp", spec.elements // 8, label, "tp", "BFloat16", inside=inside)
                     yield Join(label)
                 if way == "forward":
                     yield from self.beside(layer)
@@ -149,9 +145,7 @@ class Pipeline(Step):
         activations = max(spec.elements // 16, 1 << 12)
         if before:
             label = f"{way}.recv.{batch}"
-            yield Collective(
-                "recv", "pp", activations, label, f"pp recv {way}", "BFloat16", to=-to, inside=inside
-            )
+            yield Collective("recv", "pp", activations, label, f"pp recv {way}", "BFloat16", to=-to, inside=inside)
             yield Join(label)
         for layer in range(spec.layers) if way == "forward" else range(spec.layers)[::-1]:
             if batch == 0 and way == "forward":
@@ -162,9 +156,7 @@ class Pipeline(Step):
                 yield Collective("allreduce", "dp", spec.elements, f"grad.{layer}", "dp", inside="Hook")
         if behind:
             label = f"{way}.send.{batch}"
-            yield Collective(
-                "send", "pp", activations, label, f"pp send {way}", "BFloat16", to=to, inside=inside
-            )
+            yield Collective("send", "pp", activations, label, f"pp send {way}", "BFloat16", to=to, inside=inside)
 
 
 BY_KIND: dict[Kind, type[Step]] = {

@@ -24,10 +24,7 @@ from benchmarks.simulated.written import write_run
 from traceops import analyze
 from traceops.core.findings import Finding
 
-MATTERS, NEAR = (
-    0.10,
-    0.8,
-)  # of the step: a trouble that has to be named; of the best cure's gain: as good as first
+MATTERS, NEAR = (0.10, 0.8)  # of the step: a trouble that has to be named; of the best cure's gain: as good as first
 FALSE, FALSE_STEP = 0.4, 0.03  # of what is said, and of the step: a cure that saves less is none
 NAMES: dict[str, tuple[str, ...]] = {
     "slow_loader": ("TO-I002",),
@@ -77,9 +74,7 @@ def score_run(seed: int, folder: Path) -> Scored:
         seed, spec.kind, truths.step, [(t.kind, t.size, gain) for t, gain in gains.items()],
         [(f.rule, f.severity, list(f.ranks), f.cause, f.impact_ms, gain) for f, gain in told],
     )  # fmt: skip
-    doubt = " ".join(
-        one.reason for one in report.checks if one.rule in OF_RANKS and one.status == "not_evaluated"
-    )
+    doubt = " ".join(one.reason for one in report.checks if one.rule in OF_RANKS and one.status == "not_evaluated")
     _judge(scored, spec, truths.step, gains, told, doubt)
     return scored
 
@@ -107,9 +102,7 @@ def _judge(
         by_gain = []
     if by_gain:
         first, gain = told[0] if told else (None, 0.0)
-        right = first is not None and (
-            names(first, by_gain[0], spec) or (gain or 0) >= NEAR * gains[by_gain[0]]
-        )
+        right = first is not None and (names(first, by_gain[0], spec) or (gain or 0) >= NEAR * gains[by_gain[0]])
         judge("first", right, f"{by_gain[0].kind}: {first.rule if first else 'nothing'}")
     for place, trouble in enumerate(by_gain):
         naming = [f for f, _ in told if names(f, trouble, spec)]
@@ -184,9 +177,7 @@ def table(runs: list[Scored]) -> str:
 
 def main() -> None:
     """Score the seeds and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-99")
     parser.add_argument("--half", choices=("work", "aside"))
     parser.add_argument("--keep", type=Path, help="write traces and scores here")

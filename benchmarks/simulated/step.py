@@ -125,9 +125,7 @@ class Step:
         else:
             yield Memcpy(size, label="input")
 
-    def kernels(
-        self, way: str, label: str, *, share: float = 1.0, kernels: tuple[Kernel, ...] | None = None
-    ) -> Ops:
+    def kernels(self, way: str, label: str, *, share: float = 1.0, kernels: tuple[Kernel, ...] | None = None) -> Ops:
         """A layer's kernels one way; backward launches twice as many."""
         kernels = self.spec.kernels if kernels is None else kernels
         if not self.spec.no_host and (behind := self.spec.hosts[self.rank] - 1) > 0:

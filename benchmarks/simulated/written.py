@@ -91,9 +91,7 @@ class _Written:
         for number, start, end in self.rank.marks:
             if self.spec.marked:
                 yield self._on_host("user_annotation", f"ProfilerStep#{number}", start, end)
-            own = [
-                one for _, one in self.recorded if one.step == number and one.launch >= self.rank.window_start
-            ]
+            own = [one for _, one in self.recorded if one.step == number and one.launch >= self.rank.window_start]
             parts = [("optimizer", "Optimizer.step#AdamW.step")]
             parts += [("forward", _PASSES[self.spec.kind])] if self.spec.kind in _PASSES else []
             for label, name in parts:
@@ -104,9 +102,7 @@ class _Written:
             computed = [one for one in own if one.stream == 7]
             if computed and self.spec.marked:
                 first, last = min(one.start for one in computed), max(one.end for one in computed)
-                yield row(
-                    "gpu_user_annotation", f"ProfilerStep#{number}", self.device, 7, self.clock, first, last
-                )
+                yield row("gpu_user_annotation", f"ProfilerStep#{number}", self.device, 7, self.clock, first, last)
 
     def _activities(self) -> Iterator[str]:
         for number, one in self.recorded:
@@ -154,13 +150,10 @@ class _Written:
         over = one.launch_end + 1_000
         if one.label != "input":  # the host waits: the operators last as long
             over = min(
-                (h.end for h in self.rank.host_rows if h.kind == "sync" and h.start >= one.launch_end),
-                default=over,
+                (h.end for h in self.rank.host_rows if h.kind == "sync" and h.start >= one.launch_end), default=over
             )
         outer, inner = (
-            ("aten::item", "aten::_local_scalar_dense")
-            if one.label == "item"
-            else ("aten::to", "aten::copy_")
+            ("aten::item", "aten::_local_scalar_dense") if one.label == "item" else ("aten::to", "aten::copy_")
         )
         yield self._on_host("cpu_op", outer, one.launch - 3_000, over + 1_000, external)
         yield self._on_host("cpu_op", inner, one.launch - 1_500, over + 500, external)
@@ -184,9 +177,7 @@ class _Written:
             yield self._on_host("cpu_op", "record_param_comms", *inner, external + said, thread=thread)
             note = f"nccl:{words.annotation}"
             yield self._on_host("user_annotation", note, *inner, external, thread=thread)
-            yield row(
-                "gpu_user_annotation", note, self.device, one.stream, self.clock, one.start, one.end, external
-            )
+            yield row("gpu_user_annotation", note, self.device, one.stream, self.clock, one.start, one.end, external)
             yield self._call("cuLaunchKernelEx", 652, one, number, thread)
         args = _KERNEL.format(where=where, blocks=24) + (said if seen else "")
         yield row("kernel", words.kernel, self.device, one.stream, self.clock, one.start, one.end, args)

@@ -41,9 +41,7 @@ _SAMPLE_S = 0.01
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
@@ -73,9 +71,7 @@ def main() -> int:
         cpu = statistics.median(run.cpu_seconds for run in own)
         print(f"| {name} | {_median(own):.2f} | {cpu:.2f} | {peak[name]:.0f} |")
     ratios = [h.seconds / t.seconds for h, t in zip(runs["HTA"], runs["traceops"], strict=True)]
-    print(
-        f"time: {statistics.median(ratios):.1f} times as fast (pairs: {' '.join(f'{r:.1f}' for r in ratios)})"
-    )
+    print(f"time: {statistics.median(ratios):.1f} times as fast (pairs: {' '.join(f'{r:.1f}' for r in ratios)})")
     print(f"memory: {peak['traceops'] / peak['HTA']:.3f} of HTA's")
     print(f"traceops also matches collectives, judges the rules and writes {written / 1e6:.1f} MB of reports")
     return 0

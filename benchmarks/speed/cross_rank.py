@@ -25,9 +25,7 @@ from traceops.traces.kineto import load_trace
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--runs", type=int, default=3)
@@ -48,9 +46,7 @@ def main() -> int:
     steps = len(run.graph.steps) if run.graph is not None else 0
     print(f"{args.ranks} ranks × {steps} steps, {len(run.matching.collectives)} collectives matched")
     print(f"load (one rank {statistics.median(loads):.3f} s)      {load:8.2f} s")
-    print(
-        f"map  (one rank {statistics.median(maps):.3f} s)      {statistics.median(maps) * args.ranks:8.2f} s"
-    )
+    print(f"map  (one rank {statistics.median(maps):.3f} s)      {statistics.median(maps) * args.ranks:8.2f} s")
     print(f"cross-rank stage               {statistics.median(reduces):8.2f} s, judging {judging:.2f} s")
     print(f"cross-rank ÷ load              {(statistics.median(reduces) + judging) / load:8.3f}")
     return 0
@@ -60,8 +56,7 @@ def renamed(summary: RankSummary, rank: int, world: int) -> RankSummary:
     """The summary as if it were this rank's of a job of so many ranks in one group."""
     everyone = tuple(range(world))
     args = tuple(
-        None if own is None else replace(own, group_ranks=everyone, group_size=world)
-        for own in summary.comm.args
+        None if own is None else replace(own, group_ranks=everyone, group_size=world) for own in summary.comm.args
     )
     meta = replace(summary.meta, rank=rank, world_size=world, groups=())
     return replace(summary, rank=rank, meta=meta, comm=replace(summary.comm, args=args))

@@ -140,9 +140,7 @@ LOADERS: dict[str, tuple[Callable[[], _Load], dict[str, str]]] = {
 def main() -> int:
     if sys.argv[1:2] == ["--child"]:
         return child(*sys.argv[2:])
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="+", metavar="TRACE")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=LOADERS, default=list(LOADERS), metavar="NAME")

@@ -25,9 +25,7 @@ from pathlib import Path
 _EVENTS = b'  "traceEvents": ['
 _BETWEEN = b"\n  },"
 _FIRST_METADATA = re.compile(rb'\n  \{\n    "name": "process_name", "ph": "M"')
-_SPAN = re.compile(
-    rb'"pid": (\S+), "tid": (\S+),\n    "ts": (\d+\.\d+), "dur": (\d+\.\d+)'
-)  # of a complete event
+_SPAN = re.compile(rb'"pid": (\S+), "tid": (\S+),\n    "ts": (\d+\.\d+), "dur": (\d+\.\d+)')  # of a complete event
 _COUNTED = re.compile(rb'("External id": |"correlation": |"id": |"ts": |ProfilerStep#)(\d+)')
 _IDS = (b'"External id": ', b'"correlation": ', b'"id": ')
 _PIECE_BYTES = 1 << 22
@@ -42,9 +40,7 @@ _CLOCKS_APART_NS = 20_000_000  # either way, as between hosts that NTP keeps
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     long = commands.add_parser("long")
     long.add_argument("trace", type=Path)
@@ -86,11 +82,7 @@ def _repeated(events: bytes, repetitions: int) -> Iterator[bytes]:
         numbers.setdefault(key, []).append(int(digits))
     steps = numbers.get(b"ProfilerStep#", [0])
     ids = max(max(numbers.get(key, [0])) for key in _IDS) + 1
-    stride = {
-        **dict.fromkeys(_IDS, ids),
-        b'"ts": ': _window_us(events),
-        b"ProfilerStep#": max(steps) - min(steps) + 1,
-    }
+    stride = {**dict.fromkeys(_IDS, ids), b'"ts": ': _window_us(events), b"ProfilerStep#": max(steps) - min(steps) + 1}
     del numbers
     for repetition in range(repetitions):
         moved = {key: repetition * by for key, by in stride.items()}
@@ -171,9 +163,7 @@ def _parts(source: Path) -> tuple[bytes, bytes, bytes]:
 def _only(pattern: re.Pattern[bytes], text: bytes) -> bytes:
     found = pattern.search(text)
     if found is None:
-        raise SystemExit(
-            f"a trace without {pattern.pattern.decode()} in its header cannot be given another rank"
-        )
+        raise SystemExit(f"a trace without {pattern.pattern.decode()} in its header cannot be given another rank")
     return found[0]
 
 

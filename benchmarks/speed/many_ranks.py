@@ -33,14 +33,10 @@ _COLUMNS = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, nargs="*", help="some of the folders only")
-    parser.add_argument(
-        "--dask", action="store_true", help="compare with a dask LocalCluster, a worker a core"
-    )
+    parser.add_argument("--dask", action="store_true", help="compare with a dask LocalCluster, a worker a core")
     args = parser.parse_args()
     worlds = sorted(int(folder.name) for folder in args.folder.iterdir() if folder.name.isdigit())
     print(f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|")

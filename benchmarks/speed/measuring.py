@@ -41,17 +41,12 @@ def run_timed(command: Sequence[str], env: Mapping[str, str] | None = None) -> T
 
 
 def run_watched(
-    command: Sequence[str],
-    sample_s: float,
-    env: Mapping[str, str] | None = None,
-    beside: Sequence[psutil.Process] = (),
+    command: Sequence[str], sample_s: float, env: Mapping[str, str] | None = None, beside: Sequence[psutil.Process] = ()
 ) -> Watched:
     """Run to the end and sample memory every so many seconds; `beside` are processes that work for it."""
     watch = _Watch(sample_s, beside)
     timed = _run(command, env, watch)
-    return Watched(
-        timed.seconds, timed.cpu_seconds, watch.peak / 1e6, watch.main_peak / 1e6, watch.alone_after_s
-    )
+    return Watched(timed.seconds, timed.cpu_seconds, watch.peak / 1e6, watch.main_peak / 1e6, watch.alone_after_s)
 
 
 def _run(command: Sequence[str], env: Mapping[str, str] | None, watch: _Watch | None) -> Timed:

@@ -68,10 +68,7 @@ def _pack_folder(folder: Path, target: Path, what: str) -> int:
     packed = io.BytesIO()
     preset = 9 | lzma.PRESET_EXTREME if what == "slim" else 6
     filters = [{"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 96 << 20}]
-    with (
-        lzma.open(packed, "wb", filters=filters) as squeezed,
-        tarfile.open(fileobj=squeezed, mode="w") as archive,
-    ):
+    with lzma.open(packed, "wb", filters=filters) as squeezed, tarfile.open(fileobj=squeezed, mode="w") as archive:
         for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
             name = path.relative_to(folder).as_posix()
             if name.endswith(_LEFT_OUT) or "__pycache__" in name or path.stat().st_size > _LARGEST:
@@ -155,15 +152,11 @@ def choose(packed: Path, mb: float, first: list[str]) -> None:
     (packed / "chosen.txt").write_text("".join(f"{n}\n" for n in names))
     left = ", ".join(n for n in order if n not in chosen) or "none"
     cuts = sum(path in cut_ones.values() for path in chosen.values())
-    print(
-        f"brought: {len(chosen)} of {len(order)} run folders, {cuts} cut; not: {left}; {room / 1e6:.1f} MB left"
-    )
+    print(f"brought: {len(chosen)} of {len(order)} run folders, {cuts} cut; not: {left}; {room / 1e6:.1f} MB left")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("pack", "choose"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--to", type=Path)

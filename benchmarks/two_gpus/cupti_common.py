@@ -36,9 +36,7 @@ def say(**row: Any) -> None:
 
 def beside(values: Sequence[float]) -> NDArray[np.float64]:
     """Every second value ÷ the mean of the two beside it, which are of the other sort."""
-    return np.array(
-        [values[at] * 2 / (values[at - 1] + values[at + 1]) for at in range(1, len(values) - 1, 2)]
-    )
+    return np.array([values[at] * 2 / (values[at - 1] + values[at + 1]) for at in range(1, len(values) - 1, 2)])
 
 
 def program(kind: str, seed: int = 0) -> tuple[Callable[[], None], torch.nn.Module]:
@@ -58,12 +56,7 @@ def weights(model: torch.nn.Module) -> str:
 
 
 def window(
-    step: Callable[[], None],
-    name: str,
-    *,
-    detach: bool,
-    light: bool,
-    at: Callable[[int], None] | None = None,
+    step: Callable[[], None], name: str, *, detach: bool, light: bool, at: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
     """One capture with a short window, and the light window behind it; what became of both."""
     profiler = traceops.capture(

@@ -196,9 +196,7 @@ def main() -> None:
         case.step()
     sync()
     case.facts["weights"] = weights(case.model)
-    told = [
-        {key: one[key] for key in ("why_not", "light", "light_bad", "failure", "status")} for one in case.told
-    ]
+    told = [{key: one[key] for key in ("why_not", "light", "light_bad", "failure", "status")} for one in case.told]
     say(part="safety", case=name, variant=variant, facts=case.facts, told=told)
 
 

@@ -49,11 +49,7 @@ class Pair:
 
     @property
     def variables(self) -> dict[str, str]:
-        return (
-            {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))}
-            if self.gpus
-            else {"GLOO_SOCKET_IFNAME": "lo"}
-        )
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))} if self.gpus else {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 def pairs(gpus: int) -> list[Pair]:
@@ -61,10 +57,7 @@ def pairs(gpus: int) -> list[Pair]:
     cores = sorted(os.sched_getaffinity(0))
     many = max(gpus // 2, 1)
     each = len(cores) // many
-    return [
-        Pair((2 * at, 2 * at + 1) if gpus else (), tuple(cores[at * each : (at + 1) * each]))
-        for at in range(many)
-    ]
+    return [Pair((2 * at, 2 * at + 1) if gpus else (), tuple(cores[at * each : (at + 1) * each])) for at in range(many)]
 
 
 class Visit:
@@ -88,18 +81,13 @@ class Visit:
             with contextlib.suppress(queue.Empty):
                 while True:
                     one, jobs = waiting.get_nowait()
-                    left, seconds = (
-                        self._until - self.now,
-                        _TROUBLE_S if isinstance(one, Run) else one.seconds,
-                    )
+                    left, seconds = (self._until - self.now, _TROUBLE_S if isinstance(one, Run) else one.seconds)
                     if left < 0.8 * seconds:
                         print(f"{one.name}: no time left", flush=True)
                         continue
                     began = self.now
                     codes = self._one(one, jobs, pair, min(max(_LIMIT_S, 1.3 * seconds), left))
-                    print(
-                        f"{self.now:5.0f} s  {one.name}: {codes} after {self.now - began:.0f} s", flush=True
-                    )
+                    print(f"{self.now:5.0f} s  {one.name}: {codes} after {self.now - began:.0f} s", flush=True)
 
         threads = [threading.Thread(target=take, args=(pair,)) for pair in on]
         for thread in threads:
@@ -112,17 +100,11 @@ class Visit:
             if isinstance(one, Turn):
                 chosen = tuple(jobs) or one.jobs
                 return in_turn(one, chosen, self.work, limit_s, lambda *job: self._job(pair, *job))
-            return (
-                self._field(one, pair, limit_s)
-                if isinstance(one, Field)
-                else self._trouble(one, pair, limit_s)
-            )
+            return self._field(one, pair, limit_s) if isinstance(one, Field) else self._trouble(one, pair, limit_s)
         except Exception as error:
             return repr(error)
 
-    def _job(
-        self, pair: Pair, turn: Turn, folder: Path, more: dict[str, str], options: list[str] | None
-    ) -> Started:
+    def _job(self, pair: Pair, turn: Turn, folder: Path, more: dict[str, str], options: list[str] | None) -> Started:
         return [self._started(pair, turn.script(), turn.source, folder, more, options)]
 
     def _field(self, one: Field, pair: Pair, limit_s: float) -> int:
@@ -164,15 +146,11 @@ class Visit:
             spin = [sys.executable, "-c", "while True: sum(range(1000))"]
             others += [["taskset", "-c", own, *spin]] * _HOGS
         if beside.gpu:
-            others.append(
-                [sys.executable, "-m", "benchmarks.two_gpus.hog", "1" if pair.gpus else "0", str(limit_s)]
-            )
+            others.append([sys.executable, "-m", "benchmarks.two_gpus.hog", "1" if pair.gpus else "0", str(limit_s)])
         hogs = [subprocess.Popen(one, env={**os.environ, **pair.variables}) for one in others]
         script = Path(__file__).resolve().parents[1] / "observed_ranks/programs/troubled.py"
         folder = self.work / f"{run.name}.traced"
-        process = self._started(
-            pair, [str(script), "--steps", str(_TROUBLE_STEPS), *run.options], "", folder, {}, []
-        )
+        process = self._started(pair, [str(script), "--steps", str(_TROUBLE_STEPS), *run.options], "", folder, {}, [])
         try:
             return _wait(process, limit_s)
         finally:
@@ -191,9 +169,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sources", type=Path)
     parser.add_argument("--site", help="folder with packages that a program needs and this Python lacks")

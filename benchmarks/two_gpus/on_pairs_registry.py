@@ -46,9 +46,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 _NOT_0 = r"[Rr]ank 0('s host (is late|takes)|'s input comes late| is late| causes|(takes|computes) longer)"
-_NEVER = (
-    rf"{_NOT_0}|[✖▲] .{{0,40}}[Ww]aits? for (its |their )?input|NVLink|not synchronised|power cap|TO-O00[123]"
-)
+_NEVER = rf"{_NOT_0}|[✖▲] .{{0,40}}[Ww]aits? for (its |their )?input|NVLink|not synchronised|power cap|TO-O00[123]"
 
 
 @dataclass(frozen=True)

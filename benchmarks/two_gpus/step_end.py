@@ -104,10 +104,7 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
             wall.append(time.perf_counter_ns() - began)
             cpu.append(time.process_time_ns() - cpu_began)
             looks.append(observer.samples)
-    told = {
-        name: [round(value, 5) for value in _on_by_off(values)]
-        for name, values in (("wall", wall), ("cpu", cpu))
-    }
+    told = {name: [round(value, 5) for value in _on_by_off(values)] for name, values in (("wall", wall), ("cpu", cpu))}
     if "RAW" in os.environ:
         np.save(Path(os.environ["RAW"]) / f"{kind}.npy", np.array([wall, cpu, looks]))
     say(

@@ -148,9 +148,7 @@ def _of_memory(folder: Path, run: str) -> Iterator[Said]:
         return
     uses = with_lines(uses, snapshots_of(str(folder), uses))
     on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
-    no_traces = cast(
-        Any, SimpleNamespace(bubbles=(), experts=(), step_ms=0.0, step_words=STEP, ranks=[on_gpu])
-    )
+    no_traces = cast(Any, SimpleNamespace(bubbles=(), experts=(), step_ms=0.0, step_words=STEP, ranks=[on_gpu]))
     manifest = json.loads((folder / "run.json").read_text())
     found = cast(Any, SimpleNamespace(manifest=manifest, root=str(folder)))
     for judged in judge_memory(Inputs(found, no_traces, memory=uses)):
@@ -198,11 +196,7 @@ def _of_hang(path: Path, where: str) -> Iterator[Said]:
         return
     level = hang_level(diagnosis)
     yield Said(
-        Kind("diagnose", "cause" if diagnosis.roots else "waits"),
-        level,
-        hang_sentence(diagnosis),
-        where,
-        opens=True,
+        Kind("diagnose", "cause" if diagnosis.roots else "waits"), level, hang_sentence(diagnosis), where, opens=True
     )
     for judged in judge_diagnosis(diagnosis):
         for finding in judged.findings:

@@ -356,10 +356,7 @@ def slow_half_host() -> None:
 def slow_half_both() -> None:
     """As much of the one as of the other, so that neither explains why every second rank is slower."""
     start()
-    train(
-        spoil=lambda index: _half(PAUSE / 2 if index % 8 == 0 else 0.0),
-        after=lambda step, model: _half(PAUSE / 2),
-    )
+    train(spoil=lambda index: _half(PAUSE / 2 if index % 8 == 0 else 0.0), after=lambda step, model: _half(PAUSE / 2))
 
 
 def slow_half_gpu() -> None:

@@ -49,8 +49,7 @@ def kinds() -> list[Kind]:
         if rule.judged_by is not JudgedBy.NOBODY:
             causes = [cause for cause, _ in rule.by_cause]
             found += [
-                Kind(rule.id, cause)
-                for cause in (causes if _always_by_cause(rule.id, causes) else ["", *causes])
+                Kind(rule.id, cause) for cause in (causes if _always_by_cause(rule.id, causes) else ["", *causes])
             ]
     return found
 

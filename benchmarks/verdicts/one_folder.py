@@ -15,8 +15,7 @@ dist.init_process_group("nccl")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 model = DistributedDataParallel(
-    torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)]).to(device),
-    device_ids=[device.index],
+    torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)]).to(device), device_ids=[device.index]
 )
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 with profile(

@@ -69,9 +69,7 @@ def _members(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--rename", nargs="*", default=[], metavar="OLD=NEW")

@@ -50,13 +50,7 @@ def page(said: Iterable[Said]) -> str:
         found[one.kind].append(one)
     known = kinds()
     with_example = sum(bool(found[kind]) for kind in known)
-    lines = [
-        _HEAD,
-        f"{len(known)} kinds of sentences, {with_example} of them with an example.",
-        "",
-        "## Openings",
-        "",
-    ]
+    lines = [_HEAD, f"{len(known)} kinds of sentences, {with_example} of them with an example.", "", "## Openings", ""]
     for kind in HEADLINES:
         lines += _entry(kind, found[kind])
     for rule in dict.fromkeys(kind.of for kind in known if kind not in HEADLINES):
@@ -122,9 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     folders = dict(argument.partition("=")[::2] for argument in arguments or ("tests/data=tests/data",))
     before = _PAGE.read_text() if _PAGE.is_file() else ""
     said = [
-        replace(one, text=quoted(one.text))
-        for name, folder in folders.items()
-        for one in said_of(name, Path(folder))
+        replace(one, text=quoted(one.text)) for name, folder in folders.items() for one in said_of(name, Path(folder))
     ]
     again = {one.run for one in said}  # also threads, which have names of their own
     kept = (

@@ -97,9 +97,7 @@ def _step(ranks: list[Rank], forward_us: Sequence[float], step: int, own_metadat
     """Runs a step of all ranks: whatever can go on does, until nothing is left."""
     starts = [rank.host for rank in ranks]
     at = [0] * len(ranks)
-    posted: dict[
-        tuple[int, int], tuple[float, list[Any]]
-    ] = {}  # rank, place in its program: begun, what it waits for
+    posted: dict[tuple[int, int], tuple[float, list[Any]]] = {}  # rank, place in its program: begun, what it waits for
     over: dict[tuple[int, int], float] = {}
     where = {
         (number, *part): place
@@ -129,9 +127,7 @@ def _step(ranks: list[Rank], forward_us: Sequence[float], step: int, own_metadat
                     _exchanged(rank, first, call, begun, over[key], own_metadata)
                 at[number] += 1
                 moved = True
-    assert all(done == len(rank.program) for done, rank in zip(at, ranks, strict=True)), (
-        "the schedule is stuck"
-    )
+    assert all(done == len(rank.program) for done, rank in zip(at, ranks, strict=True)), "the schedule is stuck"
     for number, rank in enumerate(ranks):
         end = rank.host + STEP_MARK_US
         if step:  # the first one is what the window opens on
@@ -156,9 +152,7 @@ def _computed(rank: Rank, way: str, us: float) -> None:
     rank.host += 8.0
 
 
-def _exchanged(
-    rank: Rank, first: int, call: list[Any], begun: float, over: float, own_metadata: bool
-) -> None:
+def _exchanged(rank: Rank, first: int, call: list[Any], begun: float, over: float, own_metadata: bool) -> None:
     grouped = not own_metadata or len(call) > 1
     args: dict[str, Any] = {}
     for kind, _, _, peer in call:
@@ -181,12 +175,8 @@ def _exchanged(
 
 def _launch(rank: Rank, name: str, stream: int, start: float, us: float, called: float, **args: Any) -> None:
     rank.correlation += 1
-    rank.events.append(
-        _event("cuda_runtime", "cudaLaunchKernel", 1, called, 0.5, correlation=rank.correlation)
-    )
-    rank.events.append(
-        _event("kernel", name, stream, start, us, stream=stream, correlation=rank.correlation, **args)
-    )
+    rank.events.append(_event("cuda_runtime", "cudaLaunchKernel", 1, called, 0.5, correlation=rank.correlation))
+    rank.events.append(_event("kernel", name, stream, start, us, stream=stream, correlation=rank.correlation, **args))
 
 
 def _event(cat: str, name: str, tid: int, ts: float, dur: float, **args: Any) -> dict[str, Any]:

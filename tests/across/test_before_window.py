@@ -61,9 +61,7 @@ def test_each_window_is_held_to_its_own_steps(run):
     assert told["profiled_step_ms"] / told["unprofiled_step_ms"] == pytest.approx(1.2)
     assert told["ranks"] == manifest()["ranks"]
     told = of_own_window(manifest(), set(LATER), None, on_gpu=False)
-    assert told["unprofiled_step_ms"] is None and told["ranks"][0]["unprofiled_step_ms"] == [], (
-        "nothing tells"
-    )
+    assert told["unprofiled_step_ms"] is None and told["ranks"][0]["unprofiled_step_ms"] == [], "nothing tells"
 
 
 def test_the_schedules_windows_count_together():

@@ -40,9 +40,7 @@ def test_waiting_of_real_runs_is_charged_or_nobody_is_blamed(name):
     run = measured(name)
     charged, waited = run.charged, sum(int(t.buckets["comm_wait"].sum()) for t in run.ranks)
     assert charged.waiting_ns == pytest.approx(waited, rel=0.1)  # that of the steps that all ranks share
-    assert charged.unheld_ns + charged.charged_ns + charged.uncharged_ns == pytest.approx(
-        charged.waiting_ns, rel=1e-3
-    )
+    assert charged.unheld_ns + charged.charged_ns + charged.uncharged_ns == pytest.approx(charged.waiting_ns, rel=1e-3)
     assert charged.holds == (name in WITH_SHARES)
     assert all((times.caused_wait_ns is None) == (name in WITHOUT) for times in run.ranks)
 
@@ -54,12 +52,7 @@ def test_on_a_gpu_nothing_is_left_over(name):
 
 @pytest.mark.slow
 @examples(15)
-@given(
-    st.sampled_from(BUILDERS),
-    st.sampled_from([GPU_BOUND, HOST_BOUND]),
-    st.sampled_from([2, 4, 8]),
-    st.data(),
-)
+@given(st.sampled_from(BUILDERS), st.sampled_from([GPU_BOUND, HOST_BOUND]), st.sampled_from([2, 4, 8]), st.data())
 def test_waiting_of_generated_runs_is_charged(builder, size, ranks, data):
     one_group = builder in (ddp, fsdp2)  # gloo names no group
     device = data.draw(st.sampled_from(["cuda", "cpu"])) if one_group else "cuda"
@@ -104,14 +97,9 @@ def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
 
 def test_a_replay_that_is_off_names_only_whose_cure_saves_far_more():
     run = measured("slow_gpu4")
-    off = {
-        error: replace(run.what_if, replayed_ns=run.what_if.measured_ns * (1 + error))
-        for error in (0.08, 0.2)
-    }
+    off = {error: replace(run.what_if, replayed_ns=run.what_if.measured_ns * (1 + error)) for error in (0.08, 0.2)}
     named, _ = judge_stragglers(replace(run, what_if=off[0.08]), 1.0)
-    assert [found.ranks for found in named.findings] == [(2,)] and "off by up to 8 %" in named.findings[
-        0
-    ].message
+    assert [found.ranks for found in named.findings] == [(2,)] and "off by up to 8 %" in named.findings[0].message
     assert not judge_stragglers(replace(run, what_if=off[0.2]), 1.0)[0].findings
 
 
@@ -121,19 +109,13 @@ def test_a_break_that_ends_long_before_its_collective_is_decided_by_the_last_mem
     [window] = discover(str(DATA / "straggler_gloo2")).windows
     ranks = [summarize(file) for file in window.files]
     matching = match_collectives(ranks, (0, 1))
-    waited = max(
-        (one for one in matching.collectives if one.members[0][0] == 0), key=lambda one: one.wait_ns[0]
-    )
+    waited = max((one for one in matching.collectives if one.members[0][0] == 0), key=lambda one: one.wait_ns[0])
     position, wait = waited.members[0][1], waited.wait_ns[0]
     program_ = ranks[0].program
     last_came = int(ranks[0].comm.start[position]) + wait
     gone = program_.join_comm == position
     assert gone.any()
-    spell = (
-        np.array([program_.join_start[gone][0]]),
-        np.array([last_came - missing_us * 1000]),
-        np.array([position]),
-    )
+    spell = (np.array([program_.join_start[gone][0]]), np.array([last_came - missing_us * 1000]), np.array([position]))
     kept = {name: getattr(program_, name)[~gone] for name in ("join_start", "join_end", "join_comm")}
     opened = replace(program_, **kept, spell_start=spell[0], spell_end=spell[1], spell_comm=spell[2])
     decided = with_woken_threads([replace(ranks[0], program=opened), ranks[1]], matching)[0].program

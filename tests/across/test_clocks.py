@@ -64,16 +64,13 @@ def test_hosts_seconds_apart_that_drift_are_brought_together(builder, drift, nam
     spread = np.ptp(np.stack([off[rank] for rank in range(8)]), axis=0)
     assert spread.max() < 50_000
     for collective in matching.collectives:
-        ends = [
-            int(clocks.fits[rank].correct(ranks[rank].comm.end[[at]])[0]) for rank, at in collective.members
-        ]
+        ends = [int(clocks.fits[rank].correct(ranks[rank].comm.end[[at]])[0]) for rank, at in collective.members]
         assert max(ends) - min(ends) < 50_000
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize(
-    "fault",
-    [pytest.param(SlowCompute(6, 2.5), id="gpu"), pytest.param(SlowHost(1, 1500), id="host")],
+    "fault", [pytest.param(SlowCompute(6, 2.5), id="gpu"), pytest.param(SlowHost(1, 1500), id="host")]
 )
 def test_findings_and_predictions_do_not_depend_on_clocks(builder, fault):
     made = program(builder, steps=6, sync=True)
@@ -100,9 +97,7 @@ def test_clocks_that_agree_are_left_together(builder):
         assert max(int(np.abs(own - off[0]).max()) for own in off.values()) < 5_000
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with a dozen anchors the noise of the ends is taken for a drift of 100 ppm"
-)
+@pytest.mark.xfail(strict=True, reason="with a dozen anchors the noise of the ends is taken for a drift of 100 ppm")
 def test_no_drift_is_seen_where_there_is_none():
     for builder in BUILDERS:
         for seed in range(8):
@@ -164,9 +159,7 @@ def test_a_broadcast_is_no_anchor():
     made = replace(made, steps=tuple((*ops, *step) for step in made.steps))
     only = replace(
         made,
-        steps=tuple(
-            (*ops * 4, *(op for op in step if not isinstance(op, Collective | Join))) for step in made.steps
-        ),
+        steps=tuple((*ops * 4, *(op for op in step if not isinstance(op, Collective | Join))) for step in made.steps),
     )
     assert across(simulate(made, 4)).clocks.anchors == 2 * 4
     without = across(simulate(only, 4))
@@ -190,9 +183,7 @@ def test_ranks_of_one_host_share_a_clock_and_are_not_told_to_keep_clocks_in_step
         [found] = judge_clocks(replace(wide, hosts=dict(enumerate(hosts)))).findings
         assert ("a clock jumped" in found.message) is at_fault
         assert ("chrony" in found.advice) is at_fault
-    [found] = judge_clocks(
-        replace(wide, hosts=dict.fromkeys(range(4)))
-    ).findings  # not known: it may be a clock
+    [found] = judge_clocks(replace(wide, hosts=dict.fromkeys(range(4)))).findings  # not known: it may be a clock
     assert "a clock jumped" in found.message
 
 

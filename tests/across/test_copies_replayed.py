@@ -59,9 +59,7 @@ def test_a_checkpoints_copies_are_no_part_of_the_typical_steps():
     more = {name: np.where(typical, getattr(one, name), 100 * getattr(one, name)) for name in BY_STEP}
     kinds = tuple(replace(kind, **more) if kind is one else kind for kind in summary.copies.kinds)
     with_both = replace(summary, copies=replace(summary.copies, kinds=(saved, *kinds)))
-    plain, found = (
-        exposed_copies([own], {own.rank: typical}, "NVIDIA H200", None) for own in (summary, with_both)
-    )
+    plain, found = (exposed_copies([own], {own.rank: typical}, "NVIDIA H200", None) for own in (summary, with_both))
     assert plain[0].exposed_ms > 0
     for one, other in zip(plain, found, strict=True):
         assert replace(one, kinds=()) == replace(other, kinds=())

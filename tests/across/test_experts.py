@@ -29,9 +29,7 @@ def measured() -> CrossRank:
     return measure_across(ranks, 2, {0: "host", 1: "host"})
 
 
-def test_a_rank_that_gets_three_quarters_of_the_tokens_gets_one_and_a_half_times_the_mean(
-    report: Report,
-) -> None:
+def test_a_rank_that_gets_three_quarters_of_the_tokens_gets_one_and_a_half_times_the_mean(report: Report) -> None:
     (row,) = report.experts
     assert (row.ranks, row.layers) == ((0, 1), 6)
     assert row.imbalance == pytest.approx(1.5, abs=1e-3)
@@ -43,10 +41,7 @@ def test_a_rank_that_gets_three_quarters_of_the_tokens_gets_one_and_a_half_times
         assert light.received_bytes + heavy.received_bytes == pytest.approx(2 * 2 * 16384 * 2048 * 2)
         assert heavy.received_bytes == 3 * light.received_bytes
         assert heavy.compute_ms > 2 * light.compute_ms
-    assert (
-        row.reference_gbs is not None
-        and 0.3 * row.reference_gbs < (row.dispatch_gbs or 0) < row.reference_gbs
-    )
+    assert row.reference_gbs is not None and 0.3 * row.reference_gbs < (row.dispatch_gbs or 0) < row.reference_gbs
     (shared,) = [change for change in report.what_if if change.change == "work shared evenly"]
     assert row.even_saves_ms == pytest.approx(
         (shared.step_time_ms or 0) - (shared.predicted_step_time_ms or 0), abs=1e-3

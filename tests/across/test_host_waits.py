@@ -52,9 +52,7 @@ def test_the_cure_of_a_slow_rank_leaves_the_hosts_that_wait_where_they_are():
     made = program(fsdp2, steps=5, sync=True)
     made = replace(made, launch_us=25.0)
     measured = across(simulate(made, 4, [SlowCompute(2, 1.6)]))
-    assert predicted(measured, rank_change([2]), (2,)) == pytest.approx(
-        true_step(simulate(made, 4)), rel=0.03
-    )
+    assert predicted(measured, rank_change([2]), (2,)) == pytest.approx(true_step(simulate(made, 4)), rel=0.03)
 
 
 def test_what_the_host_waited_for_is_over_when_the_call_returns():

@@ -17,11 +17,7 @@ NAMES = {
         46,
         8192,
     ),
-    "execute_15360_context_15(sq15360sk15360sqsq1sqsk1)_generation_0(sq0sk0sqsq0sqsk0)": (
-        "prefill",
-        15,
-        15360,
-    ),
+    "execute_15360_context_15(sq15360sk15360sqsq1sqsk1)_generation_0(sq0sk0sqsq0sqsk0)": ("prefill", 15, 15360),
     "execute_context_0(0)_generation_8(8)": ("decode", 8, 8),
     "execute_context_2(300)_generation_0(0)": ("prefill", 2, 300),
     "execute_new_2_cached_5": ("mixed", 7, None),
@@ -50,9 +46,7 @@ def decode_trace(rank, late_us):
     rows, at = [], 1000.0
     for number in range(10):
         begin, correlation, kernel = at, 10 + number, at + 20
-        rows.append(
-            row("cuda_runtime", "cudaGraphLaunch", at + 5, 8, tid=1, args={"correlation": correlation})
-        )
+        rows.append(row("cuda_runtime", "cudaGraphLaunch", at + 5, 8, tid=1, args={"correlation": correlation}))
         for _ in range(3):
             slow = late_us if rank else 0.0
             for name, us in (
@@ -62,9 +56,7 @@ def decode_trace(rank, late_us):
                 args = {"stream": 7, "device": rank, "correlation": correlation}
                 rows.append(row("kernel", name, kernel, us, tid=7, args=args))
                 kernel += us
-        rows.append(
-            row("user_annotation", "execute_context_0(0)_generation_8(8)", begin, kernel - begin + 10, tid=1)
-        )
+        rows.append(row("user_annotation", "execute_context_0(0)_generation_8(8)", begin, kernel - begin + 10, tid=1))
         at = kernel + 10 + 200
     info = {
         "rank": rank,
@@ -79,16 +71,7 @@ def decode_trace(rank, late_us):
 
 
 def row(cat, name, ts, dur, tid, args=None):
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "ts": ts,
-        "dur": dur,
-        "pid": 0,
-        "tid": tid,
-        "args": args or {},
-    }
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": tid, "args": args or {}}
 
 
 @pytest.fixture(scope="module")

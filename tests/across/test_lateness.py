@@ -5,17 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drawn import examples
-from generated_run import (
-    Collective,
-    SlowCompute,
-    SlowHost,
-    SlowInput,
-    ddp,
-    fsdp2,
-    hsdp,
-    simulate,
-    tp_dp,
-)
+from generated_run import Collective, SlowCompute, SlowHost, SlowInput, ddp, fsdp2, hsdp, simulate, tp_dp
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, program, true_step
@@ -124,8 +114,7 @@ def test_a_rank_whose_coming_ends_the_waiting_in_broadcasts_is_charged():
     """Each time nobody ends before it came: it is the root, or all wait for the last. Others: test_rooted.py."""
     made = program(ddp)
     steps = tuple(
-        tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step)
-        for step in made.steps
+        tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step) for step in made.steps
     )
     lateness = across(simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])).lateness
     assert lateness.total_ns > 0

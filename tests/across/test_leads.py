@@ -35,10 +35,7 @@ def nodes(*ahead, waits_at=(), launched_before=0):
         ((50, 40, 30, 20), True),
         ((50, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), True),
         ((50, 50, 40, 30, 20), True),
-        (
-            (50, 50, 50, 50, 10),
-            False,
-        ),  # the last one alone, a checkpoint's step: it was called slower than the steps
+        ((50, 50, 50, 50, 10), False),  # the last one alone, a checkpoint's step: it was called slower than the steps
         ((10, 60, 50, 40, 30, 20, 10), True),  # the first one alone: what the others use up was hidden
         ((50, 0, 50, 50), False),
         ((50, 50, 50), False),

@@ -28,12 +28,7 @@ def rank(name: str, step_ms: float, idle_ms: float, input_ms: float, unlike: int
 def test_without_workers_loading_is_measured() -> None:
     need = loading_need(rank(ALONE, 200.0, 160.0, 160.0), None)
     assert need is not None
-    assert (need.now, need.load_ms, need.rest_ms, need.workers) == (
-        0,
-        160.0,
-        40.0,
-        5,
-    )  # a tenth to spare on 4
+    assert (need.now, need.load_ms, need.rest_ms, need.workers) == (0, 160.0, 40.0, 5)  # a tenth to spare on 4
 
 
 def test_what_an_evaluation_loads_needs_no_workers_in_typical_steps() -> None:
@@ -68,9 +63,7 @@ def test_what_may_be_recording_makes_a_range() -> None:
     known = loading_need(rank(ALONE, 172.2, 103.6, 103.3), 103.6, step_ms=137.2)
     assert known is not None and known.workers == known.most_workers == 4
     no_rest = loading_need(rank(ALONE, 50.0, 37.0, 37.0), None, recording_ms=20.0)
-    assert no_rest is not None and no_rest.most_workers == no_rest.workers, (
-        "nothing is left to tell a most by"
-    )
+    assert no_rest is not None and no_rest.most_workers == no_rest.workers, "nothing is left to tell a most by"
 
 
 def test_the_replay_decides_what_is_left_of_a_step() -> None:
@@ -88,12 +81,7 @@ def test_what_run_json_tells_of_workers_and_cores() -> None:
     assert told_workers({"training": {"num_workers": 0}}) == 0
     for odd in ({}, {"training": []}, {"training": {"workers": True}}, {"training": {"workers": -1}}):
         assert told_workers(odd) is None
-    ranks = [
-        {"rank": 0, "host": "a", "cores": 6},
-        {"rank": 1, "host": "a", "cores": 6},
-        {"rank": 2, "host": "b"},
-        7,
-    ]
+    ranks = [{"rank": 0, "host": "a", "cores": 6}, {"rank": 1, "host": "a", "cores": 6}, {"rank": 2, "host": "b"}, 7]
     assert cores_of_rank({"ranks": ranks}, 1) == 3.0
     assert cores_of_rank({"ranks": ranks}, 2) is None and cores_of_rank({}, 0) is None
     need = loading_need(rank(ALONE, 200.0, 160.0, 160.0), None, cores=3.0)
@@ -106,9 +94,6 @@ def test_a_starved_training_gains_what_was_promised_with_as_many_workers() -> No
     (found,) = (one for one in report.findings if one.rule == "TO-I002")
     assert "2 DataLoader workers a rank would keep up (now none)" in found.message
     assert "A rank has 1 core here" in found.message
-    before, with_two_workers = (
-        270.788,
-        110.550,
-    )  # steps without the profiler, measured by `traceops sweep` in turn
+    before, with_two_workers = (270.788, 110.550)  # steps without the profiler, measured by `traceops sweep` in turn
     assert report.summary.unprofiled_step_time_ms == before
     assert found.impact_ms == pytest.approx(before - with_two_workers, rel=0.2)

@@ -38,9 +38,7 @@ def match(run, style):
     comm = {summary.rank: summary.comm for summary in ranks}
     matching = match_collectives(ranks, tuple(range(run.world)))
     found = Counter(
-        frozenset(
-            (rank, int(comm[rank].start[at]), int(comm[rank].end[at])) for rank, at in collective.members
-        )
+        frozenset((rank, int(comm[rank].start[at]), int(comm[rank].end[at])) for rank, at in collective.members)
         for collective in matching.collectives
     )
     return found, matching
@@ -53,14 +51,11 @@ def truth(run, style):
         members = [run.ranks[rank] for rank in collective.members if rank not in style.missing]
         own = {r.rank: next(a for a in r.activities if a.collective == position) for r in members}
         known = all(
-            own[r.rank] in r.recorded and (own[r.rank].launch >= r.window_start or not style.metadata)
-            for r in members
+            own[r.rank] in r.recorded and (own[r.rank].launch >= r.window_start or not style.metadata) for r in members
         )
         if known and len(members) == len(collective.members):
             expected[
-                frozenset(
-                    (r.rank, r.on_clock(own[r.rank].start), r.on_clock(own[r.rank].end)) for r in members
-                )
+                frozenset((r.rank, r.on_clock(own[r.rank].start), r.on_clock(own[r.rank].end)) for r in members)
             ] += 1
     return expected
 
@@ -74,9 +69,7 @@ def runs(draw, builders=BUILDERS):
     rank = st.integers(0, ranks - 1)
     late = draw(st.dictionaries(rank, st.integers(1, 3 * len(program.steps[0]) // 2), max_size=ranks))
     faults = [LateWindow(rank, launches) for rank, launches in late.items()]
-    faults += [
-        ClockShift(r, draw(st.floats(-1e6, 1e6)), draw(st.floats(-50, 50))) for r in range(0, ranks, 2)
-    ]
+    faults += [ClockShift(r, draw(st.floats(-1e6, 1e6)), draw(st.floats(-50, 50))) for r in range(0, ranks, 2)]
     faults += draw(st.lists(st.builds(SlowCompute, rank, st.floats(1, 4)), max_size=2))
     faults += draw(st.lists(st.builds(SlowHost, rank, st.floats(0, 5000)), max_size=2))
     return simulate(program, ranks, faults, draw(st.integers(0, 1000)))

@@ -30,9 +30,7 @@ def test_all_work_goes_at_the_pace_of_the_rank_whose_sizes_suit_best() -> None:
 def test_what_is_not_shared_is_left_out_and_much_of_it_tells_nothing() -> None:
     optimizer, attention = ("adam", 50, 10.0), ("attention", 500, 200.0)
     light, heavy = (("gelu", 100, 20.0), ("m", 132, 100.0)), (("gelu", 300, 60.0), ("n", 132, 240.0))
-    assert best_pace([rank(*light, optimizer), rank(*heavy, optimizer)], [0.0, 0.0]) == pytest.approx(
-        210.0 / 220.0
-    )
+    assert best_pace([rank(*light, optimizer), rank(*heavy, optimizer)], [0.0, 0.0]) == pytest.approx(210.0 / 220.0)
     assert best_pace([rank(*light, attention), rank(*heavy, attention)], [0.0, 0.0]) == 1.0
 
 

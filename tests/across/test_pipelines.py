@@ -48,20 +48,14 @@ def measured(folder: Path) -> CrossRank:
     micro_batches=st.integers(2, 9),
     own_metadata=st.booleans(),
 )
-def test_even_stages_have_the_bubble_of_their_schedule(
-    tmp_path_factory, name, stages, micro_batches, own_metadata
-):
+def test_even_stages_have_the_bubble_of_their_schedule(tmp_path_factory, name, stages, micro_batches, own_metadata):
     folder = tmp_path_factory.mktemp("run")
     write_pipeline(folder, [3000.0] * stages, micro_batches, SCHEDULES[name], own_metadata=own_metadata)
     run = measured(folder)
     assert run.matching.matched_pct == 100.0, run.matching.unmatched
     (bubble,) = run.bubbles
     pipeline = bubble.pipeline
-    assert (pipeline.ranks, pipeline.chunks, pipeline.micro_batches) == (
-        tuple(range(stages)),
-        1,
-        micro_batches,
-    )
+    assert (pipeline.ranks, pipeline.chunks, pipeline.micro_batches) == (tuple(range(stages)), 1, micro_batches)
     assert pipeline.schedule == name
     ideal = (stages - 1) / (micro_batches + stages - 1)
     assert bubble.ideal_share == pytest.approx(ideal)
@@ -125,9 +119,7 @@ def test_the_bubble_is_of_the_typical_steps_as_the_ledger_is():
     (bubble,) = measure_bubbles([run.bubbles[0].pipeline], ranks, run.matching, first)
     for stage, own in zip(bubble.stages, ranks, strict=True):
         assert stage.step == own.ledger.duration[0]
-        assert (
-            stage.bubble == stage.imbalance + stage.fill_drain + stage.late <= own.ledger.buckets["comm"][0]
-        )
+        assert stage.bubble == stage.imbalance + stage.fill_drain + stage.late <= own.ledger.buckets["comm"][0]
 
 
 def test_of_a_schedule_whose_bubble_is_not_known_no_send_is_called_late():
@@ -214,10 +206,7 @@ def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp
     run = measured(tmp_path)
     (found,) = judge_uneven(run).findings
     assert (found.ranks, found.cause) == ((3,), "gpu_compute")
-    assert (
-        "Rank 3 computes" in found.message
-        and "the same stage 1 of the other pipeline (rank 1)" in found.message
-    )
+    assert "Rank 3 computes" in found.message and "the same stage 1 of the other pipeline (rank 1)" in found.message
     assert "blocks" not in found.message
     assert run.what_if is not None
     assert run.what_if.saved_ns("rank 3 as its peers", [3]) == pytest.approx(1e6 * found.impact_ms, rel=1e-3)

@@ -24,27 +24,11 @@ from generated_run import (
 )
 from hypothesis import Phase, given
 from hypothesis import strategies as st
-from measured_runs import (
-    BUILDERS,
-    CAUSES,
-    GPU_BOUND,
-    HOST_BOUND,
-    across,
-    predicted,
-    program,
-    true_step,
-)
+from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, predicted, program, true_step
 
 from traceops.across.replay.simulate import Scenario
 from traceops.across.replay.simulate import simulate as replay
-from traceops.across.replay.what_if import (
-    ALL_EQUAL,
-    HOST_IN_TIME,
-    NO_COMMUNICATION,
-    NO_LOADING,
-    Replays,
-    rank_change,
-)
+from traceops.across.replay.what_if import ALL_EQUAL, HOST_IN_TIME, NO_COMMUNICATION, NO_LOADING, Replays, rank_change
 from traceops.pipeline.analyze import analyze
 
 # A failure is not made smaller: every example is a run, and they are small.
@@ -152,8 +136,7 @@ def test_changes_of_the_whole_run_give_the_run_that_had_them(builder):
         made = program(builder, size, sync=True)
         fast = tuple(replace(groups, bandwidth_gbs=1e9, latency_us=0.001) for groups in made.groups)
         at_once = tuple(
-            tuple(replace(op, us=0.001) if isinstance(op, LoadInput) else op for op in ops)
-            for ops in made.steps
+            tuple(replace(op, us=0.001) if isinstance(op, LoadInput) else op for op in ops) for ops in made.steps
         )
         for faults in ([], [SlowCompute(1, 1.5)], [SlowHost(1, 700)]):
             measured = across(simulate(made, 8, faults))

@@ -22,9 +22,7 @@ def measured(faults, loading_ms):
 def test_short_steps_wait_until_the_mean_is_the_loaders():
     steps = np.array([10.0, 20.0, 10.0, 120.0, 900.0])
     typical = np.array([True, True, True, True, False])
-    assert paced(steps, 40.0, typical).tolist() == [10, 20, 10, 120, 900], (
-        "a long step's batches serve the others"
-    )
+    assert paced(steps, 40.0, typical).tolist() == [10, 20, 10, 120, 900], "a long step's batches serve the others"
     assert paced(steps, 50.0, typical).tolist() == pytest.approx([80 / 3, 80 / 3, 80 / 3, 120, 900])
     assert paced(steps, 150.0, typical).tolist() == [150, 150, 150, 150, 900]
 
@@ -33,11 +31,7 @@ def test_a_change_leaves_the_loaders_pace_but_for_that_of_input():
     healthy = measured([], {})[1]
     late, step = measured([SlowHost(1, 6000)], {0: healthy + 3})
     assert step > healthy + 5
-    for change, ranks in (
-        (rank_change([1]), (1,)),
-        (ALL_EQUAL, ()),
-        (HOST_IN_TIME, ()),
-    ):
+    for change, ranks in ((rank_change([1]), (1,)), (ALL_EQUAL, ()), (HOST_IN_TIME, ())):
         assert predicted(late, change, ranks) / 1e6 == pytest.approx(healthy + 3, rel=0.03), change
     assert predicted(late, NO_LOADING) / 1e6 == pytest.approx(step, rel=0.03)
     [found] = late.stragglers.found
@@ -50,9 +44,7 @@ def test_a_loader_that_is_why_a_rank_is_late_goes_with_the_cure():
     late, step = measured([SlowInput(1, 6000)], {0: 0.5, 1: 100.0})
     assert predicted(late, rank_change([1]), (1,)) / 1e6 == pytest.approx(healthy, rel=0.1)
     late, _ = measured([SlowHost(1, 6000)], {0: 0.5, 1: healthy + 3})
-    assert predicted(late, rank_change([1]), (1,)) / 1e6 == pytest.approx(healthy + 3, rel=0.03), (
-        "its own, hidden"
-    )
+    assert predicted(late, rank_change([1]), (1,)) / 1e6 == pytest.approx(healthy + 3, rel=0.03), "its own, hidden"
     assert step > healthy + 5
 
 
@@ -61,9 +53,7 @@ def test_no_change_makes_a_step_longer():
     late, step = measured([SlowHost(1, 6000)], dict.fromkeys(range(4), 100.0))
     for one in late.what_if.predictions:
         assert late.what_if.mean_ns(one.step_ns) / 1e6 <= step * 1.01, one.change
-    assert [one.rank for one in late.stragglers.found] == [1], (
-        "late all the same, though its cure alone saves nothing"
-    )
+    assert [one.rank for one in late.stragglers.found] == [1], "late all the same, though its cure alone saves nothing"
 
 
 def rank_that_loads(name):
@@ -79,7 +69,5 @@ def test_the_pace_is_what_the_workers_are_at_work_of_a_step():
 
     assert pace(workers, 50.0, 60.0) == {0: 100.0}, "one of them is busiest by chance"
     assert pace(workers, 40.0, 100.0) == {0: 200.0}, "batches come in order"
-    assert (
-        pace(rank_that_loads("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), 50.0, 50.0) == {}
-    )
+    assert pace(rank_that_loads("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), 50.0, 50.0) == {}
     assert loader_paces([workers], None) == {}

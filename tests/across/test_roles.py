@@ -91,37 +91,17 @@ OPERATIONS = {
     "ddp, loss": (moved(("allreduce", BACKWARD, BIG), ("allreduce", FORWARD, 1)), "all_reduce", "data"),
     "tensor": (moved(*[("allreduce", p, BIG) for p in (FORWARD, FORWARD, BACKWARD)]), "all_reduce", "tensor"),
     "a flag": (moved(("allreduce", AFTER, 1), ("allreduce", AFTER, 1)), "all_reduce", "unknown"),
-    "no pass is told": (
-        moved(("allreduce", NOTHING, BIG), ("allreduce", NOTHING, BIG)),
-        "all_reduce",
-        "unknown",
-    ),
-    "inference": (
-        moved(*[("allreduce", NOTHING, BIG)] * 4, computed=INFERS),
-        "all_reduce",
-        "tensor",
-    ),
-    "fsdp": (
-        moved(("allgather_base", FORWARD, BIG), ("_reduce_scatter_base", BACKWARD, BIG)),
-        "all_gather",
-        "shard",
-    ),
+    "no pass is told": (moved(("allreduce", NOTHING, BIG), ("allreduce", NOTHING, BIG)), "all_reduce", "unknown"),
+    "inference": (moved(*[("allreduce", NOTHING, BIG)] * 4, computed=INFERS), "all_reduce", "tensor"),
+    "fsdp": (moved(("allgather_base", FORWARD, BIG), ("_reduce_scatter_base", BACKWARD, BIG)), "all_gather", "shard"),
     "sequence parallel": (
         moved(("_reduce_scatter_base", FORWARD, BIG), ("_reduce_scatter_base", BACKWARD, BIG)),
         "reduce_scatter",
         "tensor",
     ),
-    "experts by their kernels": (
-        moved(("all_to_all", FORWARD, BIG), computed=EXPERTS),
-        "all_to_all",
-        "expert",
-    ),
+    "experts by their kernels": (moved(("all_to_all", FORWARD, BIG), computed=EXPERTS), "all_to_all", "expert"),
     "experts by uneven exchanges": (moved(("all_to_allv", FORWARD, BIG, 5)), "all_to_all", "expert"),
-    "tables of a recommender": (
-        moved(("all_to_allv", FORWARD, BIG, 5), computed=TABLES),
-        "all_to_all",
-        "unknown",
-    ),
+    "tables of a recommender": (moved(("all_to_allv", FORWARD, BIG, 5), computed=TABLES), "all_to_all", "unknown"),
     "even exchanges": (moved(("all_to_all", FORWARD, BIG)), "all_to_all", "unknown"),
     "gradients beside tables": (
         moved(("allreduce", BACKWARD, BIG), ("all_to_all", FORWARD, BIG), computed=TABLES),
@@ -152,9 +132,7 @@ MESH = Mesh(data=4, tensor=2, pipeline=2, experts=2, layers=1, micro_batches=2, 
 
 def measured(mesh, *faults):
     run = simulate(mesh.program(2), mesh.world, faults)
-    return measure_across(
-        summaries(run), mesh.world, {rank: f"host{rank // 8}" for rank in range(mesh.world)}
-    )
+    return measure_across(summaries(run), mesh.world, {rank: f"host{rank // 8}" for rank in range(mesh.world)})
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +150,7 @@ def test_a_mesh_without_names_is_told_by_what_it_does(unnamed):
         ("pipeline", "messages", 0): 1,
     }
     told = Counter(
-        (own.op, role)
-        for own, role in zip(unnamed.matching.collectives, unnamed.roles.of_collective, strict=True)
+        (own.op, role) for own, role in zip(unnamed.matching.collectives, unnamed.roles.of_collective, strict=True)
     )
     assert set(told) == {
         ("allreduce", "tensor"),
@@ -198,9 +175,7 @@ def test_rows_say_where_a_role_reaches(unnamed):
     assert (rows["tensor"].groups, rows["tensor"].group_sizes, rows["tensor"].ranks) == (8, (2,), 16)
     assert rows["tensor"].told_by == ("operations",)
     assert all(row.saved_ms is not None for row in rows.values())
-    assert rows["tensor"].exposed_ms == pytest.approx(
-        rows["tensor"].wait_ms + rows["tensor"].transfer_ms, rel=0.2
-    )
+    assert rows["tensor"].exposed_ms == pytest.approx(rows["tensor"].wait_ms + rows["tensor"].transfer_ms, rel=0.2)
 
 
 def test_the_late_rank_is_told_with_the_role_that_meets_it_first():
@@ -225,17 +200,7 @@ def ring_of(members, times):
     links = tuple((place, (place + 1) % members) for place in range(members))
     group = tuple(range(members))
     found = tuple(
-        Collective(
-            group,
-            "",
-            "batched_send_recv",
-            4,
-            "Float",
-            tuple((r, at) for r in group),
-            1,
-            (0,) * members,
-            links,
-        )
+        Collective(group, "", "batched_send_recv", 4, "Float", tuple((r, at) for r in group), 1, (0,) * members, links)
         for at in range(times)
     )
     ranks = {rank: SimpleNamespace(step_number=lambda position: 3) for rank in group}
@@ -250,9 +215,7 @@ def test_a_ring_in_which_all_parts_come_around_is_context_parallel(times, told):
 
 
 def test_a_role_in_words():
-    row = RoleRow(
-        role="tensor", told_by=("description",), ranks=8, exposed_ms=9.1, reach="inside", host="host2"
-    )
+    row = RoleRow(role="tensor", told_by=("description",), ranks=8, exposed_ms=9.1, reach="inside", host="host2")
     assert role_sentence(row) == "Tensor parallel: 9.10 ms exposed, all inside host2."
     assert role_sentence(RoleRow(role="unknown", told_by=("nothing",), ranks=8, exposed_ms=9.1)) == ""
 

@@ -32,9 +32,7 @@ def run(op, operations, a_step=1):
         spent = [(end - begin) * US for begin, end in own]
         waits = tuple(one - min(spent) for one in spent)
         collectives.append(
-            Collective(
-                tuple(members), "", op, 4, "float", tuple((r, number) for r in members), min(spent), waits
-            )
+            Collective(tuple(members), "", op, 4, "float", tuple((r, number) for r in members), min(spent), waits)
         )
     clocks = SimpleNamespace(fits={rank: ClockFit() for rank in members}, unaligned=())
     found = with_roots(MatchedCollectives(tuple(collectives), 0, {}), ranks, clocks).collectives
@@ -56,9 +54,7 @@ def test_a_root_that_cannot_hand_over_waits_too():
     """Its data is larger than what fits on the way: it ends only after the receivers came."""
     (_, first), (needs, second) = [
         (needs, waits)
-        for needs, waits, _ in run(
-            "broadcast", [[(9000, 9050), (0, 9060)], [(20_000, 21_400), (21_000, 21_500)]]
-        )
+        for needs, waits, _ in run("broadcast", [[(9000, 9050), (0, 9060)], [(20_000, 21_400), (21_000, 21_500)]])
     ]
     assert first == (0, 9000) and second == (900, 0)
     assert needs == ((0, 1), (0, 1))

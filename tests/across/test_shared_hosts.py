@@ -29,9 +29,7 @@ def test_the_launches_of_shared_work_are_shared():
     graph = across(simulate(made_of((MANY, 0, 0, 0)), 4)).graph
     steps = replay(graph, shared_work(graph, [0], np.ones(len(graph.steps), dtype=bool))).step_ns()
     truth = true_step(simulate(made_of((MANY // 4,) * 4), 4))
-    assert steps[1:].mean() == pytest.approx(
-        truth, rel=0.03
-    )  # the first waits for what came before the window
+    assert steps[1:].mean() == pytest.approx(truth, rel=0.03)  # the first waits for what came before the window
 
 
 def test_a_host_that_launches_no_more_than_its_peers_shares_nothing():

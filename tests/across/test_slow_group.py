@@ -70,9 +70,7 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
         (pytest.approx(2.452, abs=1e-3), 20)
     ]
     summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP, replay=None)
-    clause, covered = group_clause(
-        SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found
-    )
+    clause, covered = group_clause(SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found)
     assert ", most of all rank 20: their" in clause and covered == 1
     assert "take 0.81 to 2.45 ms a step longer than the others, most of all rank 20:" in found.message
 
@@ -186,9 +184,7 @@ def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for
     slow = tuple(range(1, 16, 2))
     measured = across(simulate(made, 16, [SlowHost(rank, longer_us) for rank in slow]))
     waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
-    [found] = [
-        one for verdict in judge_late(measured, 1.0, waits=CoreWaits(waits)) for one in verdict.findings
-    ]
+    [found] = [one for verdict in judge_late(measured, 1.0, waits=CoreWaits(waits)) for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
     assert "slow by turns" in found.message
 

@@ -30,17 +30,7 @@ from generated_run import (
 )
 from hypothesis import Phase, given
 from hypothesis import strategies as st
-from measured_runs import (
-    BUILDERS,
-    CAUSES,
-    GPU_BOUND,
-    HOST_BOUND,
-    across,
-    findings,
-    hosts_of,
-    program,
-    true_step,
-)
+from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, findings, hosts_of, program, true_step
 
 from traceops.across.chance import chance
 from traceops.across.host_difference import Longer
@@ -211,9 +201,7 @@ def test_two_ranks_that_are_late_in_places_of_their_own_are_both_found(builder, 
 def test_two_ranks_that_meet_only_at_the_end_hide_each_other():
     """Of two that are late between the same two collectives only the later one costs time."""
     faults = [SlowInput(0, 3000), SlowCompute(1, extra_us=2000, at="backward")]
-    assert {found[2] for found in said(across(simulate(program(ddp, steps=5, sync=True), 2, faults)))} == {
-        (0,)
-    }
+    assert {found[2] for found in said(across(simulate(program(ddp, steps=5, sync=True), 2, faults)))} == {(0,)}
 
 
 def test_without_a_gpu_no_gpu_is_to_blame_even_of_a_hidden_straggler():
@@ -225,10 +213,7 @@ def test_without_a_gpu_no_gpu_is_to_blame_even_of_a_hidden_straggler():
 def test_ranks_that_take_turns_are_late_in_their_steps():
     faults = [SlowCompute(1, extra_us=2500, steps=(3, 5, 7)), SlowCompute(6, extra_us=2500, steps=(4, 6, 8))]
     found = findings(across(simulate(program(fsdp2, steps=6), 8, faults)))
-    assert {(f.rule, f.ranks, f.steps) for f in found} == {
-        ("TO-S002", (1,), (3, 5, 7)),
-        ("TO-S002", (6,), (4, 6, 8)),
-    }
+    assert {(f.rule, f.ranks, f.steps) for f in found} == {("TO-S002", (1,), (3, 5, 7)), ("TO-S002", (6,), (4, 6, 8))}
 
 
 @pytest.mark.slow
@@ -306,9 +291,7 @@ def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_m
     assert late_all_the_time(found, inputs, 0.0) is found, "nothing was seen: it may be by turns"
     assert late_all_the_time(found, SimpleNamespace(undisturbed=None), 3.0) is found
     [other] = findings(measured, 1.5, replace(undisturbed((0.5, 0.5, 0, 0.5)), looks=looks(late, late)))
-    assert late_all_the_time(other, SimpleNamespace(undisturbed=light), 3.0) is other, (
-        "a remark for another reason"
-    )
+    assert late_all_the_time(other, SimpleNamespace(undisturbed=light), 3.0) is other, "a remark for another reason"
 
 
 def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():
@@ -316,9 +299,7 @@ def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
     [found] = findings(measured, 1.5, undisturbed((1.5, 1.5, 0, 1.5), light_ms=12.0))
     assert (found.severity, found.confidence) == ("info", "low")
-    assert (
-        "But the light window's own steps are 2.00 ms longer: all of that may come of them." in found.message
-    )
+    assert "But the light window's own steps are 2.00 ms longer: all of that may come of them." in found.message
     [found] = findings(measured, 1.5, undisturbed((3, 3, 0, 3), light_ms=11.0))
     assert (found.severity, found.confidence) == ("error", "medium"), "the light window cost less"
 
@@ -334,9 +315,7 @@ def test_a_slow_host_under_a_slow_profiler_is_a_remark():
     assert found.confidence == "medium"
     assert measured.stragglers is not None
     [late] = measured.stragglers.found
-    unknown = replace(
-        measured, stragglers=replace(measured.stragglers, found=(replace(late, cause="unknown"),))
-    )
+    unknown = replace(measured, stragglers=replace(measured.stragglers, found=(replace(late, cause="unknown"),)))
     [found] = findings(unknown, 2.4)
     assert (found.severity, found.confidence, found.cause) == ("info", "low", "unknown")
     [found] = findings(unknown, 1.0)
@@ -422,9 +401,7 @@ def check_everything(ranks, world, hosts):
         critical_path(measured.graph, step)
     if measured.what_if is not None:
         assert all((p.step_ns >= 0).all() for p in measured.what_if.predictions)
-        assert sum(own.sum() for own in measured.lateness.caused.values()) == pytest.approx(
-            measured.lateness.total_ns
-        )
+        assert sum(own.sum() for own in measured.lateness.caused.values()) == pytest.approx(measured.lateness.total_ns)
     return measured
 
 
@@ -447,10 +424,7 @@ def test_windows_that_miss_parts_break_nothing(builder, ranks, named, data):
     try:
         run = simulate(made, ranks, faults)
         measured = summaries(run, style)
-    except (
-        IndexError,
-        FileError,
-    ):  # the generator has no window that holds no step; a file of nothing is refused
+    except (IndexError, FileError):  # the generator has no window that holds no step; a file of nothing is refused
         return
     check_everything(measured, ranks, hosts_of(run) if named else None)
 
@@ -537,14 +511,11 @@ def test_collectives_of_no_length():
 def test_rooted_collectives():
     made = program(ddp)
     steps = tuple(
-        tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step)
-        for step in made.steps
+        tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step) for step in made.steps
     )
     run = simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])
     measured = check_everything(summaries(run), 4, hosts_of(run))
-    assert [found for found in said(measured) if found[1] != "info"] == [
-        ("TO-S001", "error", (2,), "gpu_compute")
-    ]
+    assert [found for found in said(measured) if found[1] != "info"] == [("TO-S001", "error", (2,), "gpu_compute")]
 
 
 @pytest.mark.slow
@@ -552,6 +523,4 @@ def test_256_ranks():
     run = simulate(program(ddp, layers=2, steps=3), 256, [SlowCompute(200, extra_us=2500)])
     measured = across(run)
     assert measured.what_if.error_pct < 2
-    assert [found for found in said(measured) if found[1] != "info"] == [
-        ("TO-S001", "error", (200,), "gpu_compute")
-    ]
+    assert [found for found in said(measured) if found[1] != "info"] == [("TO-S001", "error", (200,), "gpu_compute")]

@@ -14,12 +14,7 @@ from traceops.across.replay.what_if import rank_change
 SIZE = Size(kernel_us=400.0, bandwidth_gbs=8.0)
 ALONE_MS = 102.8  # a step of group_stranger without the stranger, as its own traces have it
 HEALTHY_MS = 80.3  # of a run of the same model without a fault, without the profiler
-FAULTS = [
-    SlowCompute(1, 1.5),
-    SlowHost(1, 6000.0),
-    SlowInput(1, 6000.0),
-    SlowCopy(1, 6000.0),
-]
+FAULTS = [SlowCompute(1, 1.5), SlowHost(1, 6000.0), SlowInput(1, 6000.0), SlowCopy(1, 6000.0)]
 
 
 def through_host(builder, size=SIZE):
@@ -36,9 +31,7 @@ def test_waiting_is_split_from_transfer(builder):
         own = [a for a in truth.recorded if a.kind == "comm" and a.launch >= truth.window_start]
         took = np.sort([a.end - a.start for a in own])
         assert np.sort(times.summary.comm.end - times.summary.comm.start) == pytest.approx(took, abs=2500)
-    assert measured.ranks[1].wait_ns < 0.2 * min(
-        times.wait_ns for times in measured.ranks if times.summary.rank != 1
-    )
+    assert measured.ranks[1].wait_ns < 0.2 * min(times.wait_ns for times in measured.ranks if times.summary.rank != 1)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)

@@ -47,10 +47,7 @@ def lights(*raw):
 
 def late_host(step):
     """Rank 1's host comes 30 ms late to each all-reduce; 40 ms of work, 5 of transfer, step 100 ms."""
-    return (
-        [("gemm", 0, 40, 7), (REDUCE, 38, 75, 20), (None, 80, 82, 13)],
-        [("gemm", 30, 70, 7), (REDUCE, 70, 75, 20)],
-    )
+    return ([("gemm", 0, 40, 7), (REDUCE, 38, 75, 20), (None, 80, 82, 13)], [("gemm", 30, 70, 7), (REDUCE, 70, 75, 20)])
 
 
 def two(step_ms=100.0, ran=late_host, **options):
@@ -147,9 +144,7 @@ def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said(
     assert found.step_ms == 110.0, "steps differ, and the run's own are timed"
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 100, "idle time is never made up"
     assert found.of(0).unseen_ms == pytest.approx(10)
-    stayed = PlainStep(
-        ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108)
-    )
+    stayed = PlainStep(ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108))
     assert of_plain_step(*two(), stayed)[0].step_ms == 100.0, "the profiler may be in the longer ones"
     assert undisturbed(*two(), None) == (None, "no step was timed without recording")
     assert undisturbed([], [], 100.0) == (None, None)
@@ -165,9 +160,7 @@ def test_a_step_unlike_the_others_is_left_out():
 
 def test_without_marks_it_is_the_window_as_a_whole():
     found, _ = undisturbed(*two(marks=False), 100.0)
-    assert found.of(1).compute_ms == pytest.approx(
-        40 * 700 / 645, abs=0.5
-    )  # from the first kernel to the last
+    assert found.of(1).compute_ms == pytest.approx(40 * 700 / 645, abs=0.5)  # from the first kernel to the last
     assert found.of(1).light_ms == 100
 
 
@@ -195,9 +188,7 @@ def test_groups_are_told_by_their_streams_or_their_place_in_the_step(streams):
     tensor, data = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, {0: (0, 2), 2: (0, 2), 1: (1, 3), 3: (1, 3)}
 
     def ran(step, rank):
-        return [
-            (n, b, e, dict(zip((20, 21), streams, strict=True)).get(s, s)) for n, b, e, s in mesh(step)[rank]
-        ]
+        return [(n, b, e, dict(zip((20, 21), streams, strict=True)).get(s, s)) for n, b, e, s in mesh(step)[rank]]
 
     activities = lights(*(raw_light(r, 6, 50.0, lambda step, r=r: ran(step, r)) for r in range(4)))
     summaries = [summary(r, *((k, streams[0], tensor[r]) if i == 0 else (k, streams[1], data[r])
@@ -211,8 +202,7 @@ def test_groups_are_told_by_their_streams_or_their_place_in_the_step(streams):
 def test_sends_and_receives_are_not_told_apart():
     activities, _ = two()
     messages = [
-        SimpleNamespace(rank=rank, comm=comm((0, 20, (0, 1))), meta=SimpleNamespace(groups=()))
-        for rank in (0, 1)
+        SimpleNamespace(rank=rank, comm=comm((0, 20, (0, 1))), meta=SimpleNamespace(groups=())) for rank in (0, 1)
     ]
     for one in messages:
         one.comm.args = (CommArgs(op="send", group_ranks=(0, 1)),)
@@ -224,18 +214,12 @@ def test_times_of_the_processors_counter_are_brought_to_unix_time():
     def counter(ns):
         return 7_000_000_000 + round((ns - BEGAN_NS) * 2.1)
 
-    began, ended = (
-        [ns, ns - BEGAN_NS + 10**9, counter(ns), 0] for ns in (BEGAN_NS - 10**6, BEGAN_NS + 710 * 10**6)
-    )
-    log = parse_light(
-        raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[began, ended], to_clock=counter)
-    )
+    began, ended = ([ns, ns - BEGAN_NS + 10**9, counter(ns), 0] for ns in (BEGAN_NS - 10**6, BEGAN_NS + 710 * 10**6))
+    log = parse_light(raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[began, ended], to_clock=counter))
     assert log.rows["start"][0] == pytest.approx(BEGAN_NS, abs=1000)
     assert light_activity(log).edges[-1] == pytest.approx(BEGAN_NS + 700 * 10**6, abs=1000)
     with pytest.raises(ValueError, match="none of the clocks"):
-        parse_light(
-            raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[[1, 1, 1, 1], [2, 2, 2, 2]])
-        )
+        parse_light(raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[[1, 1, 1, 1], [2, 2, 2, 2]]))
 
 
 def test_a_damaged_file_is_named_and_never_fatal(tmp_path):
@@ -296,9 +280,7 @@ def test_windows_of_two_sources_are_not_said_to_be_of_other_steps():
 
 def test_a_window_that_holds_one_moment_is_none(tmp_path):
     """The report ended in a division by zero."""
-    write_light(
-        tmp_path, 0, 6, 100.0, lambda step: [("gemm", 5 - 100 * step, 5 - 100 * step, 7)], marks=False
-    )
+    write_light(tmp_path, 0, 6, 100.0, lambda step: [("gemm", 5 - 100 * step, 5 - 100 * step, 7)], marks=False)
     log, problem = read_light(str(tmp_path), 0)
     assert problem is None and log is not None and light_activity(log) is None
 
@@ -309,9 +291,7 @@ def test_cuptis_own_records_of_two_h200s():
     assert [log.source for log in logs] == ["cupti"] * 2 and logs[0].steps == tuple(range(17, 23))
     activities = [light_activity(log) for log in logs]
     for log, own in zip(logs, activities, strict=True):
-        assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.2), (
-            "the counter's rate"
-        )
+        assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.2), "the counter's rate"
     summaries = [summary(rank, (0, int(activities[rank].stream[0]), (0, 1))) for rank in (0, 1)]
     found, why = undisturbed(activities, summaries, 58.0)
     assert why is None and found.steps == 5 and found.light_ms == pytest.approx(55.5, abs=0.1)
@@ -341,9 +321,7 @@ def test_steps_far_longer_behind_the_windows_may_be_the_trainings_own():
     found, why = of_plain_step(
         *two(ran=lambda step: busy), PlainStep(ms=60.0, whole_ms=85.0, near_ms=98.0, behind_ms=98.0)
     )
-    assert why is None and found.step_ms == 98.0, (
-        "the device itself works for longer: it is the training's own"
-    )
+    assert why is None and found.step_ms == 98.0, "the device itself works for longer: it is the training's own"
 
 
 def test_a_busy_device_was_slower_itself():

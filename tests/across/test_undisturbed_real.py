@@ -18,9 +18,7 @@ DATA = Path(__file__).parents[1] / "data" / "light"
 
 
 def plain_of(name):
-    return plain_step(
-        whole_run([read_observed(str(DATA / name), rank)[0] for rank in (0, 1)]), {}, on_gpu=True
-    )
+    return plain_step(whole_run([read_observed(str(DATA / name), rank)[0] for rank in (0, 1)]), {}, on_gpu=True)
 
 
 def undisturbed_of(name):

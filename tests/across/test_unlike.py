@@ -72,8 +72,7 @@ def test_a_rank_that_is_late_in_every_step_makes_none_unlike(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "odd, times",
-    [([], 0), ([False], 0), ([True], 1), ([True, True, False, True], 2), ([False, True, True], 1)],
+    "odd, times", [([], 0), ([False], 0), ([True], 1), ([True, True, False, True], 2), ([False, True, True], 1)]
 )
 def test_neighbouring_steps_are_one_time(odd, times):
     assert spells(odd) == times

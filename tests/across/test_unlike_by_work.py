@@ -23,9 +23,7 @@ def test_an_evaluation_in_every_third_step_is_no_part_of_the_typical_one():
 def test_the_longer_half_is_as_typical_as_the_shorter_one():
     took, kernels = np.array([30.0, 90, 30, 90, 30, 90]), np.array([200.0, 600, 200, 600, 200, 600])
     assert not _with_more_work(took, kernels).any()
-    assert _with_more_work(np.append(took, 30.0), np.append(kernels, 200.0)).tolist() == [False, True] * 3 + [
-        False
-    ]
+    assert _with_more_work(np.append(took, 30.0), np.append(kernels, 200.0)).tolist() == [False, True] * 3 + [False]
 
 
 def test_more_kernels_in_the_same_time_are_nothing():

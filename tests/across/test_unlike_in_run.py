@@ -19,9 +19,7 @@ def _rank(rank, took_ms, waits_ms, meets=None):
     inventory = SimpleNamespace(step_kernels=np.zeros(len(took_ms)))
     waits, numbers = np.array(waits_ms) * MS, np.arange(1, len(took_ms) + 1)
     comm = SimpleNamespace(step=np.arange(len(took_ms)) if meets is None else np.array(meets))
-    return SimpleNamespace(
-        rank=rank, ledger=ledger, inventory=inventory, step_numbers=numbers, waits=waits, comm=comm
-    )
+    return SimpleNamespace(rank=rank, ledger=ledger, inventory=inventory, step_numbers=numbers, waits=waits, comm=comm)
 
 
 def rare(took_ms, usual_ms):
@@ -41,10 +39,7 @@ def test_two_saves_in_four_recorded_steps_are_not_in_the_typical_one(tmp_path):
 
 def test_no_step_is_an_echo_of_one_that_only_waits():
     """The first recorded step waits for what a rank did before it; the next one is as ever, and was left out too."""
-    ranks = [
-        _rank(0, [1043, 261, 246, 182], [800, 5, 6, 7]),
-        _rank(1, [1020, 330, 240, 175], [800, 100, 15, 5]),
-    ]
+    ranks = [_rank(0, [1043, 261, 246, 182], [800, 5, 6, 7]), _rank(1, [1020, 330, 240, 175], [800, 100, 15, 5])]
     waits = {own.rank: own.waits for own in ranks}
     assert unlike_steps(ranks, waits, [180.0, 200, 220, 330]) == (1,)
 

@@ -18,10 +18,7 @@ SLOW = SlowCompute(0, factor=2.0)
     [
         (SlowCompute(1, factor=0.5, steps=(5,)),),  # lucky in one step: the other rank is not
         (SlowCompute(1, factor=3.0, steps=(5,)),),  # a mishap: the other rank has none
-        (
-            SlowCompute(0, factor=1.5, steps=(4, 6)),
-            SlowCompute(1, factor=1.5, steps=(4, 6)),
-        ),  # longer for all
+        (SlowCompute(0, factor=1.5, steps=(4, 6)), SlowCompute(1, factor=1.5, steps=(4, 6))),  # longer for all
     ],
 )
 def test_the_cure_of_one_of_two_ranks_leaves_what_chance_does_to_the_other(others):
@@ -47,9 +44,7 @@ def test_shared_work_is_what_a_rank_has_beyond_its_peers_usual_and_not_beyond_th
 
 def test_ranks_that_are_late_by_chance_tell_of_the_usual_pace_where_they_are_the_most():
     """Three ranks, each late in another step, were cured to the fourth's pace, which is lucky in most."""
-    luck = [
-        SlowCompute(3, factor, steps=(step,)) for step, factor in enumerate((0.94, 0.95, 1.1, 0.93, 1.12), 3)
-    ]
+    luck = [SlowCompute(3, factor, steps=(step,)) for step, factor in enumerate((0.94, 0.95, 1.1, 0.93, 1.12), 3)]
     mishaps = [SlowCompute(rank, factor=1.4, steps=(3 + rank,)) for rank in range(3)]
     late = across(simulate(program(steps=5), 4, (*luck, *mishaps)))
     truth = true_step(simulate(program(steps=5), 4, luck))
@@ -59,9 +54,7 @@ def test_ranks_that_are_late_by_chance_tell_of_the_usual_pace_where_they_are_the
 def test_a_rank_that_is_always_slow_tells_nothing_of_the_usual_pace():
     slow = [SlowCompute(rank, factor=1.3) for rank in range(3)]
     late = across(simulate(program(steps=5), 4, slow))
-    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(
-        true_step(simulate(program(steps=5), 4)), rel=0.02
-    )
+    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(true_step(simulate(program(steps=5), 4)), rel=0.02)
 
 
 def predicted_cured(measured, ranks):

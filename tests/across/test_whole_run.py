@@ -39,9 +39,7 @@ def test_even_steps_hold_nothing(tmp_path):
 
 def test_compiled_code_is_the_programs_line_that_calls_it_on_all_ranks(tmp_path):
     """Its file has another name on each rank: 'rank 1 spends 27.3 ms a step in Runner.call, its peers none'."""
-    zero, one = (
-        [Step(50, stacks={f"compiled_{letter}": 40, "backward": 10}) for _ in range(120)] for letter in "ab"
-    )
+    zero, one = ([Step(50, stacks={f"compiled_{letter}": 40, "backward": 10}) for _ in range(120)] for letter in "ab")
     run = measured(tmp_path, zero, one)
     assert longer_on_one(run) == []
     assert {own[0].place.said for own in run.host.values()} == {"train (train.py:30)"}
@@ -122,9 +120,7 @@ def test_what_is_a_tenth_of_such_steps_is_told_where_it_is_a_part_of_the_run(tmp
 @pytest.mark.parametrize(
     ("collects", "gc_ms", "compiles", "compile_ms"), [(5, 30, 4, 300), (2, 30, 3, 200), (7, 60, 5, 500)]
 )
-def test_a_collector_counts_in_the_steps_that_compile_again_too(
-    tmp_path, collects, gc_ms, compiles, compile_ms
-):
+def test_a_collector_counts_in_the_steps_that_compile_again_too(tmp_path, collects, gc_ms, compiles, compile_ms):
     """It is less than a fifth of those, so a quarter to a third of its time and of its number was left out."""
     steps, true_gc, true_compile = [], [], []
     for number in range(201):
@@ -178,10 +174,7 @@ def test_the_collector_and_the_compiler_are_told_by_their_own_times(tmp_path):
     for at in range(7, 120, 30):
         zero[at], one[at] = Step(900, compile_ms=840), Step(900, stacks={"backward": 880})
     run = measured(
-        tmp_path,
-        zero,
-        one,
-        extra=[["c", 37, 840_000, "forward", "/home/me/model.py", 9, "L['x'].size()[0] == 64"]],
+        tmp_path, zero, one, extra=[["c", 37, 840_000, "forward", "/home/me/model.py", 9, "L['x'].size()[0] == 64"]]
     )
     by_cause = {one.cause: one for one in run.occasions}
     assert set(by_cause) == {"garbage_collection", "recompilation"}
@@ -315,16 +308,12 @@ def test_where_most_steps_are_odd_what_has_no_time_of_its_own_is_told_too(tmp_pa
         evaluates = 200 if at % 10 == 5 else 0
         stacks = {"forward": 30, "backward": 20, "evaluate": evaluates}
         if gc_ms or compile_ms or evaluates:
-            zero[at] = Step(
-                50 + gc_ms + compile_ms + evaluates, gc_ms=gc_ms, compile_ms=compile_ms, stacks=stacks
-            )
+            zero[at] = Step(50 + gc_ms + compile_ms + evaluates, gc_ms=gc_ms, compile_ms=compile_ms, stacks=stacks)
     run = measured(tmp_path, zero)
     by_cause = {one.cause: one for one in run.occasions}
     assert {"garbage_collection", "recompilation", "evaluation"} <= set(by_cause)
     assert run.typical_ms == pytest.approx(50, rel=0.02)
-    assert by_cause["evaluation"].times == 23 and by_cause["evaluation"].more_ms / 23 == pytest.approx(
-        200, rel=0.05
-    )
+    assert by_cause["evaluation"].times == 23 and by_cause["evaluation"].more_ms / 23 == pytest.approx(200, rel=0.05)
     assert by_cause["evaluation"].place.said == "evaluate (train.py:12)"
 
 
@@ -386,10 +375,7 @@ def test_a_line_outside_of_functions_has_its_own_time_and_not_that_of_all_the_sc
     assert one.rank == 0 and one.place.said == "train.py:10" and one.peers_ms == 0
     assert one.ms == pytest.approx(100, abs=2)
     run = measured(tmp_path / "again", late, peers)
-    assert [(one.place.said, round(one.ms)) for one in run.host[0]] == [
-        ("train.py:10", 100),
-        ("train.py:13", 20),
-    ]
+    assert [(one.place.said, round(one.ms)) for one in run.host[0]] == [("train.py:10", 100), ("train.py:13", 20)]
 
 
 def test_who_waits_elsewhere_is_not_longer(tmp_path):
@@ -475,9 +461,7 @@ def recorded_at(steps, *numbers):
 def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
     steps = [usual(ms) for ms in [90.0] * 20 + [50.0] * 60]
     early = early_window(measured(tmp_path, recorded_at(steps, *range(8, 14))), WINDOW)
-    assert early == EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), (
-        "most of the next eight have settled"
-    )
+    assert early == EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), "most of the next eight have settled"
     slower = [usual(ms) for ms in [15.0] * 20 + [85.0] * 60]
     later = early_window(measured(tmp_path, recorded_at(slower, *range(8, 14))), WINDOW)
     assert later == EarlyWindow(near_ms=15.0, later_ms=85.0, settled=17), "they may become longer too"
@@ -519,9 +503,7 @@ def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):
     twice = recorded_at(run(), *range(8, 14), *range(50, 56))
     assert early_window(measured(tmp_path, twice), range(52, 56)) is None, "a later one counts"
     started = recorded_at(run(), 1, 2, *range(8, 14))
-    assert early_window(measured(tmp_path, started), WINDOW).settled == 17, (
-        "the program's start was recorded too"
-    )
+    assert early_window(measured(tmp_path, started), WINDOW).settled == 17, "the program's start was recorded too"
 
 
 LIGHT = (*range(16, 23), *range(128, 135), *range(1024, 1031))
@@ -539,10 +521,7 @@ def test_steps_between_light_windows_are_behind_the_window_as_well(tmp_path):
     """The last nine of 1,040 steps, with an evaluation's tail, were all that told of steps behind the window."""
     steps = [usual(50.0) for _ in range(1031)] + [usual(62.0) for _ in range(9)]
     run = measured(tmp_path, recorded_at(steps, *range(8, 14), *LIGHT))
-    ended = {
-        "world_size": 1,
-        "ranks": [{"detached": {"done": True}, "windows": [{"steps": [10, 11, 12, 13]}]}],
-    }
+    ended = {"world_size": 1, "ranks": [{"detached": {"done": True}, "windows": [{"steps": [10, 11, 12, 13]}]}]}
     plain = plain_step(
         run, {**ended, "schedule": {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}}
     )
@@ -584,9 +563,7 @@ def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):
     assert found.before == StepsBefore(7, 50.0, 50.0) and not found.far_apart
     assert plain(50.0, 74.0).ms == 50.0, "a profiler that stays has slowed hosts by 47 %"
     assert plain(50.0, 76.0).far_apart, "whether so much is the profiler's nobody knows"
-    assert plain_step(measured(tmp_path, noisy(40))) == PlainStep.even(
-        plain_step(measured(tmp_path, noisy(40))).ms
-    )
+    assert plain_step(measured(tmp_path, noisy(40))) == PlainStep.even(plain_step(measured(tmp_path, noisy(40))).ms)
 
 
 def timed(took, recorded):
@@ -610,9 +587,7 @@ def test_steps_between_windows_are_none_without_the_profiler():
     ended = {"world_size": 1, "ranks": [{"rank": 0, "detached": {"done": True}}]}
     one, two = ({"skip_first": 6, "unprofiled": 2, "warmup": 2, "active": 4, "repeat": n} for n in (1, 30))
     assert plain_step(run, {**ended, "schedule": two}).ms == 100.0, "it stays between those of a schedule"
-    assert plain_step(run, {**ended, "schedule": one}).ms > 115.0, (
-        "the second was asked for: it is ended behind each"
-    )
+    assert plain_step(run, {**ended, "schedule": one}).ms > 115.0, "the second was asked for: it is ended behind each"
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -639,9 +614,7 @@ def test_where_too_few_steps_lie_outside_of_the_windows_those_between_do_not_sta
 
 
 def _generating(root, trained):
-    steps = [
-        Step(20, stacks={"backward": 10, "generate": 10} if trained else {"generate": 20}) for _ in range(200)
-    ]
+    steps = [Step(20, stacks={"backward": 10, "generate": 10} if trained else {"generate": 20}) for _ in range(200)]
     for at in range(24, 200, 25):
         steps[at] = Step(120, stacks={"generate": 120})
     write_rank(root, 0, steps)

@@ -49,9 +49,7 @@ def test_collectives_of_which_nothing_is_known_count_as_left_out():
     ranks = [summarize(file) for file in window.files]
     known = CommArgs(op="all_reduce", elements_in=8, elements_out=8, dtype="Float", group_name="0")
     half = [
-        replace(
-            one, comm=replace(one.comm, args=[known if n % 2 else None for n in range(len(one.comm.args))])
-        )
+        replace(one, comm=replace(one.comm, args=[known if n % 2 else None for n in range(len(one.comm.args))]))
         for one in ranks
     ]
     matching = match_collectives(half, (0, 1))
@@ -69,10 +67,7 @@ def stretched(folder, rank, last_gloo_ms=0.0, behind_ms=0.0):
     collective = max((e for e in rows if e["name"].startswith("gloo:")), key=lambda e: e["ts"] + e["dur"])
     collective["dur"] += 1000 * last_gloo_ms
     for event in rows:
-        if (
-            event["cat"] == "cpu_op"
-            and event["ts"] >= collective["ts"] + collective["dur"] - 1000 * last_gloo_ms
-        ):
+        if event["cat"] == "cpu_op" and event["ts"] >= collective["ts"] + collective["dur"] - 1000 * last_gloo_ms:
             event["ts"] += 1000 * last_gloo_ms
     last["dur"] += 1000 * (last_gloo_ms + behind_ms)
     path.write_text(json.dumps(trace))
@@ -95,9 +90,7 @@ def test_a_thread_that_goes_on_late_waits_for_nobody(healthy):
 
 def test_a_step_in_which_nobody_waits_for_a_rank_is_not_held_against_it(tmp_path):
     """The others wait a little for it in every step, but not in the one that takes it long."""
-    made = program(
-        ddp, device="cpu", steps=6, layers=8
-    )  # a fifth of the step: late in every step is another matter
+    made = program(ddp, device="cpu", steps=6, layers=8)  # a fifth of the step: late in every step is another matter
     write_traces(simulate(made, 2, [SlowHost(0, extra_us=1400)]), tmp_path)
     stretched(tmp_path, 0, behind_ms=30)
     report = analyze(tmp_path)
@@ -123,9 +116,7 @@ def test_ranks_that_are_late_by_turns_on_cpus_are_not_accused():
 def test_a_host_that_is_late_now_and_then_on_shared_cores_is_a_remark():
     """Its trace shows that it was late, not that it was no neighbour's doing."""
     made = program(ddp, device="cpu", steps=6)
-    [found] = [
-        f for f in findings(across(simulate(made, 3, [SlowHost(0, 9000, steps=(4,))]))) if f.rule == "TO-S002"
-    ]
+    [found] = [f for f in findings(across(simulate(made, 3, [SlowHost(0, 9000, steps=(4,))]))) if f.rule == "TO-S002"]
     assert (found.severity, found.confidence, found.cause) == ("info", "low", "host")
     assert "share a host's cores" in found.message
 
@@ -178,9 +169,7 @@ def test_gradients_given_to_gloo_in_backward_that_it_begins_later_are_synchronis
             own = [e for e in rows if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
             given = max((e for e in own if e["name"].startswith("c10d::")), key=lambda e: e["ts"])
             last = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-            document["traceEvents"].append(
-                {**given, "name": last, "ts": given["ts"] - 1, "dur": given["dur"] + 2}
-            )
+            document["traceEvents"].append({**given, "name": last, "ts": given["ts"] - 1, "dur": given["dur"] + 2})
             begun = max((e for e in own if e["name"].startswith("gloo:")), key=lambda e: e["ts"])
             later = given["ts"] + given["dur"] + 50
             begun["ts"], begun["dur"] = later, max(begun["ts"] + begun["dur"] - later, 1)
@@ -192,6 +181,4 @@ def test_gradients_given_to_gloo_in_backward_that_it_begins_later_are_synchronis
 def test_a_rank_whose_operators_take_longer_is_told_by_them(tmp_path):
     """Twelve times the rows: 'Rank 1's host takes longer', which sends the reader to what else its host does."""
     write_traces(simulate(program(ddp, device="cpu", steps=6), 2, [SlowCompute(1, 6.0)]), tmp_path)
-    assert verdict(analyze(tmp_path)).sentence.startswith(
-        "Rank 1's operators take longer: the other rank waits"
-    )
+    assert verdict(analyze(tmp_path)).sentence.startswith("Rank 1's operators take longer: the other rank waits")

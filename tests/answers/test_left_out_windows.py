@@ -29,7 +29,4 @@ def test_windows_of_other_jobs_are_no_earlier_windows(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "1 capture window of other jobs left out" in told and "one of" not in told
     write(tmp_path, "c", 90, 800)
-    assert open_run(tmp_path).problems == (
-        "1 other capture window left out",
-        "1 capture window of other jobs left out",
-    )
+    assert open_run(tmp_path).problems == ("1 other capture window left out", "1 capture window of other jobs left out")

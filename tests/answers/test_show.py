@@ -113,9 +113,7 @@ def test_what_narrows_an_answer_down(capsys: pytest.CaptureFixture[str]) -> None
     assert [row["rule"] for row in show(capsys, "findings", "--severity", "error")["rows"]] == ["TO-S001"]
 
 
-def test_one_finding_has_its_evidence_and_a_rule_without_one_its_reason(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_finding_has_its_evidence_and_a_rule_without_one_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     found = show(capsys, "finding", "to-s001")
     assert found["check"]["status"] == "fired" and found["rows"][0]["evidence"][0]["value"] == pytest.approx(
         30.475, abs=1e-3
@@ -144,9 +142,7 @@ def test_a_remark_that_is_asked_for_says_what_to_do(capsys: pytest.CaptureFixtur
         (["checks", "TO-X"], ["TO-X"]),
     ],
 )
-def test_an_error_lists_what_there_is(
-    words: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_lists_what_there_is(words: list[str], said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(EXAMPLE), *words]) == 2
     shown = capsys.readouterr()
     assert not shown.out and all(part in shown.err for part in said)

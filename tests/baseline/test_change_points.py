@@ -41,9 +41,7 @@ def test_two_changes_are_found(levels: tuple[float, float, float]) -> None:
     right = 0
     for seed in range(20):
         found = change_points(noisy(*((10, level) for level in levels), seed=seed))
-        right += len(found) == 2 and all(
-            abs(point.index - at) <= 1 for point, at in zip(found, (10, 20), strict=True)
-        )
+        right += len(found) == 2 and all(abs(point.index - at) <= 1 for point, at in zip(found, (10, 20), strict=True))
         assert all(point.p <= MAX_P for point in found)
     assert right >= 18
 

@@ -99,9 +99,7 @@ def test_it_says_when_there_is_too_little_to_compare(tmp_path: Path) -> None:
 def test_a_report_that_is_none_is_named_and_hides_no_other(tmp_path: Path) -> None:
     damaged = Path(save(str(tmp_path), capture(0)).url)
     held = json.loads(gzip.decompress(damaged.read_bytes()))
-    damaged.write_bytes(
-        gzip.compress(json.dumps({**held, "report": {**capture(0), "steps": "none"}}).encode())
-    )
+    damaged.write_bytes(gzip.compress(json.dumps({**held, "report": {**capture(0), "steps": "none"}}).encode()))
     save(str(tmp_path), capture(1))
     problems: list[Problem] = []
     (found,) = histories(samples_of(scan(str(tmp_path), None, problems), problems))

@@ -42,21 +42,13 @@ def test_slugs_are_safe_names_of_their_own(one: Key, other: Key) -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "world", "topology"),
-    [
-        (["a", "b"], 16, "2x8"),
-        (["a"], 1, "1x1"),
-        (["a", "b"], 5, "2x?"),
-        ([], 4, UNKNOWN),
-        (["a"], None, UNKNOWN),
-    ],
+    [(["a", "b"], 16, "2x8"), (["a"], 1, "1x1"), (["a", "b"], 5, "2x?"), ([], 4, UNKNOWN), (["a"], None, UNKNOWN)],
 )
 def test_topology(hosts: list[str], world: int | None, topology: str) -> None:
     assert key_of(Run(hosts=tuple(hosts), world_size=world)).topology == topology
 
 
-@pytest.mark.parametrize(
-    "training", [None, {}, {"config": []}, {"config": 3}, {"layers": -1, "batch_size": True}]
-)
+@pytest.mark.parametrize("training", [None, {}, {"config": []}, {"config": 3}, {"layers": -1, "batch_size": True}])
 def test_what_a_run_does_not_say_is_unknown(training: dict[str, object] | None) -> None:
     key = key_of(Run(training=training, git=None))
     assert set(astuple(key)) == {UNKNOWN}

@@ -42,9 +42,7 @@ GPT = "gpt-l8-d1024-s512-b8"
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that is not there yet."""
     folder = str(tmp_path / "some store")
-    return {"folder": folder, "file://": f"file://{folder}"}.get(
-        request.param, f"memory://{uuid.uuid4()}/deep"
-    )
+    return {"folder": folder, "file://": f"file://{folder}"}.get(request.param, f"memory://{uuid.uuid4()}/deep")
 
 
 def days(found: list) -> list[int]:
@@ -117,9 +115,7 @@ def test_a_name_of_several_keys_or_of_none_is_an_error_that_lists_them(store: st
 
 def test_baselines_of_a_comparison_by_name_or_by_what_head_is(store: str) -> None:
     head = run_of(capture(9))
-    with pytest.raises(
-        InputError, match=r"no baseline of main or master like gpt-l8.*traceops baseline save"
-    ):
+    with pytest.raises(InputError, match=r"no baseline of main or master like gpt-l8.*traceops baseline save"):
         baseline_entries("auto", store, last=3, like=head)
     for day in range(3):
         for branch in ("main", "topic"):
@@ -285,9 +281,7 @@ assert "torch" not in sys.modules
     assert "pip install fsspec" in done.stdout
 
 
-def test_the_store_is_asked_for_set_or_in_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_asked_for_set_or_in_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRACEOPS_BASELINES", raising=False)
     (tmp_path / ".git").mkdir()
     (tmp_path / "deep").mkdir()

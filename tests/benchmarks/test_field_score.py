@@ -12,9 +12,7 @@ from benchmarks.field.inputs import INPUTS
 from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict
 
 STARVES = "x: 1 ranks\n▲ Rank 0 waits for its host to launch kernels for 3 ms of each 5 ms step (TO-I001).\n"
-ONE = replace(
-    INPUTS[0], right="waits for its host", abstains="Not judged", never="✔", paths="trace.json", held=False
-)
+ONE = replace(INPUTS[0], right="waits for its host", abstains="Not judged", never="✔", paths="trace.json", held=False)
 
 
 def test_there_are_many_inputs_of_many_kinds_half_of_them_set_aside():
@@ -47,10 +45,7 @@ def test_an_input_says_where_it_is_from_what_is_true_and_what_may_be_said():
         ("✖ Rank 3 died.", "wrong"),
         (f"{STARVES}✔ all is well", "wrong"),
         ("", "wrong"),
-        (
-            "▲ waits for its host\nTraceback (most recent call last)\nthis is a mistake in traceops; report it",
-            "wrong",
-        ),
+        ("▲ waits for its host\nTraceback (most recent call last)\nthis is a mistake in traceops; report it", "wrong"),
     ],
 )
 def test_what_is_said_is_right_abstains_or_wrong(output, outcome):
@@ -58,11 +53,7 @@ def test_what_is_said_is_right_abstains_or_wrong(output, outcome):
 
 
 def test_the_table_says_why_something_is_wrong_and_counts_the_half_that_was_set_aside():
-    rows = [
-        score(ONE, STARVES),
-        replace(score(replace(ONE, held=True), "✔ fine")),
-        Scored(ONE, "not at hand"),
-    ]
+    rows = [score(ONE, STARVES), replace(score(replace(ONE, held=True), "✔ fine")), Scored(ONE, "not at hand")]
     table = markdown(rows)
     assert "**wrong**: it says '✔'" in table and "| right |" in table
     assert totals(rows)[1] == "Set aside: 1 inputs of 1 kinds: 1 wrong."

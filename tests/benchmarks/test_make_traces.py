@@ -79,9 +79,7 @@ def test_a_long_trace_repeats_its_source_with_steps_and_launches_of_its_own(tmp_
     assert steps.number.tolist() == list(range(first[0], first[0] + times * len(first)))
     assert np.all(np.diff(steps.edges) > 0)
     made_of = DIFFERS.sub(rb"\1", text_of(made))
-    repeated = DIFFERS.sub(
-        rb"\1", text[text.index(b"[\n  {\n") + 1 : text.index(b'\n  {\n    "name": "process_name"')]
-    )
+    repeated = DIFFERS.sub(rb"\1", text[text.index(b"[\n  {\n") + 1 : text.index(b'\n  {\n    "name": "process_name"')])
     assert repeated and made_of.count(repeated) == times
 
 

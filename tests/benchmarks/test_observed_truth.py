@@ -68,11 +68,7 @@ def test_what_was_said_is_held_to_the_nearer_of_both_truths():
     buckets = dict.fromkeys(("comm_transfer_ms", "comm_wait_ms", "comm_unmatched_ms", "memory_ms"), 0.0)
     rank = {"rank": 0, **buckets, "compute_ms": 52.0, "idle_ms": 52.0}
     said = {"undisturbed": {"step_ms": 104.0, "ranks": [rank]}, "findings": []}
-    near = {
-        "alone": clock(100.0, 46.0),
-        "again": clock(102.0, 40.0),
-        "traced": {**unrecorded(), "said": said},
-    }
+    near = {"alone": clock(100.0, 46.0), "again": clock(102.0, 40.0), "traced": {**unrecorded(), "said": said}}
     cells = table({"one": near}).splitlines()[-1].split(" | ")
     assert cells[4] == "+2.0" and cells[11:13] == ["4.0", "4.0"]
     far = {**near, "again": clock(99.0, 44.0)}
@@ -84,9 +80,7 @@ def test_what_was_said_is_held_to_the_nearer_of_both_truths():
     slowed = clock(100.0, 40.0)
     slowed["clock"]["cupti_ms"] = 125.0
     cells = table({"one": {"alone": slowed, "traced": near["traced"]}}).splitlines()[-1].split(" | ")
-    assert [cells[5], cells[9]] == ["50.0", "50.0"], (
-        "CUPTI's steps were longer, and the device's work was not"
-    )
+    assert [cells[5], cells[9]] == ["50.0", "50.0"], "CUPTI's steps were longer, and the device's work was not"
 
 
 def test_equal_ranks_are_held_to_each_other_in_the_order_of_their_waiting():

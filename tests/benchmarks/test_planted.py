@@ -104,9 +104,7 @@ def test_fault_too_small_to_be_reported() -> None:
 
 def test_late_step_needs_its_rule_and_its_step() -> None:
     def late(rule: str, steps: list[int]) -> tuple[str, ...]:
-        return score_one(
-            "late_step", report(finding(rule, ranks=(1,), cause="gpu_compute", steps=steps))
-        ).problems
+        return score_one("late_step", report(finding(rule, ranks=(1,), cause="gpu_compute", steps=steps))).problems
 
     assert late("TO-S002", [LATE_STEP]) == ()
     assert late("TO-S002", [LATE_STEP - 1]) == ("rank 1: steps [14] without step 15",)
@@ -116,14 +114,8 @@ def test_late_step_needs_its_rule_and_its_step() -> None:
 def test_two_stragglers_in_one_finding_or_in_two() -> None:
     both = finding("TO-S001", ranks=(1, 3), cause="gpu_compute")
     assert score_one("two_slow", report(both)).ok
-    mixed = (
-        finding("TO-S001", ranks=(0,), cause="gpu_compute"),
-        finding("TO-S001", ranks=(2,), cause="input"),
-    )
-    assert score_one("two_slow_mixed", report(*mixed)).pairs == (
-        ("gpu_compute", "gpu_compute"),
-        ("input", "input"),
-    )
+    mixed = (finding("TO-S001", ranks=(0,), cause="gpu_compute"), finding("TO-S001", ranks=(2,), cause="input"))
+    assert score_one("two_slow_mixed", report(*mixed)).pairs == (("gpu_compute", "gpu_compute"), ("input", "input"))
     assert not score_one("two_slow_mixed", report(mixed[0])).ok
 
 
@@ -136,9 +128,7 @@ def test_rule_that_must_fire() -> None:
 
 def test_what_if_that_is_off_or_absent() -> None:
     straggler = finding("TO-S001", ranks=(2,), cause="gpu_compute")
-    assert score_one("slow_gpu", report(straggler, what_if=without(2, 115.0))).problems == (
-        "what-if off by +15 %",
-    )
+    assert score_one("slow_gpu", report(straggler, what_if=without(2, 115.0))).problems == ("what-if off by +15 %",)
     assert score_one("slow_gpu", report(straggler, what_if=without(1, 100.0))).problems == ("no what-if",)
 
 

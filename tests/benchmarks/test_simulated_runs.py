@@ -45,9 +45,7 @@ def found(report, rule):
 def test_a_healthy_run_is_clean(tmp_path, kind):
     spec = replace(PLAIN, kind=kind, degree=2 if kind in ("tp", "pp") else 1, clocks=((0, 0), (900, 8)) * 2)
     truths, report = told(tmp_path, spec)
-    assert not [
-        one for one in report.findings if one.severity != "info" and one.rule[:4] in ("TO-S", "TO-B1")
-    ]
+    assert not [one for one in report.findings if one.severity != "info" and one.rule[:4] in ("TO-S", "TO-B1")]
     assert report.summary.step_time_ms.median == pytest.approx(truths.step, rel=0.01)
 
 
@@ -60,9 +58,7 @@ def test_the_same_seed_gives_the_same_run():
 def test_work_shared_evenly_is_no_cure_of_another_rank(tmp_path, other):
     """Sharing an evaluation of rank 0 was to save what rank 2's late loader, or its slow GPU, costs as well."""
     evaluation = Trouble("evaluation", 20.0, rank=0, steps=(3,))
-    truths, report = told(
-        tmp_path, replace(PLAIN, kind="ep", loader="", sync=True, troubles=(evaluation, other))
-    )
+    truths, report = told(tmp_path, replace(PLAIN, kind="ep", loader="", sync=True, troubles=(evaluation, other)))
     [late] = found(report, "TO-S002")
     assert (late.ranks, late.computes_longer) == ((0,), "more_work")
     assert late.impact_ms <= 1.05 * truths.gain(evaluation)
@@ -164,7 +160,7 @@ RECORDED = {
 def test_of_drawn_runs_the_costliest_trouble_is_named_first_and_nobody_else(tmp_path):
     """docs/planted.md has the table of a thousand."""
     runs = [score_run(seed, tmp_path / str(seed)) for seed in range(20, 60, 2)]
-    assert {
-        run.seed: [w for w in run.wrong if not w[0].startswith("promise")] for run in runs if run.wrong
-    } == {run.seed: [] for run in runs if run.wrong}
+    assert {run.seed: [w for w in run.wrong if not w[0].startswith("promise")] for run in runs if run.wrong} == {
+        run.seed: [] for run in runs if run.wrong
+    }
     assert sum(run.judged["first"] for run in runs) >= 5

@@ -36,9 +36,7 @@ def test_jobs_step_in_turn_and_every_other_round_in_the_other_order(site, tmp_pa
             turns.step(step, int)
         assert not turns.late
 
-    threads = [
-        threading.Thread(target=trains, args=(job, rank)) for job in range(jobs) for rank in range(ranks)
-    ]
+    threads = [threading.Thread(target=trains, args=(job, rank)) for job in range(jobs) for rank in range(ranks)]
     for one in threads:
         one.start()
     for one in threads:

@@ -29,14 +29,8 @@ def section(kind: Kind) -> str:
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: f"{kind.of} {kind.variant}".strip())
 def test_every_kind_of_sentence_has_an_entry(kind: Kind) -> None:
     """With an example below it, or with the reason why there is none."""
-    [line, below] = re.findall(rf"^- {re.escape(entry_name(kind))}(.*)\n?(.*)", section(kind), re.MULTILINE)[
-        0
-    ]
-    assert (
-        line == f": {NO_EXAMPLE} {REASONS[kind]}"
-        if line
-        else below.startswith(("  - opens: ", "  - finding: "))
-    )
+    [line, below] = re.findall(rf"^- {re.escape(entry_name(kind))}(.*)\n?(.*)", section(kind), re.MULTILINE)[0]
+    assert line == f": {NO_EXAMPLE} {REASONS[kind]}" if line else below.startswith(("  - opens: ", "  - finding: "))
 
 
 def test_the_page_has_every_rule_that_a_command_judges_and_no_other() -> None:

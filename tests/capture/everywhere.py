@@ -206,9 +206,7 @@ def in_callbacks_of_c() -> Any:
         found.append(list(numbers))
     for _ in range(ROUNDS // 10):
         found.append(sorted(range(50), key=lambda number: number * 7919 % 101 + _work(5)))
-        found.append(
-            [functools.reduce(lambda one, other: one + other + _work(3), range(50))],
-        )
+        found.append([functools.reduce(lambda one, other: one + other + _work(3), range(50))])
     return found
 
 

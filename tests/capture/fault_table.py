@@ -72,16 +72,12 @@ class Table:
         self._folder = folder
         self._number = 0
         (folder / "train.py").write_text(SCRIPT)
-        torch.optim.SGD(
-            [torch.zeros(1, requires_grad=True)]
-        )  # torch loads more of itself with the first of each
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # torch loads more of itself with the first of each
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             pass
         inside = frozenset({guard.Guard.run.__code__, guard.contained.__code__})
         by_chance = frozenset({LongWay.collected.__code__})
-        self.faults = Faults(
-            lambda file: file.startswith(_OURS) and file != guard.__file__, inside, by_chance
-        )
+        self.faults = Faults(lambda file: file.startswith(_OURS) and file != guard.__file__, inside, by_chance)
 
     def clean(self) -> tuple[Outcome, list[Call]]:
         with self.faults.counted() as calls:
@@ -139,9 +135,7 @@ class Table:
             reason = {"operation": "prepare", "error": said_aloud.getvalue()}
         for trace in said.get("traces", []):
             assert (out / trace).stat().st_size
-        assert all(".part" in path.name for path in out.rglob(".*")), (
-            "half-written files say so in their names"
-        )
+        assert all(".part" in path.name for path in out.rglob(".*")), "half-written files say so in their names"
         return Outcome(code, printed.getvalue(), len(list(out.rglob("*.gz"))), reason)
 
     def _left(self, before: dict[str, object]) -> dict[str, object]:
@@ -156,9 +150,7 @@ def _state() -> dict[str, object]:
     """What of this process the capture must leave as it was."""
     return {
         "profiler": torch._C._autograd._profiler_enabled(),
-        "SIGTERM": signal.SIG_DFL
-        if _is_over(signal.getsignal(signal.SIGTERM))
-        else signal.getsignal(signal.SIGTERM),
+        "SIGTERM": signal.SIG_DFL if _is_over(signal.getsignal(signal.SIGTERM)) else signal.getsignal(signal.SIGTERM),
         "SIGCHLD": signal.getsignal(signal.SIGCHLD),
         "wakeup": _wakeup(),
         "importers": list(sys.meta_path),
@@ -223,11 +215,7 @@ def main() -> None:
     print("| operation | " + " | ".join(names) + " | traces kept |")
     for operation in sorted({operation for operation, _ in cases}):
         counts = [cases[operation, name] for name in names]
-        print(
-            f"| {operation} | "
-            + " | ".join(map(str, counts))
-            + f" | {kept[operation]} of {2 * sum(counts)} |"
-        )
+        print(f"| {operation} | " + " | ".join(map(str, counts)) + f" | {kept[operation]} of {2 * sum(counts)} |")
     print(*(f"lost without a word: {what}" for what in sorted(set(silent))), sep="\n")
 
 

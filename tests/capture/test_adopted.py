@@ -121,9 +121,7 @@ def marks(trace):
 def test_what_the_script_exports_is_copied(tmp_path, clock):
     adoption, session = Adoption(TraceFolder(tmp_path / "rank_0"), 1), Session(Results())
     run(adoption, session, clock, 65)
-    session.export_chrome_trace(
-        str(tmp_path / "own.json"), {"a": 1}, use_python_export=True
-    )  # as torch 2.13 has it
+    session.export_chrome_trace(str(tmp_path / "own.json"), {"a": 1}, use_python_export=True)  # as torch 2.13 has it
     assert session.told == ({"a": 1}, True)
     own = (tmp_path / "own.json").read_text()
     adoption.close(last=True)

@@ -41,11 +41,7 @@ print(stacks.count)
 
 def test_what_is_forked_in_a_collection_meanwhile_does_not_hang():
     done = subprocess.run(
-        [sys.executable, "-c", FORKED_IN_A_COLLECTION],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [sys.executable, "-c", FORKED_IN_A_COLLECTION], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
@@ -108,7 +104,5 @@ for collecting in (True, False):
 
 def test_so_it_does_where_the_program_forbids_the_look():
     """A hook of this kind stays until the process ends."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOOK], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr

@@ -45,12 +45,7 @@ def test_one_process_without_torch_distributed(python, tmp_path):
     assert run["profiled_steps"] == rank["profiled_steps"] == [4, 5, 6, 10, 11, 12]
     assert (len(rank["unprofiled_step_ms"]), len(rank["profiled_step_ms"])) == (4, 6)
     assert run["unprofiled_step_ms"] > 0 and run["profiled_step_ms"] > 0
-    assert (run["strategy"], run["training"]["lr"], run["status"], run["steps"]) == (
-        "mine",
-        0.1,
-        "finished",
-        16,
-    )
+    assert (run["strategy"], run["training"]["lr"], run["status"], run["steps"]) == ("mine", 0.1, "finished", 16)
     assert (rank["samples"], rank["step_clock"], run["device"], run["backend"]) == (64, "host", "cpu", None)
     assert run["schema_version"] == 1 and run["ranks_missing"] == []
     assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
@@ -84,10 +79,7 @@ def test_ranks_without_a_launcher_agree_on_one_folder(python, tmp_path):
     assert done.returncode == 0, done.stderr
     (out,) = (tmp_path / "profile").iterdir()
     run = run_json(out)
-    assert [(rank["rank"], rank["local_rank"], len(rank["traces"])) for rank in run["ranks"]] == [
-        (0, 0, 2),
-        (1, 1, 2),
-    ]
+    assert [(rank["rank"], rank["local_rank"], len(rank["traces"])) for rank in run["ranks"]] == [(0, 0, 2), (1, 1, 2)]
     assert (run["world_size"], run["backend"], run["status"]) == (2, "gloo", "finished")
 
 

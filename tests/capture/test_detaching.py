@@ -88,10 +88,7 @@ def test_a_thread_that_stays_is_not_waited_for(gpu, monkeypatch):
         thread = Unnamed(gone)
     gone.set()
     assert thread.ended.wait(60)
-    assert (os.environ[VARIABLE], one.record) == (
-        OFF,
-        {"done": False, "why_not": "Kineto's thread did not end"},
-    )
+    assert (os.environ[VARIABLE], one.record) == (OFF, {"done": False, "why_not": "Kineto's thread did not end"})
 
 
 def test_threads_that_cannot_be_kinetos_are_not_waited_for(gpu):
@@ -125,9 +122,7 @@ print(json.dumps([inside, os.environ[detaching.VARIABLE], one.record["why_not"]]
 
 
 def child_that_captures(script=""):
-    done = subprocess.run(
-        [sys.executable, "-c", CAPTURES, script], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", CAPTURES, script], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
 
@@ -259,9 +254,7 @@ def test_the_light_window_ends_cupti_where_nobody_else_subscribes(tmp_path):
     source = Path(__file__).with_name("fake_cupti.c")
     named = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
     subprocess.run(["cc", "-O1", *named, str(source), "-o", str(library)], check=True)
-    environment = {
-        name: value for name, value in os.environ.items() if name not in (*INJECTED, VARIABLE, MARKER)
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in (*INJECTED, VARIABLE, MARKER)}
     done = subprocess.run(
         [sys.executable, "-c", DETACH, library], check=True, capture_output=True, text=True, env=environment
     )

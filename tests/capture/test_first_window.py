@@ -86,9 +86,7 @@ def test_the_first_steps_stand_for_a_window_that_was_not_reached(train):
     assert step_numbers(trace) == [1, 2] == rank["profiled_steps"]
     assert (len(rank["profiled_step_ms"]), len(rank["unprofiled_step_ms"])) == (2, 5)
     assert len(found[14][1]["unprofiled_step_ms"]) == 5, "step 2 was recorded"
-    assert (
-        "steps 1 and 2; for later ones: --skip-first 2 --unprofiled 2 --warmup 2 --active 4" in rank["note"]
-    )
+    assert "steps 1 and 2; for later ones: --skip-first 2 --unprofiled 2 --warmup 2 --active 4" in rank["note"]
     assert found[2][1]["note"].endswith("step 1"), "no schedule would have recorded a later one"
     assert "only 1 step, the schedule needs 14" in said
 
@@ -205,9 +203,7 @@ print(json.dumps(float(torch.ones(3).sum())))
     )
     kept, rank = windows(folder / "each")
     assert (kept, rank["status"], rank["steps"]) == ([], "given_way", 20)
-    assert (
-        rank["note"] == "the capture gave way: steps end in several threads, and torch's profiler records one"
-    )
+    assert rank["note"] == "the capture gave way: steps end in several threads, and torch's profiler records one"
     for out in ("first", "second", "other"):
         assert windows(folder / out)[0] == [(0, [10, 11, 12, 13], True)], out
     kept, rank = windows(folder / "late")
@@ -277,35 +273,23 @@ print(json.dumps(0))
     )
     kept, rank = windows(folder / "run")
     assert kept == [(0, [10, 11, 12, 13], True)]
-    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), (
-        "the script's line, not torch's"
-    )
+    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), "the script's line, not torch's"
     assert rank["script_profiler"] == {"first": 4, "last": 6, "steps": 3}, "it stopped in step 6"
     assert len(rank["unprofiled_step_ms"]) == 1, "step 3: 7 may still wait for what the ranks wrote"
     assert flagged(folder / "run") == [1, 2, 3, 4, 5, 6, 7, *range(8, 15)]
     kept, rank = windows(folder / "warming")
     assert kept == [(0, [10, 11, 12, 13], True)]
-    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), (
-        "the script's line, not torch's"
-    )
-    assert rank["script_profiler"] == {"first": 4, "last": 7, "steps": 4}, (
-        "prepared in step 4, stopped in step 7"
-    )
+    assert re.fullmatch(r"<string>:\d+", rank["script_profiler"].pop("where")), "the script's line, not torch's"
+    assert rank["script_profiler"] == {"first": 4, "last": 7, "steps": 4}, "prepared in step 4, stopped in step 7"
     assert len(rank["unprofiled_step_ms"]) == 1
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_short_program_with_a_profiler_of_its_own_is_told_to_take_it_out(train):
-    _, folder, said = train(
-        _OWN + "profiled('late', 6, 2, 3)\nprofiled('early', 6, 0, 3)\nprint(json.dumps(0))"
-    )
+    _, folder, said = train(_OWN + "profiled('late', 6, 2, 3)\nprofiled('early', 6, 0, 3)\nprint(json.dumps(0))")
     for name, steps, held in (
-        (
-            "late",
-            [(0, [1], False)],
-            "recorded was step 1 alone: the script's own profiler was at work from step 2 on",
-        ),
+        ("late", [(0, [1], False)], "recorded was step 1 alone: the script's own profiler was at work from step 2 on"),
         ("early", [], "nothing was recorded: the script's own profiler was at work from step 0 on"),
     ):
         kept, rank = windows(folder / name)

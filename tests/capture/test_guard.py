@@ -150,9 +150,7 @@ def test_room_is_looked_at_before_the_trace_is_written(table, clean, monkeypatch
     assert (full.code, full.printed, full.traced) == (3, clean[0].printed, 0)
     failure = read_failure(full.reason)
     assert failure.operation == "room" and failure.no_space and failure.free_bytes == 20 << 20
-    assert "no space left on device (needs about 3" in cause_text(failure) and "21.0 MB free" in cause_text(
-        failure
-    )
+    assert "no space left on device (needs about 3" in cause_text(failure) and "21.0 MB free" in cause_text(failure)
 
 
 @pytest.mark.parametrize("name", ["new\nline", 'tab\t "quotes" back\\slash %d {}', "\udcff"])
@@ -182,7 +180,4 @@ def test_a_folder_that_cannot_be_made_costs_the_capture_only(python, tmp_path):
     done = python("-c", _EXPLICIT, "file/run")
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("traceops:")]
-    assert (
-        len(said) == 1
-        and "the capture ended early: Not a directory while it was set up, in step 0" in said[0]
-    )
+    assert len(said) == 1 and "the capture ended early: Not a directory while it was set up, in step 0" in said[0]

@@ -146,9 +146,7 @@ def test_the_light_window_hears_of_a_profiler_that_only_warms_up(tmp_path, progr
     from torch.profiler import schedule as cycle
 
     heard = {}
-    monkeypatch.setattr(
-        LightWindow, "step_begins", lambda self, step, others=-1: heard.update({step: others})
-    )
+    monkeypatch.setattr(LightWindow, "step_begins", lambda self, step, others=-1: heard.update({step: others}))
     monkeypatch.setattr(LightWindow, "idle_until", lambda self, step: step)
     short = Schedule(skip_first=0, unprofiled=0, warmup=1, active=1)
     with capture(tmp_path, short, progress) as running:

@@ -36,10 +36,7 @@ def test_a_process_beside_the_recorded_one_and_one_after_it_are_told_apart(tmp_p
         process.communicate()
     assert (first.first, beside.first, after.first) == (True, False, False)
     found = list(unrecorded(tmp_path, [1, 0]))
-    assert [(one.rank, one.pid, one.restarted) for one in found] == [
-        (0, beside.pid, False),
-        (0, after.pid, True),
-    ]
+    assert [(one.rank, one.pid, one.restarted) for one in found] == [(0, beside.pid, False), (0, after.pid, True)]
 
 
 def test_a_rank_alone_leaves_nothing_to_tell(tmp_path):
@@ -68,9 +65,5 @@ def test_a_rank_that_was_killed_and_started_again_did_not_finish():
     )
     completed = [replace(one, status="finished", exit_code=0) for one in (killed, good)]
     told = gone_unseen([killed, raised, good], [completed[0], raised, completed[1]], {0, 1})
-    assert [(one.status, one.exit_code) for one in told] == [
-        ("failed", None),
-        ("failed", None),
-        ("finished", 0),
-    ]
+    assert [(one.status, one.exit_code) for one in told] == [("failed", None), ("failed", None), ("finished", 0)]
     assert told[0].error == "it ended in the middle of its training"

@@ -169,8 +169,7 @@ def test_another_tool_at_cupti_is_left_alone(device, variable, monkeypatch):
 def test_the_library_is_the_one_that_the_process_has():
     line = "7f0 r-xp 0000 08:01 42   {}"
     assert (
-        loaded_library([line.format("/a b/libcupti.so.13")] * 3 + [line.format("/libc.so.6")])
-        == "/a b/libcupti.so.13"
+        loaded_library([line.format("/a b/libcupti.so.13")] * 3 + [line.format("/libc.so.6")]) == "/a b/libcupti.so.13"
     )
     assert loaded_library([line.format("/a/libcupti.so.13"), line.format("/b/libcupti.so.12")]) is None
     assert loaded_library([]) is None
@@ -316,9 +315,7 @@ def test_a_window_of_whole_steps_is_written(gpu, tmp_path):
     assert header["rank"] == 3 and header["source"] == "cupti" and header["steps"] == steps
     assert header["step_ms"] == [10.0] * STEPS and header["mark_bytes"] == window_module._MARK_BYTES
     assert sum(row[2] == window_module._MARK_BYTES for row in rows) == STEPS + 1
-    assert (
-        sum(row[6] == KERNEL for row in rows) == STEPS + 1
-    )  # the first step, in which it began, is not measured
+    assert sum(row[6] == KERNEL for row in rows) == STEPS + 1  # the first step, in which it began, is not measured
     assert window.record["source"] == "cupti" and window.record["file"] == f"{tmp_path.name}/{LIGHT_FILE}"
     assert window.record["why"] == {} and all(result == 0 for _, _, result in window.record["calls"])
     assert gpu.device.value("fake_enabled").value == 0 and not window.is_open
@@ -385,9 +382,7 @@ def test_more_windows_follow_at_growing_distances(gpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("last", [20, 37])
-def test_a_profiler_of_the_scripts_own_since_the_last_one_keeps_the_next_out(
-    gpu, tmp_path, monkeypatch, last
-):
+def test_a_profiler_of_the_scripts_own_since_the_last_one_keeps_the_next_out(gpu, tmp_path, monkeypatch, last):
     """One that warms up is at CUPTI already: its trace lost all kernels, as the light window took its buffers."""
     monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
     window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
@@ -411,9 +406,7 @@ def test_a_later_one_is_cuptis_or_none(gpu, tmp_path, monkeypatch):
     """Torch's profiler disturbs more, leaves CUPTI behind, and is no window of the first one's kind."""
     monkeypatch.setattr("traceops.capture.light._cupti.detach", list)
     started = []
-    profiler = SimpleNamespace(
-        ProfilerActivity=SimpleNamespace(CUDA=1), profile=lambda **_: started.append(1)
-    )
+    profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CUDA=1), profile=lambda **_: started.append(1))
     monkeypatch.setitem(sys.modules, "torch.profiler", profiler)
     window = LightWindow(tmp_path, 3, 5, alone, detaching=Ended())
     train(window, gpu, 30)
@@ -495,9 +488,7 @@ def test_a_profiler_of_the_scripts_own_ends_it(gpu, tmp_path, starts):
     before = gpu.device.value("fake_registrations").value
     train(window, gpu, 30, at)
     assert seen == [0] and list(tmp_path.iterdir()) == []
-    assert gpu.device.value("fake_registrations").value - before == (starts >= 5), (
-        "its buffers are left alone"
-    )
+    assert gpu.device.value("fake_registrations").value - before == (starts >= 5), "its buffers are left alone"
     assert window.record["source"] is None and "own torch.profiler" in window.record["why"]["window"]
 
 
@@ -520,9 +511,7 @@ def test_where_cupti_refuses_torchs_recording_of_the_device_is_taken(gpu, tmp_pa
     window = LightWindow(tmp_path, 0, 5, alone)
     train(window, gpu, 30)
     header, rows = read(tmp_path)
-    assert (
-        header["source"] == "torch" and header["clocks"] == [] and len(rows) == 1 and state == ["on", "off"]
-    )
+    assert header["source"] == "torch" and header["clocks"] == [] and len(rows) == 1 and state == ["on", "off"]
     assert list(window.record["why"]) == ["cupti"] and window.record["source"] == "torch"
 
 

@@ -170,11 +170,7 @@ def test_autograds_own_thread_that_looked_belongs_to_the_stack():
     lines = stacks.take()
     names = [line[1].rpartition(".")[2] for line in lines if line[0] == "f"]
     told = [[names[n] for n in line[1]] for line in lines if line[0] == "s"]
-    assert told == [
-        ["looked", "_engine_run_backward", "hook"],
-        ["looked", "_engine_run_backward"],
-        ["looked"],
-    ]
+    assert told == [["looked", "_engine_run_backward", "hook"], ["looked", "_engine_run_backward"], ["looked"]]
 
 
 def test_a_look_leaves_the_switch_interval_as_it_was():
@@ -183,9 +179,7 @@ def test_a_look_leaves_the_switch_interval_as_it_was():
     assert sys.getswitchinterval() == before
 
 
-@pytest.mark.parametrize(
-    "last", [lambda made: made.end(), lambda made: made.wait(0.0, True)], ids=["end", "wait"]
-)
+@pytest.mark.parametrize("last", [lambda made: made.end(), lambda made: made.wait(0.0, True)], ids=["end", "wait"])
 @pytest.mark.skipif(PENDING_CALLS, reason="looks do not touch it")
 def test_a_switch_interval_that_a_program_saved_while_a_look_was_due_does_not_stay(last):
     """It may read ours: 1 % of all reads did, with a look each 10 ms."""

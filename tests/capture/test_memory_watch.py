@@ -40,9 +40,7 @@ class Gpu:
         patch.setattr(torch.cuda, "_lazy_call", lambda call: self.waiting.append(call))
         patch.setattr(torch.cuda, "memory_allocated", lambda: 3 * MIB)
         patch.setattr(torch.cuda.memory, "_snapshot", lambda: TAKEN)
-        patch.setattr(
-            torch.cuda.memory, "_record_memory_history", lambda *a, **k: self.histories.append((a, k))
-        )
+        patch.setattr(torch.cuda.memory, "_record_memory_history", lambda *a, **k: self.histories.append((a, k)))
         for name, call in (
             ("_cuda_attach_out_of_memory_observer", self.observers.append),
             ("_cuda_isHistoryEnabled", lambda: False),

@@ -62,12 +62,7 @@ def test_a_torch_that_has_it_otherwise_costs_only_that_model(monkeypatch):
     def parameter(size, trained=True):
         return SimpleNamespace(requires_grad=trained, numel=lambda: size, element_size=lambda: 4)
 
-    named = [
-        ("a", parameter(10)),
-        ("frozen", parameter(5)),
-        ("b", parameter(20, trained=False)),
-        ("c", parameter(30)),
-    ]
+    named = [("a", parameter(10)), ("frozen", parameter(5)), ("b", parameter(20, trained=False)), ("c", parameter(30))]
     module.DistributedDataParallel = DistributedDataParallel
     monkeypatch.setitem(sys.modules, module.__name__, module)
     models = [DistributedDataParallel(cap) for cap in (100, None)]

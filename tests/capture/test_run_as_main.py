@@ -56,13 +56,7 @@ run_as_main(sys.argv[1:])
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["program.py", "--x"],
-        ["program.py", "fails"],
-        ["program.pyc", "x"],
-        ["-m", "program", "--x"],
-        ["folder", "x"],
-    ],
+    [["program.py", "--x"], ["program.py", "fails"], ["program.pyc", "x"], ["-m", "program", "--x"], ["folder", "x"]],
 )
 def test_a_program_lives_as_under_python_itself(tmp_path, words):
     """A thread of it that went on found traceops in `__main__`, and its objects went before its handlers ran."""
@@ -72,9 +66,7 @@ def test_a_program_lives_as_under_python_itself(tmp_path, words):
     py_compile.compile(str(tmp_path / "program.py"), str(tmp_path / "program.pyc"))
     env = {**environment(compiler=True), "PYTHONDONTWRITEBYTECODE": "1"}
     theirs, ours = (
-        subprocess.run(
-            [sys.executable, *start, *words], cwd=tmp_path, env=env, capture_output=True, text=True
-        )
+        subprocess.run([sys.executable, *start, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
         for start in ([], ["-c", RUN])
     )
     assert "at exit" in theirs.stdout and "the last item goes" in theirs.stdout

@@ -83,13 +83,9 @@ def test_optimizer_steps_drive_the_schedule(profiled, tmp_path, kind):
     if kind == "compiled":
         return
     for step, optimizer in zip(
-        events(trace, "ProfilerStep#"),
-        events(trace, "Optimizer.step#")[len(run["ranks"]) - 1 :],
-        strict=False,
+        events(trace, "ProfilerStep#"), events(trace, "Optimizer.step#")[len(run["ranks"]) - 1 :], strict=False
     ):
-        assert optimizer["ts"] + optimizer["dur"] <= step["ts"] + step["dur"], (
-            "the step cuts its optimizer in two"
-        )
+        assert optimizer["ts"] + optimizer["dur"] <= step["ts"] + step["dur"], "the step cuts its optimizer in two"
 
 
 def test_a_module_and_an_exit_message(profiled):

@@ -66,9 +66,7 @@ def test_records_are_those_of_the_long_way_to_the_byte(monkeypatch):
         assert short.passed_at(ended, resumed, unix)
         times = iter([ended, resumed])
         with monkeypatch.context() as still:
-            still.setattr(
-                step_clock, "time", SimpleNamespace(perf_counter_ns=lambda times=times: next(times))
-            )
+            still.setattr(step_clock, "time", SimpleNamespace(perf_counter_ns=lambda times=times: next(times)))
             still.setattr(step_clock, "uses_gpu", lambda: False)
             clock.ended(plain.take_collected(), 0, 0, 0)
             clock.resumed()
@@ -313,9 +311,7 @@ def test_a_program_is_told_alike_by_both_ways(folder, monkeypatch, way):
             assert (told.step, told.samples) == (step + 1, 3 * (step + 1))
     found = records(folder)
     assert len(found) == steps
-    for step in range(
-        1, steps
-    ):  # each is as long as from its own end to the last one's, but for the capture itself
+    for step in range(1, steps):  # each is as long as from its own end to the last one's, but for the capture itself
         least, most = times[step][0] - times[step - 1][1], times[step][1] - times[step - 1][0]
         assert least // 1000 - 1 <= found[step][0] <= most // 1000 + 1, step
     assert [step for step in range(30, steps) if found[step][2]] == [40]

@@ -96,9 +96,7 @@ def watched():
 
     def start(**options):
         ends = []
-        boundaries.append(
-            on_training_step(lambda: ends.append(1), Guard(lambda *what: errors.append(what)), **options)
-        )
+        boundaries.append(on_training_step(lambda: ends.append(1), Guard(lambda *what: errors.append(what)), **options))
         return boundaries[-1], ends
 
     yield start
@@ -239,9 +237,7 @@ def optimizer_class(torch, name, step=lambda self: None):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "fired", ["aaaaaa", "aaabbbbaaa", "abababab", "aababbaabb", "abcabcabc", "aabbccaabbcc"]
-)
+@pytest.mark.parametrize("fired", ["aaaaaa", "aaabbbbaaa", "abababab", "aababbaabb", "abcabcabc", "aabbccaabbcc"])
 @pytest.mark.parametrize("short", [True, False])
 def test_what_ends_a_step_is_decided_and_counted_alike_however_short_the_way(fired, short):
     """One optimizer alone goes a shorter way than the detector's: it has to come to the same."""
@@ -255,9 +251,7 @@ def test_what_ends_a_step_is_decided_and_counted_alike_however_short_the_way(fir
     try:
         kinds = {"a": optimizer_class(torch, "SGD"), "b": optimizer_class(torch, "Adam")}
         kinds["c"] = kinds["a"]
-        optimizers = {
-            name: kinds[name]([torch.zeros(1, requires_grad=True)], {}) for name in sorted({*fired})
-        }
+        optimizers = {name: kinds[name]([torch.zeros(1, requires_grad=True)], {}) for name in sorted({*fired})}
         for name in fired:
             before = len(passed)
             optimizers[name].step()

@@ -104,9 +104,7 @@ def test_unwritable_place_is_3_and_named(folder, tmp_path, capsys):
 def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
     for out, flags in (("ours", []), ("theirs", ["--hta"])):
         assert analyze(folder, "-o", tmp_path / out, "--format", "json,csv", "-q", *flags) == 0
-    ours, theirs = (
-        {file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in ("ours", "theirs")
-    )
+    ours, theirs = ({file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in ("ours", "theirs"))
     assert "hta_kernels.csv" in ours
     assert ours == theirs
     monkeypatch.setattr("traceops.measure.hta_bridge._ANALYSES", {})
@@ -115,9 +113,7 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["hta", "hta.analyzers", "pandas"])
-def test_hta_that_is_not_there_is_2_and_says_how_to_install_it(
-    folder, tmp_path, monkeypatch, capsys, missing
-):
+def test_hta_that_is_not_there_is_2_and_says_how_to_install_it(folder, tmp_path, monkeypatch, capsys, missing):
     for name in [name for name in sys.modules if name.split(".")[0] == "hta"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

@@ -31,9 +31,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 
 @pytest.mark.slow
-def test_traces_and_their_report_are_saved_as_the_same(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_traces_and_their_report_are_saved_as_the_same(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(DATA / "ddp4", here / "profile" / "run")
     assert main(["analyze", "profile/run", "-q", "--format", "json"]) == 0
     text = said(
@@ -59,10 +57,7 @@ def test_keys_are_listed_shown_and_pruned(here: Path, capsys: pytest.CaptureFixt
     save("baselines", capture(0), branch="topic")
     (here / "baselines" / "README").touch()
     text = said(capsys, "list")
-    assert (
-        text.count("gpt-l8-d1024-s512-b8 · 4 ranks") == 2
-        and "4 entries, the latest of commit 0000003" in text
-    )
+    assert text.count("gpt-l8-d1024-s512-b8 · 4 ranks") == 2 and "4 entries, the latest of commit 0000003" in text
     assert "53.00 ms" in text and "README is left out" in text
     assert "No baseline in baselines matches 'x'" in said(capsys, "list", "--key", "x")
 
@@ -98,9 +93,7 @@ def test_history_is_written_and_says_what_changed(here: Path, capsys: pytest.Cap
     ]  # fmt: skip
 
 
-def test_what_is_no_capture_is_an_error_and_saves_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_capture_is_an_error_and_saves_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "folder").mkdir()
     assert "folder" in said(capsys, "save", "folder", code=3)
     assert not (here / "baselines").exists()

@@ -16,9 +16,7 @@ LOADED = "import json, sys\nprint(json.dumps(sorted(sys.modules)))"
 def loaded_by(folder: Path, *arguments: str) -> set[str]:
     """All modules that a command has imported at its end, in an interpreter of its own."""
     code = f"import sys\nfrom traceops.cli import main\ntry: main({list(arguments)!r})\nexcept SystemExit: pass\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code + LOADED], cwd=folder, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code + LOADED], cwd=folder, capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -50,10 +50,7 @@ def test_inconclusive_fails_only_when_strict(capsys: pytest.CaptureFixture[str])
     pair = [report("ddp"), report("socket")]
     assert main(["compare", *pair, "-q"]) == 0
     said = capsys.readouterr().out
-    assert (
-        said.startswith("It looks slower, though that is not certain")
-        and "Inconclusive: 3 steps a side" in said
-    )
+    assert said.startswith("It looks slower, though that is not certain") and "Inconclusive: 3 steps a side" in said
     assert main(["compare", *pair, "-q", "--strict"]) == 4
 
 
@@ -76,9 +73,7 @@ def test_folders_and_traces_are_taken_as_well_as_reports(capsys: pytest.CaptureF
     from_folder = compared(str(DATA / "ddp4"), "reports/item_sync")
     assert [side["captures"][0]["steps"] for side in (from_folder["base"], from_folder["head"])] == [3, 3]
     from_traces = compared(str(DATA / "ddp4"), str(DATA / "item_sync4"))
-    assert (
-        from_traces["explanations"][0]["cause"] == from_folder["explanations"][0]["cause"] == "blocking_calls"
-    )
+    assert from_traces["explanations"][0]["cause"] == from_folder["explanations"][0]["cause"] == "blocking_calls"
 
 
 def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,9 +179,7 @@ def test_in_a_github_job_it_announces_itself(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    assert (
-        main(["compare", report("resnet50_workers_4"), report("resnet50_workers_0"), "-q", "-o", "out"]) == 1
-    )
+    assert main(["compare", report("resnet50_workers_4"), report("resnet50_workers_0"), "-q", "-o", "out"]) == 1
     assert "\n::error" in capsys.readouterr().out
     assert "Regression" in (tmp_path / "summary.md").read_text()
 
@@ -197,9 +190,7 @@ def test_a_gate_fails_also_where_nobody_reads_all_that_it_says(tmp_path: Path, l
     sides = [str(DATA / name) for name in ("ddp4", "slow_gpu4")]
     options = ["--force", "--threshold", "kernels=0.01", "-o", str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-m", "traceops", "compare", *sides, *options],
-        stdout=subprocess.PIPE,
-        env=environment(),
+        [sys.executable, "-m", "traceops", "compare", *sides, *options], stdout=subprocess.PIPE, env=environment()
     ) as process:
         assert process.stdout is not None
         for _ in range(lines):

@@ -59,17 +59,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("profile", "some run")
 
 
-def test_it_says_who_hangs_and_writes_beside_the_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_who_hangs_and_writes_beside_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(folder)]) == 0
     out = Path("reports", "some run")
-    assert {path.name for path in out.iterdir()} == {
-        "hang.html",
-        "hang.json",
-        "hang_ranks.csv",
-        "hang_waits.csv",
-    }
+    assert {path.name for path in out.iterdir()} == {"hang.html", "hang.json", "hang_ranks.csv", "hang_waits.csv"}
     said = capsys.readouterr().out
     assert said.startswith("✖ Rank 3 never ") and "TO-H001" in said
     assert said.splitlines()[-1] == f"Report: {out / 'hang.html'}"
@@ -91,10 +84,7 @@ def test_analyze_and_diagnose_leave_each_others_files_alone(folder: Path) -> Non
 def test_an_evidence_folder_and_one_dump_will_do(folder: Path, tmp_path: Path) -> None:
     assert main(["diagnose", str(folder / "evidence"), "-o", str(tmp_path / "a"), "-q"]) == 0
     assert json.loads((tmp_path / "a" / "hang.json").read_text())["hang"]["roots"][0]["ranks"] == [3]
-    assert (
-        main(["diagnose", str(folder / "evidence" / "flight_recorder_0"), "-o", str(tmp_path / "b"), "-q"])
-        == 0
-    )
+    assert main(["diagnose", str(folder / "evidence" / "flight_recorder_0"), "-o", str(tmp_path / "b"), "-q"]) == 0
     assert json.loads((tmp_path / "b" / "hang.json").read_text())["run"]["ranks_present"] == [0]
 
 
@@ -114,9 +104,7 @@ def test_quiet_prints_one_path_and_formats_are_chosen(
     assert main(["diagnose", str(folder), "--format", "pdf"]) == 2
 
 
-@pytest.mark.parametrize(
-    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"")]
-)
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"")])
 def test_nothing_to_read_ends_with_3(tmp_path: Path, make: Any, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "run")
     assert main(["diagnose", str(tmp_path / "run"), "-o", str(tmp_path / "out")]) == 3

@@ -211,15 +211,7 @@ def test_the_script_of_a_batch_job_learns_that_the_other_nodes_are_left_out(
 
 def test_under_torchrun_one_process_does_the_work() -> None:
     """On one node; what torchrun tells its children is not passed on to the tests' own processes."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "traceops",
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "traceops"]
     doctor = ["doctor", "--device", "cpu", "--quick", "--format", "json"]
     done = subprocess.run([*command, *doctor], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

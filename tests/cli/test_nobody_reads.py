@@ -22,9 +22,7 @@ def test_messages_that_nobody_reads_do_not_change_the_exit_code(tmp_path: Path, 
         "diagnose.main = told\nsys.exit(main(['diagnose', 'x']))\n"
     )
     reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=writer, stderr=writer, env=environment()
-    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=writer, stderr=writer, env=environment())
     os.close(writer)
     os.close(reader)
     assert process.wait() == code

@@ -59,9 +59,7 @@ def test_long_lists_of_choices_are_in_the_help_and_not_in_the_usage(
         *(([command, "x", "--quite"], "did you mean --qui") for command in ("compare", "diagnose", "view", "show")),
     ],
 )  # fmt: skip
-def test_what_is_misspelt_gets_a_suggestion(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_misspelt_gets_a_suggestion(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     shown = capsys.readouterr()
@@ -69,20 +67,14 @@ def test_what_is_misspelt_gets_a_suggestion(
 
 
 def test_what_is_like_nothing_gets_none(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (
-        ["xyzzy"],
-        ["analyze", "x", "--xyzzy"],
-        ["analyze", "x", "y\x1b[31m", "--api-key=abc123def"],
-    ):
+    for words in (["xyzzy"], ["analyze", "x", "--xyzzy"], ["analyze", "x", "y\x1b[31m", "--api-key=abc123def"]):
         with pytest.raises(SystemExit):
             main(words)
     shown = capsys.readouterr().err
     assert "did you mean" not in shown and "\x1b" not in shown and "abc123def" not in shown
 
 
-def test_the_width_is_the_terminals_or_80_or_what_columns_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_width_is_the_terminals_or_80_or_what_columns_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     with (tmp_path / "log").open("w") as file:
         assert width_of(file) == 80 and width_of(io.StringIO()) is None

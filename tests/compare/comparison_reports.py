@@ -81,9 +81,7 @@ def edited(capture: ComparedCapture, edit: Callable[[dict[str, Any]], None]) -> 
     return capture_of(report, capture.info.path)
 
 
-def kernel(
-    name: str, count: float, ms: float, operator: str = "aten::mm", place: float = 0.5
-) -> dict[str, Any]:
+def kernel(name: str, count: float, ms: float, operator: str = "aten::mm", place: float = 0.5) -> dict[str, Any]:
     return {"name": name, "kind": "compute", "operator": operator, "count_per_step": count,
             "ms_per_step": ms, "place": place}  # fmt: skip
 

@@ -98,9 +98,7 @@ def test_a_programs_first_steps_are_not_held_to_later_ones(swapped: bool) -> Non
     base, head = sides[::-1] if swapped else sides
     with pytest.raises(UsageError, match=r"recorded steps: base .*; first steps often take longer"):
         compare(base, head)
-    both = [
-        [first_steps(made(profiled=[180.0] * 2, at=2.0 * at + side)) for at in range(5)] for side in (0, 1)
-    ]
+    both = [[first_steps(made(profiled=[180.0] * 2, at=2.0 * at + side)) for at in range(5)] for side in (0, 1)]
     assert compare(*both).verdict == "no_regression"
 
 
@@ -116,17 +114,9 @@ def test_a_trace_whose_numbers_do_not_tell_is_held_to_either() -> None:
 @pytest.mark.parametrize(
     ("base", "head", "said"),
     [
-        (
-            [41.5],
-            [None],
-            "base's recorded steps may not be like its later ones: just before them a step took 41.5",
-        ),
+        ([41.5], [None], "base's recorded steps may not be like its later ones: just before them a step took 41.5"),
         ([None], [41.5], "head's recorded steps may not be like its later ones: just before"),
-        (
-            [None, None],
-            [None, 41.5],
-            "head's recorded steps may not be like its later ones in 1 of 2 captures: just",
-        ),
+        ([None, None], [None, 41.5], "head's recorded steps may not be like its later ones in 1 of 2 captures: just"),
         ([41.5], [40.0], "the recorded steps of both sides may not be like their later ones"),
         ([None], [None], None),
     ],

@@ -55,10 +55,7 @@ def test_the_headline_says_the_cause_before_it_asks_for_more_steps() -> None:
     assert said.startswith(
         "It looks slower, though that is not certain: step time 23 ms → 41.46 ms (+80.2 %). The same collectives"
     )
-    because, open_ = (
-        said.index("24.7 GB/s of bus bandwidth, 264 before"),
-        said.index("Inconclusive: 3 steps a side"),
-    )
+    because, open_ = (said.index("24.7 GB/s of bus bandwidth, 264 before"), said.index("Inconclusive: 3 steps a side"))
     assert because < open_ < said.index("Capture more steps")
 
 
@@ -78,18 +75,14 @@ def test_variables_that_differ_are_named_in_the_headline() -> None:
         for at, threads in enumerate(("8", "1"))
     ]
     said = compare(pair[:1], pair[1:]).sentence
-    assert "OMP_NUM_THREADS is 1, 8 before." in said and said.index("OMP_NUM") < said.index(
-        "Capture more steps"
-    )
+    assert "OMP_NUM_THREADS is 1, 8 before." in said and said.index("OMP_NUM") < said.index("Capture more steps")
 
 
 def steps(level: float) -> list[float]:
     return [float(x) for x in level * (1 + np.random.default_rng(1).normal(0, 0.001, 10))]
 
 
-def first(
-    base: dict[str, Any], head: dict[str, Any], levels: tuple[float, float] = (100.0, 110.0)
-) -> Comparison:
+def first(base: dict[str, Any], head: dict[str, Any], levels: tuple[float, float] = (100.0, 110.0)) -> Comparison:
     sides = [made(steps(level), steps(level), at=n, **side) for n, (level, side) in enumerate(
         zip(levels, (base, head), strict=True))]  # fmt: skip
     return compare([sides[0]], [sides[1]])
@@ -184,19 +177,11 @@ def test_a_slower_link_is_named_beside_other_collectives() -> None:
 
 
 def test_one_new_blocking_call_a_step_is_named() -> None:
-    call = {
-        "call": "cudaStreamSynchronize",
-        "operator": "aten::item",
-        "count_per_step": 1.0,
-        "ms_per_step": 0.1,
-    }
+    call = {"call": "cudaStreamSynchronize", "operator": "aten::item", "count_per_step": 1.0, "ms_per_step": 0.1}
     result = first(
-        {"inventory": {"blocking_calls": []}},
-        {"inventory": {"blocking_calls": [call]}, "buckets": {"idle_sync": 9.0}},
+        {"inventory": {"blocking_calls": []}}, {"inventory": {"blocking_calls": [call]}, "buckets": {"idle_sync": 9.0}}
     )
-    assert result.explanations[0].text.startswith(
-        "aten::item makes the host wait for the GPU once a step (0 before)"
-    )
+    assert result.explanations[0].text.startswith("aten::item makes the host wait for the GPU once a step (0 before)")
 
 
 def test_a_straggler_that_moved_is_named() -> None:
@@ -215,9 +200,7 @@ def test_no_change_needs_no_explanation() -> None:
     result = first({}, {}, (100.0, 100.0))
     assert result.verdict == "no_regression" and not result.explanations and not result.changes
     assert "500 kernels a step" in result.unchanged and "the same environment variables" in result.unchanged
-    assert (
-        "would have found" not in result.sentence and "would have been found 9 times of 10" in result.sentence
-    )
+    assert "would have found" not in result.sentence and "would have been found 9 times of 10" in result.sentence
 
 
 def test_a_count_that_grew_is_not_explained_by_time_that_shrank() -> None:
@@ -241,21 +224,15 @@ def test_collectives_are_called_by_their_names_and_one_of_them_is_one() -> None:
     """'17 -all-gather-bases a step came in; 1 all-reduce a step (18.9 MB) are gone'."""
     old = {"collectives": [{**collective(1, 10**7), "op": "_reduce_scatter_base"}]}
     new = {"collectives": [{**collective(17, 10**7), "op": "_allgather_base"}]}
-    text = next(
-        e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives"
-    )
-    assert text.startswith(
-        "17 all-gathers a step (170 MB) came in; 1 reduce-scatter a step (10.0 MB) is gone"
-    )
+    text = next(e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives")
+    assert text.startswith("17 all-gathers a step (170 MB) came in; 1 reduce-scatter a step (10.0 MB) is gone")
 
 
 def test_a_collective_that_is_called_otherwise_is_the_same_one() -> None:
     """'8 all-gathers a step (80.0 MB) came in; 6 all-gathers a step (60.0 MB) are gone'."""
     old = {"collectives": [{**collective(6, 10**7), "op": "_allgather_base"}]}
     new = {"collectives": [{**collective(8, 10**7), "op": op} for op in ("allgather", "allreduce_coalesced")]}
-    text = next(
-        e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives"
-    )
+    text = next(e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives")
     assert text.startswith(
         "8 coalesced all-reduces a step (80.0 MB) came in; 6 all-gathers a step became 8 (60.0 MB became 80.0 MB)"
     )

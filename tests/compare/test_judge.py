@@ -89,9 +89,7 @@ def test_steps_behind_a_window_are_none_without_the_profiler() -> None:
     base = edited(made([*steps(80.0, 6), *steps(96.0, 12)], steps(100.0)), windows)
     head = edited(made(steps(80.0, 18), steps(100.0), at=1), windows)
     result = compare([base], [head], QUIET)
-    assert result.verdict == "no_regression" and row(result, "step_time").change_pct == pytest.approx(
-        0, abs=0.5
-    )
+    assert result.verdict == "no_regression" and row(result, "step_time").change_pct == pytest.approx(0, abs=0.5)
     assert base.info.unprofiled_steps == 6
 
 
@@ -229,10 +227,7 @@ def test_throughput_follows_the_step_time_unless_set() -> None:
         assert result.verdict == verdict
         assert ("which the step time is not" in result.sentence) is (thresholds["step_time"] is None)
     waiver = Waiver("step_time", "known", date(2099, 1, 1))
-    assert (
-        compare([base], [head], CompareConfig(launch_noise_pct=0.3, waivers=(waiver,))).verdict
-        == "no_regression"
-    )
+    assert compare([base], [head], CompareConfig(launch_noise_pct=0.3, waivers=(waiver,))).verdict == "no_regression"
 
 
 def test_ranks_that_one_side_lacks_are_left_out_and_said() -> None:

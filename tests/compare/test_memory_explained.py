@@ -31,9 +31,7 @@ def holding(at: float, peak: int, lines: dict[str, int] | None = None, **more: i
 
 def reason(base: tuple[ComparedCapture, ...], head: tuple[ComparedCapture, ...]) -> str:
     result = compare(base, head)
-    assert (
-        result.sentence.startswith("Regression: peak memory") and "%). At its peak rank 1" in result.sentence
-    )
+    assert result.sentence.startswith("Regression: peak memory") and "%). At its peak rank 1" in result.sentence
     assert " GiB → " in result.sentence and "GB" not in result.sentence  # one unit in all of it
     assert result.verdict == "regression"
     [found] = [one for one in result.explanations if one.cause == "peak_memory"]
@@ -44,9 +42,7 @@ def reason(base: tuple[ComparedCapture, ...], head: tuple[ComparedCapture, ...])
 
 def test_activations_grew() -> None:
     text = reason(twice(0, 10), twice(100, 16))
-    assert text.startswith(
-        "at its peak rank 1 holds 6.00 GiB more: 6.00 GiB more activations and temporaries within"
-    )
+    assert text.startswith("at its peak rank 1 holds 6.00 GiB more: 6.00 GiB more activations and temporaries within")
 
 
 def test_the_optimizer_grew() -> None:

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.compare.statistics import (
-    estimate,
-    far_from_median,
-    harmonic_mean,
-    holm,
-    step_error,
-    taken_in_turn,
-)
+from traceops.compare.statistics import estimate, far_from_median, harmonic_mean, holm, step_error, taken_in_turn
 from traceops.compare.student import quantile, two_sided_p
 
 
@@ -54,10 +47,7 @@ def test_false_alarms_stay_at_five_percent(captures: int, paired: bool) -> None:
     tries, alarms = 400, 0
     for _ in range(tries):
         drift = rng.normal(0.0, 3.0, captures) if paired else np.zeros(captures)
-        sides = [
-            [100 + drift[i] + rng.normal(0, 2) + rng.normal(0, 3, 8) for i in range(captures)]
-            for _ in range(2)
-        ]
+        sides = [[100 + drift[i] + rng.normal(0, 2) + rng.normal(0, 3, 8) for i in range(captures)] for _ in range(2)]
         known = estimate(*sides, np.median, 2.0, paired=paired)
         assert known is not None and known.noise_assumed == (captures <= 2)
         alarms += known.p < 0.05

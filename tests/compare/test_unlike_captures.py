@@ -43,9 +43,7 @@ def sides(
 ) -> tuple[list[ComparedCapture], list[ComparedCapture]]:
     """Five captures a side, head far slower and with twice the kernels; its devices work for works_ms a step."""
     idle = {"idle_host": 41.5 - works_ms}
-    base = [
-        edited(made([12.0 + n / 100] * unprofiled, [12.0 + n / 100] * 4, at=2 * n), before) for n in range(5)
-    ]
+    base = [edited(made([12.0 + n / 100] * unprofiled, [12.0 + n / 100] * 4, at=2 * n), before) for n in range(5)]
     head = [
         edited(
             made(
@@ -73,25 +71,10 @@ def nothing(report: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "why", "cure"),
     [
-        (
-            nothing,
-            early_window,
-            "head's recorded steps may not be like its later ones in 5 of 5",
-            "--skip-first, 17",
-        ),
-        (
-            found_by("profiler"),
-            found_by("window"),
-            "nothing tells where the steps of head begin",
-            "mark the steps",
-        ),
+        (nothing, early_window, "head's recorded steps may not be like its later ones in 5 of 5", "--skip-first, 17"),
+        (found_by("profiler"), found_by("window"), "nothing tells where the steps of head begin", "mark the steps"),
         (found_by("window"), found_by("window"), "the steps of base and head begin", "mark the steps"),
-        (
-            found_by("optimizer"),
-            found_by("repetition"),
-            "(base optimizer, head repetition)",
-            "mark the steps",
-        ),
+        (found_by("optimizer"), found_by("repetition"), "(base optimizer, head repetition)", "mark the steps"),
     ],
 )
 def test_other_steps_decide_nothing(before: Edit, now: Edit, why: str, cure: str) -> None:
@@ -104,11 +87,7 @@ def test_other_steps_decide_nothing(before: Edit, now: Edit, why: str, cure: str
     assert why in told.why and "kernels" in told.metrics
     for name in ("step_time", "kernels"):
         row = of(result, name)
-        assert (row.outcome, row.p, row.low_pct) == (
-            "inconclusive",
-            None,
-            None,
-        ) and row.reason in why + told.why
+        assert (row.outcome, row.p, row.low_pct) == ("inconclusive", None, None) and row.reason in why + told.why
     assert {row.outcome for row in result.metrics} <= {"inconclusive", "informative"}
     assert all(row.mde_pct is None for row in result.metrics)  # nor what 'would have been found'
     assert any(told.why in said for said in result.warnings)
@@ -120,11 +99,7 @@ def test_other_steps_decide_nothing(before: Edit, now: Edit, why: str, cure: str
 @pytest.mark.parametrize(
     ("before", "now", "why"),
     [
-        (
-            recorded(),
-            recorded(with_stack=True),
-            "recorded different things (base nothing more, head with_stack)",
-        ),
+        (recorded(), recorded(with_stack=True), "recorded different things (base nothing more, head with_stack)"),
         (holding(1), holding(0), "of base the profiler recorded operators too"),
         (torch("2.8.0"), torch("2.9.0"), "torch 2.9.0's profiler may not cost what 2.8.0's does"),
     ],
@@ -138,9 +113,7 @@ def test_what_the_profiler_costs_is_no_regression(before: Edit, now: Edit, why: 
     assert "The step time itself is open: the profiler's own cost is not the same" in result.sentence
 
 
-@pytest.mark.parametrize(
-    ("before", "now"), [(torch("2.8.0"), torch("2.9.0")), (recorded(), recorded(with_stack=True))]
-)
+@pytest.mark.parametrize(("before", "now"), [(torch("2.8.0"), torch("2.9.0")), (recorded(), recorded(with_stack=True))])
 def test_what_no_profiler_explains_is_judged(before: Edit, now: Edit) -> None:
     """A slowdown of ten times was left open where torch differed, though head's devices worked for all of it."""
     result = compare(*sides(before, now, works_ms=40.0))
@@ -148,10 +121,7 @@ def test_what_no_profiler_explains_is_judged(before: Edit, now: Edit) -> None:
     assert (result.verdict, step.outcome, step.change_pct, step.p) == ("regression", "regression", None, None)
     assert step.low_pct == pytest.approx(100 * (40.0 / 12.04 - 1), rel=1e-3)
     assert "step time 12.02 ms → 41.52 ms as recorded (at least 232.2 % slower)" in result.sentence
-    assert (
-        "head's devices work for 40 ms a step, and no recorded step of base takes more than"
-        in result.sentence
-    )
+    assert "head's devices work for 40 ms a step, and no recorded step of base takes more than" in result.sentence
     assert result.findings[0].rule == "TO-R001" and effect_text(step) == "at least +232 %"
     back = compare(*reversed(sides(before, now, works_ms=40.0)))
     assert of(back, "step_time").outcome == "improvement" and "% faster)" in back.sentence
@@ -187,12 +157,8 @@ def test_steps_without_the_profiler_are_compared_whatever_the_profiler_cost() ->
     assert not compare(*sides(torch("2.8.0"), torch("2.9.0"), unprofiled=8)).not_judged
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "judged"), [(0, 1, True), (2, 3, True), (0, 3, False), (1, 5, False)]
-)
-def test_a_capture_or_two_more_with_an_early_window_are_told_and_judged(
-    before: int, now: int, judged: bool
-) -> None:
+@pytest.mark.parametrize(("before", "now", "judged"), [(0, 1, True), (2, 3, True), (0, 3, False), (1, 5, False)])
+def test_a_capture_or_two_more_with_an_early_window_are_told_and_judged(before: int, now: int, judged: bool) -> None:
     """Of five captures a side of one program three and two had one: nothing at all was judged, not even kernels."""
     sides_ = sides(nothing, nothing)
     base, head = (
@@ -205,14 +171,7 @@ def test_a_capture_or_two_more_with_an_early_window_are_told_and_judged(
 
 
 def test_steps_of_one_kind_are_judged() -> None:
-    for edit in (
-        nothing,
-        early_window,
-        found_by("profiler"),
-        recorded(with_stack=True),
-        holding(1),
-        torch("2.9.0"),
-    ):
+    for edit in (nothing, early_window, found_by("profiler"), recorded(with_stack=True), holding(1), torch("2.9.0")):
         result = compare(*sides(edit, edit))
         assert result.verdict == "regression" and not result.not_judged
 
@@ -223,7 +182,4 @@ def test_gpus_that_are_not_set_alike_are_named() -> None:
         whole = {"steps": 60, "typical_steps": 50, "typical_ms": 12.0, "machine": [row]}
         return lambda report: report.update(whole_run=whole)
 
-    assert (
-        "power limit of the GPUs: base 700 W, head 450 W"
-        in compare(*sides(limited(700), limited(450))).warnings
-    )
+    assert "power limit of the GPUs: base 700 W, head 450 W" in compare(*sides(limited(700), limited(450))).warnings

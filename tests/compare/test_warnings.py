@@ -15,9 +15,7 @@ def step_time(result: Comparison) -> MetricChange:
     return next(row for row in result.metrics if row.metric == "step_time")
 
 
-def noisy(
-    level: float, spread: float, captures: int, first: int, seed: int, **more: Any
-) -> list[ComparedCapture]:
+def noisy(level: float, spread: float, captures: int, first: int, seed: int, **more: Any) -> list[ComparedCapture]:
     rng = np.random.default_rng(seed)
     return [
         made([float(x) for x in rng.normal(level + rng.normal(0, spread), 0.2, 8)], at=10 * k + first, **more)
@@ -62,9 +60,7 @@ def test_a_rank_whose_gpu_was_not_recorded_is_left_out() -> None:
     head = made([100.0] * 8, at=1, inventory={"collectives": [collective(10, 1000)]})
     result = compare([base], [head])
     assert result.verdict != "regression" and not result.explanations
-    assert any(
-        "the trace of rank 1 holds no GPU activity; it is left out" in said for said in result.warnings
-    )
+    assert any("the trace of rank 1 holds no GPU activity; it is left out" in said for said in result.warnings)
 
     both = made([100.0] * 8, findings=[{**lost, "ranks": [0, 1]}], device_type="cpu")
     with pytest.raises(UsageError, match="activity of the GPUs: base not recorded, head recorded"):
@@ -72,9 +68,7 @@ def test_a_rank_whose_gpu_was_not_recorded_is_left_out() -> None:
 
 
 def test_one_capture_a_side_proves_nothing_on_a_cpu_unless_the_user_says_how_launches_differ() -> None:
-    pair = [
-        made([level] * 8, at=n, device="cpu", device_type="cpu") for n, level in enumerate((100.0, 180.0))
-    ]
+    pair = [made([level] * 8, at=n, device="cpu", device_type="cpu") for n, level in enumerate((100.0, 180.0))]
     result = compare(pair[:1], pair[1:])
     assert result.verdict == "inconclusive" and "takes several captures a side" in result.sentence
     assert step_time(result).low_pct is None
@@ -97,8 +91,7 @@ def test_how_many_captures_it_would_take() -> None:
 
 def test_what_noise_could_have_done_is_given_no_reason() -> None:
     result = compare(
-        noisy(100, 12.0, 4, 0, 9),
-        noisy(109, 12.0, 4, 5, 11, profiled=[109.0] * 8, buckets={"idle_input": 9.0}),
+        noisy(100, 12.0, 4, 0, 9), noisy(109, 12.0, 4, 5, 11, profiled=[109.0] * 8, buckets={"idle_input": 9.0})
     )
     assert result.verdict == "inconclusive" and "It looks like" in result.sentence
     assert result.explanations and result.explanations[0].text not in result.sentence

@@ -39,12 +39,9 @@ def test_nothing_is_lost_and_nothing_invented(events: list[tuple[int, int, int]]
     at = np.searchsorted(few.start, start, side="right") - 1
     alone = few.count[at] == 1
     assert (few.name[at][alone] == names[alone]).all(), "a bar of one event has that event's name"
-    longest = [
-        max(range(len(at)), key=lambda i: (at[i] == bar, end[i] - start[i])) for bar in range(len(few))
-    ]
+    longest = [max(range(len(at)), key=lambda i: (at[i] == bar, end[i] - start[i])) for bar in range(len(few))]
     assert all(
-        end[i] - start[i] == max((end - start)[(at == bar) & (names == few.name[bar])])
-        for bar, i in enumerate(longest)
+        end[i] - start[i] == max((end - start)[(at == bar) & (names == few.name[bar])]) for bar, i in enumerate(longest)
     )
 
 

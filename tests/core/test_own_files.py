@@ -54,9 +54,7 @@ def test_what_is_kept_is_for_its_owner_alone_whatever_the_umask(folder: Path) ->
 @pytest.mark.parametrize("which", ["file", "folder", "above"])
 def test_what_others_can_write_is_not_believed(folder: Path, which: str, bits: int) -> None:
     path = kept(folder)
-    {"file": path, "folder": path.parent, "above": folder}[which].chmod(
-        bits if which == "file" else bits | 0o100
-    )
+    {"file": path, "folder": path.parent, "above": folder}[which].chmod(bits if which == "file" else bits | 0o100)
     with pytest.raises(Unbelieved):
         read(path, folder)
 
@@ -71,9 +69,7 @@ def test_a_folder_that_was_open_to_others_is_closed_when_something_is_kept(folde
     assert mode(folder) == mode(path.parent) == 0o755
 
 
-def test_another_user_s_file_and_folder_are_not_believed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_s_file_and_folder_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(folder)
     monkeypatch.setattr(own_files, "_ROOT", STRANGER)
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)

@@ -47,9 +47,7 @@ class PaperMachine:
     nvlink: bool = True
     slow_pairs: tuple[tuple[int, int], ...] = ()
     jobs: list[Job] = field(default_factory=list)
-    now: float = (
-        0.0  # of its own clock: processes take 8 s to start, a test 1 s or, if it hangs, its deadline
-    )
+    now: float = 0.0  # of its own clock: processes take 8 s to start, a test 1 s or, if it hangs, its deadline
     _began: float = 0.0
 
     @property
@@ -98,8 +96,7 @@ class PaperMachine:
                 trial = replace(trial, outcome="wrong" if bad else self.sums(kept))
             elif stage == "pairs":
                 states = tuple(
-                    PairState(pair, "wrong" if pair in wrong else "ok")
-                    for pair in combinations(job.devices, 2)
+                    PairState(pair, "wrong" if pair in wrong else "ok") for pair in combinations(job.devices, 2)
                 )
                 trial = replace(trial, pairs=states, outcome="wrong" if bad else "ok")
             elif stage == "sweep" and len(real) > 1:
@@ -108,9 +105,7 @@ class PaperMachine:
                 trial = replace(trial, measured=tuple(rows))
             elif stage == "pair_bandwidth":
                 rows = [
-                    Measured(
-                        "send_recv", ends, 1 << 27, 9.0, 20.0 if ends in self.slow_pairs else 200.0, "paper"
-                    )
+                    Measured("send_recv", ends, 1 << 27, 9.0, 20.0 if ends in self.slow_pairs else 200.0, "paper")
                     for ends in combinations(job.devices, 2)
                 ]
                 trial = replace(trial, measured=tuple(rows))
@@ -127,16 +122,12 @@ class PaperMachine:
             cause=("no_gpu" if "finds no GPU" in why else foreign_cause(why)) if outcome == "failed" else None,
         )  # fmt: skip
 
-    def check_up(
-        self, environ: Mapping[str, str] | None = None, nodes: Nodes | None = None, **options: Any
-    ) -> Checkup:
+    def check_up(self, environ: Mapping[str, str] | None = None, nodes: Nodes | None = None, **options: Any) -> Checkup:
         def judge(fabric: Fabric, circumstances: Any) -> list[Verdict]:
             return [Verdict("TO-P001", clear="on paper")]
 
         looks = (Look("paper", "GPU", "GPUs", f"{self.gpus}"),)
-        tools = Tools(
-            lambda environ: (self.machine, looks), self.run_job, judge, lambda folder: None, lambda e: 0
-        )
+        tools = Tools(lambda environ: (self.machine, looks), self.run_job, judge, lambda folder: None, lambda e: 0)
         return check_up(Options(**options), environ or {}, nodes or Nodes(NodeIdentity()), tools)
 
     @property

@@ -108,9 +108,7 @@ XID = "[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=8910, GPU has fallen off the 
 
 
 def smi_text(*changes: dict[str, str]) -> str:
-    gpus = (
-        GPU.format(bus=f"{0x19 + 0x22 * at:02X}", **{**SOUND, **change}) for at, change in enumerate(changes)
-    )
+    gpus = (GPU.format(bus=f"{0x19 + 0x22 * at:02X}", **{**SOUND, **change}) for at, change in enumerate(changes))
     return HEAD.format(count=len(changes)) + "".join(gpus)
 
 

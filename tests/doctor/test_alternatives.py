@@ -32,11 +32,7 @@ def test_a_hang_inside_one_host_has_nothing_to_do_with_the_network():
     names = tried(replace(ONE_HOST, interfaces=("eth0",), hcas=("mlx5_0", "mlx5_1")))
     assert "NCCL_P2P_DISABLE=1" in names and "NCCL_CUMEM_ENABLE=0" in names and "NCCL_PROTO=Simple" in names
     assert not [name for name in names if "IB" in name or "SOCKET" in name or "PLUGIN" in name]
-    assert (
-        names.index("NCCL_CUMEM_ENABLE=0")
-        < names.index("NCCL_P2P_DISABLE=1")
-        < names.index("NCCL_SHM_DISABLE=1")
-    )
+    assert names.index("NCCL_CUMEM_ENABLE=0") < names.index("NCCL_P2P_DISABLE=1") < names.index("NCCL_SHM_DISABLE=1")
 
 
 def test_a_failed_start_may_be_the_interface_even_on_one_host():
@@ -50,17 +46,13 @@ def test_a_failed_start_may_be_the_interface_even_on_one_host():
     names = tried(replace(ONE_HOST, failed=start, interfaces=("eth0",), environ=environ))
     assert names[:2] == ["without NCCL_ALGO", "NCCL_CUMEM_ENABLE=0"] and "NCCL_PROTO=Simple" in names
     assert not [name for name in names if "SOCKET" in name or "IB" in name or "PLUGIN" in name]
-    over_sockets = replace(
-        ONE_HOST, failed=start, environ=environ, transports=frozenset({"SHM", "NET/Socket"})
-    )
+    over_sockets = replace(ONE_HOST, failed=start, environ=environ, transports=frozenset({"SHM", "NET/Socket"}))
     assert tried(over_sockets)[0] == "without NCCL_SOCKET_IFNAME"
 
 
 def test_between_hosts_each_device_and_entry_but_not_loopback():
     names = tried(replace(TWO_HOSTS, interfaces=("eth0",), hcas=("mlx5_0", "mlx5_1")))
-    assert {"NCCL_IB_HCA==mlx5_0", "NCCL_IB_HCA==mlx5_1", "NCCL_IB_GID_INDEX=3", "NCCL_IB_DISABLE=1"} <= set(
-        names
-    )
+    assert {"NCCL_IB_HCA==mlx5_0", "NCCL_IB_HCA==mlx5_1", "NCCL_IB_GID_INDEX=3", "NCCL_IB_DISABLE=1"} <= set(names)
     assert "NCCL_SOCKET_IFNAME=lo" not in names
     assert not [name for name in tried(TWO_HOSTS) if "IB" in name]  # no such devices
     assert not [name for name in tried(replace(TWO_HOSTS, world=2)) if "P2P" in name or "SHM" in name]
@@ -108,17 +100,11 @@ def test_gloo_knows_interfaces_only():
         interfaces=("eth0",),
         failed=frozenset({"start"}),
     )
-    assert tried(situation) == [
-        "without GLOO_SOCKET_IFNAME",
-        "GLOO_SOCKET_IFNAME=eth0",
-        "GLOO_SOCKET_IFNAME=lo",
-    ]
+    assert tried(situation) == ["without GLOO_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo"]
     assert not list(pairs(situation))
 
 
 def test_removing_says_what_it_frees_also_for_names_nobody_described():
     change = removal(("NCCL_NET", "NCCL_NEW_KNOB"), {"NCCL_NET": "IB", "NCCL_NEW_KNOB": "7"})
-    assert change == EnvironmentChange(
-        unset=("NCCL_NET", "NCCL_NEW_KNOB"), does=change.does, costs=change.costs
-    )
+    assert change == EnvironmentChange(unset=("NCCL_NET", "NCCL_NEW_KNOB"), does=change.does, costs=change.costs)
     assert "choose the network" in change.does and "NCCL_NEW_KNOB=7" in change.does

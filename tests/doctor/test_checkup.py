@@ -86,10 +86,7 @@ def test_the_one_setting_at_fault_is_found_before_anything_is_set():
     assert machine.tried[0] == ({}, ("NCCL_SOCKET_IFNAME",))
     assert not any(set_ for set_, _ in machine.tried)
     # Everything was then tested with it.
-    assert {trial.name for trial in checkup.trials if trial.unset == ("NCCL_SOCKET_IFNAME",)} >= {
-        "pairs",
-        "ddp_step",
-    }
+    assert {trial.name for trial in checkup.trials if trial.unset == ("NCCL_SOCKET_IFNAME",)} >= {"pairs", "ddp_step"}
 
 
 def test_of_several_settings_only_those_at_fault_are_removed():
@@ -108,11 +105,7 @@ def test_the_smallest_change_that_is_fast_is_taken_where_direct_sending_hangs():
     """As where IPC through cuMem is broken: without P2P it works slowly, without cuMem at full speed."""
 
     def sums(environ: Mapping[str, str]) -> str:
-        return (
-            "ok"
-            if environ.get("NCCL_P2P_DISABLE") == "1" or environ.get("NCCL_CUMEM_ENABLE") == "0"
-            else "hung"
-        )
+        return "ok" if environ.get("NCCL_P2P_DISABLE") == "1" or environ.get("NCCL_CUMEM_ENABLE") == "0" else "hung"
 
     machine = PaperMachine(sums=sums)
     checkup = machine.check_up()
@@ -165,15 +158,10 @@ def test_where_nothing_works_one_gpu_stands_in_for_all():
     assert checkup.fallback == 4 and checkup.settings is None and not checkup.remedies
     tried = [{**set_, **dict.fromkeys(unset, "")} for set_, unset in machine.tried]
     assert {"NCCL_ALGO": ""} in tried and {"NCCL_P2P_DISABLE": "1"} in tried
-    assert {"NCCL_SOCKET_IFNAME": "lo"} in tried and {
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1",
-    } in tried
+    assert {"NCCL_SOCKET_IFNAME": "lo"} in tried and {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"} in tried
     assert [len(change) for change in tried] == sorted(len(change) for change in tried)  # the smallest first
     assert len({str(sorted(change.items())) for change in tried}) == len(tried)
-    assert all(
-        job.deadline_s("start") <= 20 for job in machine.jobs[1:]
-    )  # whatever the first one took to fail
+    assert all(job.deadline_s("start") <= 20 for job in machine.jobs[1:])  # whatever the first one took to fail
     assert not any(change.get("NCCL_NVLS_ENABLE", "0") != "0" for change in tried)
 
 
@@ -245,9 +233,7 @@ def test_what_was_found_before_a_node_was_lost_is_told():
 
 def test_three_minutes_are_kept_where_test_after_test_hangs(monkeypatch):
     """And what works at last, though slowly, is tested in full."""
-    machine = PaperMachine(
-        gpus=8, sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
-    )
+    machine = PaperMachine(gpus=8, sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung")
     clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
     monkeypatch.setattr("traceops.doctor.checkup_plan.time", clock)
     monkeypatch.setattr("traceops.doctor.checkup.time", clock)
@@ -272,9 +258,7 @@ def test_p2p_that_hangs_from_the_first_barrier_on_is_found_in_time(environ, monk
             if len(job.devices) == 1 or job.set.get("NCCL_P2P_DISABLE") == "1":
                 return trials
             start = replace(trials[0], outcome="hung", transports=("P2P/IPC",))
-            return start, *(
-                replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:]
-            )
+            return start, *(replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:])
 
     machine = Hangs(8, nvlink=False)
     clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
@@ -349,14 +333,12 @@ def test_gpus_are_named_as_cuda_counts_what_is_left():
 
 
 def test_a_costly_variable_that_is_needed_is_said_to_be():
-    checkup = PaperMachine(
-        sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
-    ).check_up({"NCCL_P2P_DISABLE": "1"})
+    checkup = PaperMachine(sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung").check_up(
+        {"NCCL_P2P_DISABLE": "1"}
+    )
     look = said(checkup, "NCCL_P2P_DISABLE=1")
     assert checkup.settings is None and "needed: without it all_reduce hung" in look.found
-    assert look.level == "note" and look.facts["variables"] == [
-        "NCCL_P2P_DISABLE"
-    ]  # hides the general advice
+    assert look.level == "note" and look.facts["variables"] == ["NCCL_P2P_DISABLE"]  # hides the general advice
 
 
 def test_what_a_file_of_nccl_holds_down_is_no_reference(tmp_path):

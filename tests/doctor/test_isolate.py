@@ -167,13 +167,8 @@ def test_of_two_gpus_the_one_that_works_stands_in():
     checkup = PaperMachine(2, broken={0: DIES}).check_up()
     assert checkup.fallback == 2 and shown(checkup) == "1"
     assert "GPU 0 fails by itself too. Train on one GPU" in doctor_verdict(checkup).sentence
-    assert (
-        fallback_lines(checkup, "d.json")[1]
-        == "traceops run --settings d.json --fallback single -- YOUR_SCRIPT"
-    )
-    checkup = PaperMachine(2, broken={0: DIES}).check_up(
-        {"NCCL_ALGO": "Ring"}
-    )  # which is tried, and not to blame
+    assert fallback_lines(checkup, "d.json")[1] == "traceops run --settings d.json --fallback single -- YOUR_SCRIPT"
+    checkup = PaperMachine(2, broken={0: DIES}).check_up({"NCCL_ALGO": "Ring"})  # which is tried, and not to blame
     assert "GPU 0 fails by itself too. Train on one GPU" in doctor_verdict(checkup).sentence
     checkup = PaperMachine(2, broken={1: DIES}).check_up()
     assert checkup.fallback == 2 and checkup.settings is None
@@ -219,18 +214,14 @@ def test_who_hangs_with_all_is_found_though_the_first_pair_accuses_another():
                 return trials
             if "all_reduce" in job.stages:
                 outcomes = {"start": "ok", "all_reduce": "hung"}
-                return tuple(
-                    Trial(n, outcomes.get(n, "not_evaluated"), job.devices, 1.0, 9.0) for n in job.stages
-                )
+                return tuple(Trial(n, outcomes.get(n, "not_evaluated"), job.devices, 1.0, 9.0) for n in job.stages)
             hung = PairState((0, len(real) - 1), "hung"), PairState((1, 2), "ok")
             return trials[0], replace(trials[1], outcome="hung", pairs=hung)
 
     assert shown(Hangs().check_up()) == "1,2,3"
 
 
-@pytest.mark.parametrize(
-    "why", ["NCCL: Cuda failure 2 'out of memory'", "uncorrectable ECC error encountered"]
-)
+@pytest.mark.parametrize("why", ["NCCL: Cuda failure 2 'out of memory'", "uncorrectable ECC error encountered"])
 def test_a_gpu_that_fails_only_with_the_others(why, timed):
     """Alone it needs little memory, and may not touch the memory that is bad."""
 
@@ -260,9 +251,7 @@ def test_half_of_them_where_nothing_tells_who_hangs_the_first_barrier(timed):
             if not {self.one, self.one + 1} <= set(job.names):
                 return trials
             start = replace(trials[0], outcome="hung", transports=("P2P/IPC",))
-            return start, *(
-                replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:]
-            )
+            return start, *(replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:])
 
     checkup = timed(Hangs(7))
     assert shown(checkup) == "0,1,2" and checkup.fallback is None and checkup.seconds < 180
@@ -271,9 +260,7 @@ def test_half_of_them_where_nothing_tells_who_hangs_the_first_barrier(timed):
     assert timed(machine).fallback == 3  # a half would be one
     machine = Hangs(7)
     machine.one = 1
-    runner = Runner(
-        Nodes(NodeIdentity()), machine.run_job, {}, "nccl", tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (7,)
-    )
+    runner = Runner(Nodes(NodeIdentity()), machine.run_job, {}, "nccl", tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (7,))
     stuck = Situation("nccl", 7, failed=frozenset({"start"}), transports=frozenset({"P2P/IPC"}), hung=True)
     fewer = Isolation(runner, lambda: 600.0, lambda text: None, lambda trials: None).fewer(stuck, None)
     assert fewer.chosen is not None
@@ -299,9 +286,7 @@ def test_what_is_left_has_no_bad_pair(pairs):
     blamed = shared_by(sorted(pairs))
     if blamed:
         assert all(set(pair) & set(blamed) for pair in pairs)
-        others = [
-            some for some in combinations(range(6), len(blamed)) if all(set(p) & set(some) for p in pairs)
-        ]
+        others = [some for some in combinations(range(6), len(blamed)) if all(set(p) & set(some) for p in pairs)]
         assert others == [blamed] and len(out) >= len(blamed)
     assert bool(shared_text(blamed)) is bool(blamed)
 

@@ -14,11 +14,7 @@ from traceops.doctor.model import Checkup
 from traceops.doctor.nodes import NodeIdentity, Nodes, meet
 from traceops.render.doctor.text import doctor_verdict
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]
 
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
 DIES = "rank 3 was killed by SIGSEGV"
@@ -64,11 +60,7 @@ def test_a_gpu_that_fails_alone_is_named_with_its_host(why, gpu):
     [look] = [look for look in checkup.looks if look.what == f"GPU {gpu} alone"]
     assert look.host == "b" and look.level == "error" and why in look.why
     [look] = [look for look in checkup.looks if look.what == "nodes"]
-    assert (
-        look.level == "error"
-        and look.why.startswith("a works by itself")
-        and look.advice == "start jobs without b"
-    )
+    assert look.level == "error" and look.why.startswith("a works by itself") and look.advice == "start jobs without b"
     # Four GPUs of a work together: one that stands in for eight is no advice.
     assert checkup.fallback is None and checkup.settings is None
     assert doctor_verdict(checkup).sentence.startswith("start failed on b: ")
@@ -96,7 +88,4 @@ def test_nodes_that_do_not_reach_each_other_work_by_themselves():
     checkup = check_up(Apart(), Apart())
     assert checkup.fallback is None
     [look] = [look for look in checkup.looks if look.what == "nodes"]
-    assert (
-        look.why == "a, b work, each by itself, with all its GPUs"
-        and "one node alone can train" in look.advice
-    )
+    assert look.why == "a, b work, each by itself, with all its GPUs" and "one node alone can train" in look.advice

@@ -63,10 +63,7 @@ def test_pairs_across_nodes_are_compared_with_their_like():
     near = {(0, 1): 24.0, (1, 0): 24.0, (2, 3): 24.0, (3, 2): 24.0}
     far = {(a, b): 9.0 for a in (0, 1) for b in (2, 3)}
     paths = {
-        (f"GPU{a}", f"GPU{b}"): Path("PIX" if (a, b) in near else "SYS")
-        for a in range(4)
-        for b in range(4)
-        if a < b
+        (f"GPU{a}", f"GPU{b}"): Path("PIX" if (a, b) in near else "SYS") for a in range(4) for b in range(4) if a < b
     }
     host = Machine("a", L4.gpus, paths=paths)
     assert judged(pairs(near | far), (host,))["TO-C002"].clear

@@ -90,9 +90,7 @@ def test_a_healthy_machine_has_no_errors_and_no_warnings(tmp_path: Path) -> None
     facts = replace(probe(environ, machine(tmp_path), h200), software=TORCH)
     found, looks = judge(facts, environ)
     assert wrong(look for look in looks if look.what != "/dev/shm") == {"NCCL_NVLS_ENABLE": "note"}
-    assert [(gpu.name, gpu.nvlinks, gpu.numa, gpu.cpus) for gpu in found.gpus] == [
-        ("NVIDIA H200", 18, 0, "0-63")
-    ] * 4
+    assert [(gpu.name, gpu.nvlinks, gpu.numa, gpu.cpus) for gpu in found.gpus] == [("NVIDIA H200", 18, 0, "0-63")] * 4
     assert found.gpus[0].bus_id == "0000:00:06.0" and found.gpus[0].nvlink_gbs == 26.562
     path = found.path("GPU0", "GPU3")
     assert path is not None and (path.kind, path.count) == ("NV", 18)
@@ -130,15 +128,11 @@ def test_the_driver_s_own_words_tell_what_to_do(tmp_path: Path) -> None:
     programs.mkdir()
     program = programs / "nvidia-smi"
     # as in anderskm/gputil issue 55
-    program.write_text(
-        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
-    )
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     program.chmod(0o755)
     looks = inspect_host({"PATH": str(programs)}, machine(tmp_path / "root"))[1]
     driver = one(looks, "NVIDIA driver")
-    assert (
-        driver.level == "error" and "version mismatch" in driver.why and "updated under it" in driver.advice
-    )
+    assert driver.level == "error" and "version mismatch" in driver.why and "updated under it" in driver.advice
 
 
 def test_a_gpu_without_nvlink_prints_nothing(tmp_path: Path) -> None:
@@ -175,6 +169,4 @@ def test_a_mistake_of_ours_while_reading_is_not_taken_for_silence() -> None:
 
 def test_what_was_not_read_in_time_is_said(tmp_path: Path) -> None:
     looks = judge(HostFacts("paper"), {})[1]
-    assert {look.level for look in looks if look.area not in ("environment", "container")} == {
-        "not_evaluated"
-    }
+    assert {look.level for look in looks if look.area not in ("environment", "container")} == {"not_evaluated"}

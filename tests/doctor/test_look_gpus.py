@@ -92,9 +92,7 @@ def test_mps_wants_one_process_at_a_time() -> None:
 
 
 def test_a_busy_gpu_at_its_power_limit_is_as_it_should_be() -> None:
-    busy = smi(
-        ("gpu_idle>Active", "gpu_idle>Not Active"), ("sw_power_cap>Not Active", "sw_power_cap>Active"), gpu=2
-    )
+    busy = smi(("gpu_idle>Active", "gpu_idle>Not Active"), ("sw_power_cap>Not Active", "sw_power_cap>Active"), gpu=2)
     assert wrong(judge_gpus(read(busy), "h")) == {}
 
 
@@ -102,10 +100,7 @@ def test_errors_of_a_gpu_that_has_new_ones_are_not_called_of_no_consequence() ->
     """As of a published V100 with one new error and 7627 of the past."""
     ecc = """<ecc_errors><volatile><double_bit><total>1</total></double_bit></volatile>
         <aggregate><double_bit><total>7627</total></double_bit></aggregate></ecc_errors>"""
-    worn = smi(
-        ("<ecc_errors>", f"{ecc}<other>"),
-        ("</ecc_errors>\n", "</other>\n"),
-    )
+    worn = smi(("<ecc_errors>", f"{ecc}<other>"), ("</ecc_errors>\n", "</other>\n"))
     looks = judge_gpus(read(worn), "h")
     assert wrong(looks) == {"ECC errors": "warning"}
     assert one(looks, "ECC errors").found == "GPU1: 1 uncorrectable (7627 ever)"
@@ -114,9 +109,9 @@ def test_errors_of_a_gpu_that_has_new_ones_are_not_called_of_no_consequence() ->
 def test_pages_retired_for_single_and_for_double_bit_errors_are_counted_together() -> None:
     """As of a published K80 that has one of each."""
     page = "<retired_pages><{0}_retirement><retired_count>1</retired_count></{0}_retirement></retired_pages>"
-    both = page.format("multiple_single_bit").replace("</retired_pages>", "") + page.format(
-        "double_bit"
-    ).replace("<retired_pages>", "")
+    both = page.format("multiple_single_bit").replace("</retired_pages>", "") + page.format("double_bit").replace(
+        "<retired_pages>", ""
+    )
     looks = judge_gpus(read(smi(("<ecc_errors>", f"{both}<ecc_errors>"))), "h")
     assert "2 pages retired" in one(looks, "memory repaired").found
 
@@ -169,9 +164,7 @@ def test_a_gpu_with_half_its_lanes() -> None:
 def test_an_idle_gpu_may_lower_its_generation_a_slot_may_not() -> None:
     idle = read(smi(("<current_link_gen>5", "<current_link_gen>1"), gpu=2))
     assert wrong(judge_lanes(idle.gpus, "h")) == {}
-    slot = read(
-        smi(("<max_link_gen>5", "<max_link_gen>3"), ("<current_link_gen>5", "<current_link_gen>3"), gpu=2)
-    )
+    slot = read(smi(("<max_link_gen>5", "<max_link_gen>3"), ("<current_link_gen>5", "<current_link_gen>3"), gpu=2))
     assert wrong(judge_lanes(slot.gpus, "h")) == {"link of GPU2": "warning"}
 
 
@@ -237,9 +230,7 @@ def test_cards_without_a_bridge_are_as_they_were_bought() -> None:
 
 def matrix(*rows: str) -> str:
     head = "\t".join(f"GPU{index}" for index in range(len(rows)))
-    return f" \t\x1b[4m{head}\t\x1b[0m\n" + "".join(
-        f" GPU{index}\t{row}\t\n" for index, row in enumerate(rows)
-    )
+    return f" \t\x1b[4m{head}\t\x1b[0m\n" + "".join(f" GPU{index}\t{row}\t\n" for index, row in enumerate(rows))
 
 
 def test_direct_access() -> None:

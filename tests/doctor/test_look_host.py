@@ -21,11 +21,7 @@ from traceops.rules.machine.efa import judge_efa
 from traceops.rules.machine.gpudirect import judge_gdr
 from traceops.rules.machine.interfaces import judge_interfaces
 from traceops.rules.machine.limits import judge_limits
-from traceops.rules.machine.platform import (
-    judge_container,
-    judge_fabric_manager,
-    judge_pcie_ways,
-)
+from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways
 from traceops.rules.machine.rdma import judge_rdma
 from traceops.rules.machine.software import judge_software
 
@@ -84,10 +80,7 @@ def test_limits_of_cgroups_version_1_where_the_path_is_the_host_s(tmp_path: Path
 
 
 def test_no_limit_of_version_1_is_no_limit(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "5:memory:/\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-    }
+    files = {"proc/self/cgroup": "5:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
     assert read_limits(put(tmp_path, files)).memory is None
 
 
@@ -241,12 +234,7 @@ def test_interfaces_as_the_kernel_shows_them(tmp_path: Path) -> None:
     found = read_interfaces(put(tmp_path, files))
     assert [interface.name for interface in found] == ["ens1", "ens2", "bond0"]
     bond = found[2]
-    assert (bond.mbits, bond.ports, bond.ports_down, bond.default) == (
-        200_000,
-        ("ens1", "ens2"),
-        ("ens2",),
-        True,
-    )
+    assert (bond.mbits, bond.ports, bond.ports_down, bond.default) == (200_000, ("ens1", "ens2"), ("ens2",), True)
     assert not found[0].address
     looks = judge_interfaces(found, False, "h")
     assert wrong(looks) == {"bond bond0": "warning"}
@@ -295,9 +283,7 @@ def test_a_link_local_address_leads_to_no_other_subnet() -> None:
     look = one(judge_rdma([bare, first], True, "h"), "RoCE v2 address")
     assert (look.level, look.found, look.rule) == ("warning", "none on mlx5_0:1, mlx5_1:1", "TO-D205")
     assert "IP address" in look.advice
-    assert wrong(judge_rdma([bare, sound], True, "h")) == {
-        "RoCE v2 address": "note"
-    }  # a port that nobody uses
+    assert wrong(judge_rdma([bare, sound], True, "h")) == {"RoCE v2 address": "note"}  # a port that nobody uses
     assert wrong(judge_rdma([sound], True, "h")) == {}
     assert one(judge_rdma([sound], True, "h"), "RoCE v2 address").found == "mlx5_2:1 index 3"
 
@@ -385,19 +371,9 @@ CU130 = Software("3.12", "2.11.0+cu130", "13.0", wheels=(("cu13", "2.28.9"),), n
         (Software("3.12", None), None, 8, {"torch": "error"}),
         (replace(CU130, wheels=(("cu12", "2.27.3"), ("cu13", "2.28.9"))), "13.0", 8, {"NCCL": "warning"}),
         (replace(CU130, wheels=(("cu13", "2.27.3"),)), "13.0", 8, {"NCCL": "note"}),
-        (
-            replace(CU130, preloaded=(("/x/libnccl.so.2", "2.19.3"),)),
-            "13.0",
-            8,
-            {"NCCL by LD_PRELOAD": "warning"},
-        ),
+        (replace(CU130, preloaded=(("/x/libnccl.so.2", "2.19.3"),)), "13.0", 8, {"NCCL by LD_PRELOAD": "warning"}),
         (replace(CU130, preloaded=(("/x/libnccl.so.2", "2.28.9"),)), "13.0", 8, {}),
-        (
-            replace(CU130, found=(("/x/libnccl.so.2", "2.19.3"),)),
-            "13.0",
-            8,
-            {"NCCL by LD_LIBRARY_PATH": "note"},
-        ),
+        (replace(CU130, found=(("/x/libnccl.so.2", "2.19.3"),)), "13.0", 8, {"NCCL by LD_LIBRARY_PATH": "note"}),
     ],
 )
 def test_versions(software: Software, driver: str | None, gpus: int, found: dict[str, str]) -> None:
@@ -405,9 +381,7 @@ def test_versions(software: Software, driver: str | None, gpus: int, found: dict
 
 
 def test_nccl_of_the_system_counts_where_torch_brings_none() -> None:
-    ngc = Software(
-        "3.12", "2.9.0a0+nv25.9", "13.0", shared=(("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "2.27.7"),)
-    )
+    ngc = Software("3.12", "2.9.0a0+nv25.9", "13.0", shared=(("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "2.27.7"),))
     assert ngc.nccl == "2.27.7"
     assert replace(CU130, shared=ngc.shared).nccl == "2.28.9"
 

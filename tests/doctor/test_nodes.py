@@ -30,19 +30,14 @@ def test_the_launcher_says_where_a_process_belongs():
     assert find_identity({}) == NodeIdentity(0, 1)
     assert find_identity(TORCHRUN) == NodeIdentity(1, 2, "a", 29400, agent=True)
     assert find_identity(TORCHRUN | {"LOCAL_RANK": "3"}) is None  # the node's first process does the work
-    assert (
-        find_identity(TORCHRUN | {"GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"})
-        == NodeIdentity()
-    )
+    assert find_identity(TORCHRUN | {"GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"}) == NodeIdentity()
     by_hand = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
     assert find_identity(by_hand) == NodeIdentity(1, 2, "a", 29500)
     assert find_identity(SLURM) == NodeIdentity(2, 3, "gpu09", 20_000 + 3456, names=("gpu09", "gpu10", "c1"))
     assert find_identity(SLURM | {"SLURM_LOCALID": "1"}) is None
     batch_script = {"SLURM_NNODES": "3", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
     assert find_identity(batch_script) == NodeIdentity()  # the other nodes run nothing
-    assert find_identity(TORCHRUN, nnodes=2, node_rank=1, master_addr="b", master_port=7) == NodeIdentity(
-        1, 2, "b", 7
-    )
+    assert find_identity(TORCHRUN, nnodes=2, node_rank=1, master_addr="b", master_port=7) == NodeIdentity(1, 2, "b", 7)
     assert find_identity(SLURM, nnodes=1) == NodeIdentity()
 
 

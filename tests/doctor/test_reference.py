@@ -12,18 +12,10 @@ from traceops.doctor.assess import large_all_reduce
 from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
-from traceops.fabric.reference import (
-    kept_reference,
-    make_reference,
-    references_here,
-    references_in,
-    save_reference,
-)
+from traceops.fabric.reference import kept_reference, make_reference, references_here, references_in, save_reference
 from traceops.report.write import json_text
 
-MACHINE = Machine(
-    "a b/../c", (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), paths={("GPU0", "GPU1"): Path("NV", 18)}
-)
+MACHINE = Machine("a b/../c", (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), paths={("GPU0", "GPU1"): Path("NV", 18)})
 
 
 def rows(gbs: float) -> tuple[Measured, ...]:

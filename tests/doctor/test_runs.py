@@ -17,21 +17,11 @@ def test_the_worst_that_any_node_says_is_what_became_of_it():
     slower = Measured("all_reduce", (0, 1, 2, 3), 1 << 20, 120.0, 4.2)
     one = (
         trial("start", "failed", "connection refused", said=("rank 0: refused",), failed=(0,)),
-        trial(
-            "sweep",
-            "ok",
-            measured=(row,),
-            pairs=(PairState((0, 1), "ok"), PairState((0, 2), "not_evaluated")),
-        ),
+        trial("sweep", "ok", measured=(row,), pairs=(PairState((0, 1), "ok"), PairState((0, 2), "not_evaluated"))),
     )
     other = (
         trial("start", "hung", "stood at the store"),
-        trial(
-            "sweep",
-            "ok",
-            measured=(slower,),
-            pairs=(PairState((0, 2), "hung"), PairState((2, 3), "ok")),
-        ),
+        trial("sweep", "ok", measured=(slower,), pairs=(PairState((0, 2), "hung"), PairState((2, 3), "ok"))),
     )
     start, sweep = merged((one, other), ("a", "b"))
     assert start.outcome == "hung" and start.hosts == ("a", "b") and start.gpus == (0, 1, 2, 3)
@@ -39,11 +29,7 @@ def test_the_worst_that_any_node_says_is_what_became_of_it():
     assert start.said == ("a: rank 0: refused",) and start.failed == (0,)
     assert sweep.measured == (slower,)
     # Rank 0 never came to the pair in which rank 2 waited for it.
-    assert sweep.pairs == (
-        PairState((0, 1), "ok"),
-        PairState((0, 2), "not_evaluated"),
-        PairState((2, 3), "ok"),
-    )
+    assert sweep.pairs == (PairState((0, 1), "ok"), PairState((0, 2), "not_evaluated"), PairState((2, 3), "ok"))
 
 
 MACHINE = Machine("a", tuple(Gpu(index, uuid=f"GPU-{index}{index}ab") for index in range(4)))

@@ -32,9 +32,7 @@ BOOT = "[    0.000000] Linux version 6.1.0 (gcc)\n"
 
 def refused(count: int) -> str:
     labels = [f"GPU{index}" for index in range(count)]
-    rows = (
-        "\t".join([label, *("X" if label == other else "CNS" for other in labels)]) + "\n" for label in labels
-    )
+    rows = ("\t".join([label, *("X" if label == other else "CNS" for other in labels)]) + "\n" for label in labels)
     return "\t" + "\t".join(labels) + "\n" + "".join(rows)
 
 
@@ -64,9 +62,7 @@ def test_a_topology_of_another_machine_says_nothing_of_this_one(tmp_path: Path) 
         ),
     ],
 )
-def test_gpus_that_differ_are_told_and_judged_apart(
-    others: dict[str, str], found: str, tmp_path: Path
-) -> None:
+def test_gpus_that_differ_are_told_and_judged_apart(others: dict[str, str], found: str, tmp_path: Path) -> None:
     looks = check_files(saved(tmp_path, smi=smi_text({}, PROHIBITED), **others)).looks
     assert one(looks, "files").found == found
     assert one(looks, "compute mode").level == "error"
@@ -118,8 +114,7 @@ def test_a_kernels_log_without_times_is_of_one_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
-    [(LINKS + LINKS.replace("GPU-", "GPU-9"), SEVERAL_LINKS), (refused(4) + P2P, SEVERAL_P2P)],
+    ("text", "problem"), [(LINKS + LINKS.replace("GPU-", "GPU-9"), SEVERAL_LINKS), (refused(4) + P2P, SEVERAL_P2P)]
 )
 def test_machines_that_cannot_be_told_apart_are_not_judged(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=problem[:30]):
@@ -158,16 +153,10 @@ def test_a_gpu_that_the_driver_could_not_start_is_no_clean_bill(tmp_path: Path) 
 )
 def test_a_driver_that_started_nothing_is_no_clean_bill(said: str, tmp_path: Path) -> None:
     looks = check_files(saved(tmp_path, dmesg=f"{BOOT}[ 19.5] NVRM: {said}\n")).looks
-    assert (one(looks, "driver").level, one(looks, "driver").found) == (
-        "error",
-        "the driver could not start GPUs",
-    )
+    assert (one(looks, "driver").level, one(looks, "driver").found) == ("error", "the driver could not start GPUs")
     by_now = saved(tmp_path, dmesg=f"{BOOT}[ 19.5] NVRM: {said}\n", smi=smi_text({}, {}))
     look = one(check_files(by_now).looks, "driver")
-    assert (look.level, look.found) == (
-        "note",
-        "the driver could not start GPUs, and lists GPU0, GPU1 by now",
-    )
+    assert (look.level, look.found) == ("note", "the driver could not start GPUs, and lists GPU0, GPU1 by now")
 
 
 def test_errors_before_the_last_boot_are_of_the_past(tmp_path: Path) -> None:
@@ -208,9 +197,7 @@ LOADED = "[    9.1] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n"
         ({"files": "", "now": XID, "before": ECC}, {"Xid 79": "error", "Xid 48": "note"}),
     ],
 )
-def test_a_bug_report_has_logs_of_three_boots(
-    logs: dict[str, str], levels: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_bug_report_has_logs_of_three_boots(logs: dict[str, str], levels: dict[str, str], tmp_path: Path) -> None:
     """An Xid before the reboot that cured it was one of today."""
     assert wrong(check_files(saved(tmp_path, report=BUG_REPORT.format(**logs))).looks) == levels
 

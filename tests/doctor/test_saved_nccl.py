@@ -82,9 +82,7 @@ def test_each_host_is_told(tmp_path: Path) -> None:
     assert wrong(checkup.looks) == {"automatic NUMA balancing": "note"}  # one rank on each
     told = [rank(0, ranks=4), rank(1, ranks=4), rank(2, "b", 4), rank(3, "b", 4)]
     checkup = checked(tmp_path, warned(IOMMU), warned(BALANCING, "b"), *told)
-    assert {
-        (look.host, look.rule, look.level) for look in checkup.looks if look.level in ("note", "warning")
-    } == {
+    assert {(look.host, look.rule, look.level) for look in checkup.looks if look.level in ("note", "warning")} == {
         ("a", "TO-D105", "warning"),
         ("b", "TO-D306", "note"),
     }
@@ -95,10 +93,7 @@ def gdr(*told: str, plugin: str = "IB") -> list[str]:
     return [
         f"{head} NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.10.10.10<0>",
         f"{head} Using network {plugin}",
-        *(
-            f"{head} NET/{plugin} : GPU Direct RDMA {word} for HCA {at} 'mlx5_{at}'"
-            for at, word in enumerate(told)
-        ),
+        *(f"{head} NET/{plugin} : GPU Direct RDMA {word} for HCA {at} 'mlx5_{at}'" for at, word in enumerate(told)),
     ]
 
 
@@ -167,9 +162,7 @@ def test_nvidia_smi_beside_a_matrix_says_which_gpu_a_rank_has(tmp_path: Path) ->
     assert "TO-P004" not in {one.rule for one in check_files(saved(tmp_path, nccl=log, topo=MATRIX)).findings}
     smi = smi_text({}, {}, {}, {})
     [found] = [
-        one
-        for one in check_files(saved(tmp_path, nccl=log, topo=MATRIX, smi=smi)).findings
-        if one.rule == "TO-P004"
+        one for one in check_files(saved(tmp_path, nccl=log, topo=MATRIX, smi=smi)).findings if one.rule == "TO-P004"
     ]
     assert "GPU2 sends through NIC0 (mlx5_0), which lies across NUMA nodes" in found.message
     few = check_files(saved(tmp_path, nccl=log, topo=MATRIX, smi=smi_text({}, {})))  # of another machine

@@ -46,9 +46,7 @@ def test_clocks_that_the_hardware_cut_are_found_in_the_text(tmp_path: Path) -> N
     checkup = check_files(saved(tmp_path, smi=smi_text({}, {"slow": "Active", "idle": "Not Active"})))
     assert wrong(checkup.looks) == {"throttled": "warning", "memory repaired": "note"}
     look = one(checkup.looks, "throttled")
-    assert (
-        look.found == "GPU1: the hardware cuts the clocks to half or less: a power brake from outside is on"
-    )
+    assert look.found == "GPU1: the hardware cuts the clocks to half or less: a power brake from outside is on"
     assert look.why == "86 MHz of 1980; the slowest GPU makes all ranks wait"
 
 
@@ -109,9 +107,7 @@ def test_gpus_that_a_paste_of_links_lacks_are_not_called_without_links(tmp_path:
     for index, bus in enumerate(("19", "3B", "5D")):
         same = same.replace(f"UUID: GPU-{index})", f"UUID: GPU-{bus})")
     looks = check_files(saved(tmp_path, smi=smi_text({}, {}, {}, {}), nvlink=same)).looks
-    assert [look.what for look in looks if look.rule == "TO-D101" and look.level == "warning"] == [
-        "NVLink of GPU1"
-    ]
+    assert [look.what for look in looks if look.rule == "TO-D101" and look.level == "warning"] == ["NVLink of GPU1"]
     assert not [look for look in looks if look.level == "error"]
 
 
@@ -136,12 +132,7 @@ def test_a_part_of_the_output_is_not_taken_for_the_whole(tmp_path: Path) -> None
 
 def test_a_bug_report_holds_all_of_it_and_its_log_several_times(tmp_path: Path) -> None:
     rule = "_" * 44
-    parts = (
-        "Start of NVIDIA bug report log file.",
-        smi_text({}, {}),
-        f"*** dmesg\n{XID}",
-        f"*** journal\nhost {XID}",
-    )
+    parts = ("Start of NVIDIA bug report log file.", smi_text({}, {}), f"*** dmesg\n{XID}", f"*** journal\nhost {XID}")
     path = tmp_path / "nvidia-bug-report.log.gz"
     path.write_bytes(gzip.compress(f"\n{rule}\n\n".join(parts).encode()))
     looks = check_files([path]).looks
@@ -163,26 +154,14 @@ def test_lines_without_end_are_read_in_time_that_grows_with_them(tmp_path: Path)
     whole = smi_text({}).replace("    Clocks\n", f"{odd}\n    Clocks\n")
     smi = parse_smi(whole)
     assert smi is not None and len(smi.gpus) == 1 and smi.gpus[0].clock == 86
-    deep = (
-        HEAD.format(count=1)
-        + "GPU 00000000:19:00.0\n"
-        + "".join(f"{' ' * at}a\n" for at in range(4, 4000, 4))
-    )
+    deep = HEAD.format(count=1) + "GPU 00000000:19:00.0\n" + "".join(f"{' ' * at}a\n" for at in range(4, 4000, 4))
     assert not read_outputs(saved(tmp_path, deep=deep))[0]
 
 
 def test_each_output_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were parsed when they were found, when files were held to each other, and when they were judged."""
     check_files(saved(tmp_path, smi=smi_text({}, {}), dmesg=XID))  # what is imported late is imported
-    parsers = (
-        parse_smi,
-        parse_nvlink_status,
-        p2p_matrices,
-        tables,
-        lists_of_gpus,
-        parse_environment,
-        parse_xids,
-    )
+    parsers = (parse_smi, parse_nvlink_status, p2p_matrices, tables, lists_of_gpus, parse_environment, parse_xids)
     calls: Counter[tuple[str, str]] = Counter()
 
     def counted(parser: Callable[[str], Any]) -> Callable[[str], Any]:

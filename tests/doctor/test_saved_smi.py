@@ -69,9 +69,7 @@ def states(checkup: Checkup) -> dict[str, str]:
 
 
 def test_all_that_a_table_tells_is_read() -> None:
-    found = of_one_machine(
-        tables(f"node1: job starts\n{table({}, {'mig': 'Enabled*', 'ecc': 'Off'})}\n{PROCESSES}")
-    )
+    found = of_one_machine(tables(f"node1: job starts\n{table({}, {'mig': 'Enabled*', 'ecc': 'Off'})}\n{PROCESSES}"))
     assert found is not None and (found.smi.driver, found.smi.cuda) == ("470.82.01", "11.4")
     assert (found.cut, found.half) == (True, 0)
     first, second = found.smi.gpus
@@ -89,12 +87,7 @@ def test_all_that_a_table_tells_is_read() -> None:
     [
         ("k80x8_prohibited", "TO-D005", "error", "GPU2, GPU6: Prohibited"),
         ("p40x2_exclusive", "TO-D005", "note", "all GPUs: Exclusive_Process"),
-        (
-            "two_models",
-            "TO-D010",
-            "note",
-            "1 × NVIDIA GeForce RTX 2080 Ti, 1 × NVIDIA TITAN RTX; 22 to 24 GiB",
-        ),
+        ("two_models", "TO-D010", "note", "1 × NVIDIA GeForce RTX 2080 Ti, 1 × NVIDIA TITAN RTX; 22 to 24 GiB"),
         ("two_models_vllm", "TO-D010", "note", "1 × NVIDIA GeForce RTX 2080 Ti, 1 × NVIDIA GeForce RTX 3090"),
         ("old_driver", "TO-D502", "error", "1.3.1, built for CUDA 10.1.243"),
         ("fabric_waits", "TO-D102", "error", "In Progress on 1 GPU"),
@@ -123,9 +116,7 @@ def test_what_a_table_lacks_is_not_called_sound(tmp_path: Path) -> None:
         ({"on": "Off"}, "persistence mode", "note"),
     ],
 )
-def test_what_is_wrong_with_one_gpu_of_a_table(
-    change: dict[str, str], what: str, level: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_one_gpu_of_a_table(change: dict[str, str], what: str, level: str, tmp_path: Path) -> None:
     same = {"name": change.get("name", SOUND["name"])}
     assert wrong(check_files(saved(tmp_path, smi=table(same, change))).looks) == {what: level}
 
@@ -133,16 +124,10 @@ def test_what_is_wrong_with_one_gpu_of_a_table(
 def test_names_that_are_cut_off_may_hide_two_models(tmp_path: Path) -> None:
     cut = {"name": "NVIDIA GeForce ..."}
     look = one(check_files(saved(tmp_path, smi=table(cut, cut))).looks, "GPUs")
-    assert (look.level, look.why) == (
-        "not_evaluated",
-        "nvidia-smi cut their names off: save nvidia-smi -L too",
-    )
+    assert (look.level, look.why) == ("not_evaluated", "nvidia-smi cut their names off: save nvidia-smi -L too")
     more = {**cut, "memory": "24576", "cap": "350"}
     looks = check_files(saved(tmp_path, smi=table(cut, more))).looks
-    assert (
-        one(looks, "GPUs").found
-        == "1 × NVIDIA GeForce ... (16 GiB), 1 × NVIDIA GeForce ... (24 GiB); 16 to 24 GiB"
-    )
+    assert one(looks, "GPUs").found == "1 × NVIDIA GeForce ... (16 GiB), 1 × NVIDIA GeForce ... (24 GiB); 16 to 24 GiB"
     assert "power limit" not in wrong(looks)
 
 
@@ -228,9 +213,7 @@ def test_a_part_of_nvidia_smi_q_tells_of_trouble_alone(tmp_path: Path) -> None:
     parts = [PERFORMANCE.format(bus=bus, heat=heat) for bus, heat in (("19", "Not Active"), ("3B", "Active"))]
     checkup = check_files(saved(tmp_path, a=head + "".join(parts)))
     assert wrong(checkup.looks) == {"throttled": "warning"}
-    assert (
-        one(checkup.looks, "throttled").found == "GPU1: the hardware cuts the clocks to half or less for heat"
-    )
+    assert one(checkup.looks, "throttled").found == "GPU1: the hardware cuts the clocks to half or less for heat"
     assert states(checkup)["TO-D001"] == states(checkup)["TO-D005"] == "not_evaluated"
     assert "TO-D010" not in {look.rule for look in checkup.looks if look.level == "ok"}
     assert [problem for _, problem in checkup.problems] == [ONLY_TROUBLE]
@@ -244,9 +227,7 @@ def test_a_piece_about_the_fabric_tells_of_trouble_alone(tmp_path: Path) -> None
     piece = (DATA / "fabric_waits.txt").read_text()
     assert states(check_files(saved(tmp_path, a=piece)))["TO-D102"] == "fired"
     both = saved(tmp_path, b=piece * 2 + piece.replace("In Progress", "Not Started"))
-    assert (
-        one(check_files(both).looks, "NVSwitch fabric").found == "In Progress on 2 GPUs, Not Started on 1 GPU"
-    )
+    assert one(check_files(both).looks, "NVSwitch fabric").found == "In Progress on 2 GPUs, Not Started on 1 GPU"
     with pytest.raises(InputError):
         check_files(saved(tmp_path, c=piece.replace("In Progress", "Completed")))
     whole = saved(tmp_path, d=smi_text({}) + piece)
@@ -324,19 +305,11 @@ def test_the_words_on_a_lost_gpu(line: str, label: str) -> None:
     ("change", "level", "said"),
     [
         ({}, "ok", ""),
-        (
-            {"cuda": "13.0", "sees": "False"},
-            "error",
-            "driver 535.104.05 is too old for it: torch sees no GPU",
-        ),
+        ({"cuda": "13.0", "sees": "False"}, "error", "driver 535.104.05 is too old for it: torch sees no GPU"),
         ({"cuda": "13.0"}, "ok", ""),  # the driver's forward compatibility is installed
         ({"sees": "False"}, "not_evaluated", "torch finds no GPU, and these files do not tell why"),
         ({"torch": "2.7.1+cpu", "cuda": "None", "sees": "False"}, "error", "it cannot use the 2 GPUs"),
-        (
-            {"sees": "", "driver": "None"},
-            "not_evaluated",
-            "these files do not tell whether torch finds GPUs",
-        ),
+        ({"sees": "", "driver": "None"}, "not_evaluated", "these files do not tell whether torch finds GPUs"),
     ],
 )
 def test_whether_torch_fits_the_driver(change: dict[str, str], level: str, said: str, tmp_path: Path) -> None:
@@ -348,9 +321,7 @@ def test_whether_torch_fits_the_driver(change: dict[str, str], level: str, said:
 
 def test_the_variables_that_vllm_prints_are_judged(tmp_path: Path) -> None:
     plain = ENVIRONMENT.format(**FITS)
-    told = (
-        f"{plain}vLLM Build Flags:\n  CUDA Archs: Not Set\n\nNCCL_P2P_DISABLE=1\nCUDA_MODULE_LOADING=LAZY\n"
-    )
+    told = f"{plain}vLLM Build Flags:\n  CUDA Archs: Not Set\n\nNCCL_P2P_DISABLE=1\nCUDA_MODULE_LOADING=LAZY\n"
     assert wrong(check_files(saved(tmp_path, env=told)).looks) == {"NCCL_P2P_DISABLE": "warning"}
     assert states(check_files(saved(tmp_path, env=plain)))["TO-D404"] == "not_evaluated"
     environment = parse_environment(plain + "NCCL_P2P_DISABLE=1\n")  # of the shell, not of the program

@@ -26,11 +26,7 @@ from traceops.doctor.model import Trial
 from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]
 
 
 _ALL = ("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
@@ -73,9 +69,7 @@ def test_a_healthy_machine_passes_everything_and_is_measured(tmp_path: Path) -> 
     # As if under torchrun: what it tells its own ranks must not reach ours.
     outer = environment(RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5")
     trials = run_job(replace(_job(*_ALL, ranks=3), devices=(4, 5, 7)), outer, tmp_path)
-    assert [(trial.name, trial.outcome, trial.message) for trial in trials] == [
-        (name, "ok", "") for name in _ALL
-    ]
+    assert [(trial.name, trial.outcome, trial.message) for trial in trials] == [(name, "ok", "") for name in _ALL]
     found = _by_name(trials)
     assert {state.gpus: state.outcome for state in found["pairs"].pairs} == dict.fromkeys(
         [(4, 5), (4, 7), (5, 7)], "ok"
@@ -199,14 +193,7 @@ def test_what_ranks_print_does_no_harm(tmp_path: Path) -> None:
 
 def test_one_device_has_no_pairs_and_no_bandwidth() -> None:
     trials = run_job(_job(*_ALL, ranks=1), _environ())
-    assert [trial.outcome for trial in trials] == [
-        "ok",
-        "ok",
-        "not_evaluated",
-        "ok",
-        "not_evaluated",
-        "not_evaluated",
-    ]
+    assert [trial.outcome for trial in trials] == ["ok", "ok", "not_evaluated", "ok", "not_evaluated", "not_evaluated"]
 
 
 def test_ranks_of_two_nodes_meet() -> None:
@@ -214,9 +201,7 @@ def test_ranks_of_two_nodes_meet() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     jobs = [
-        replace(
-            _job("start", "pairs", "sweep"), devices=(0,), rendezvous=Rendezvous("127.0.0.1", port, rank, 2)
-        )
+        replace(_job("start", "pairs", "sweep"), devices=(0,), rendezvous=Rendezvous("127.0.0.1", port, rank, 2))
         for rank in (0, 1)
     ]
     with ThreadPoolExecutor() as pool:
@@ -231,9 +216,7 @@ def test_ranks_of_two_nodes_meet() -> None:
 def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> None:
     room = tmp_path / "room"
     room.mkdir()
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # of a test in the background it is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # of a test in the background it is ignored
     try:
         doctor = subprocess.Popen(
             [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path / "out")],

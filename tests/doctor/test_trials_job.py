@@ -29,18 +29,14 @@ def test_the_environment_is_the_users_but_for_the_launcher_the_change_and_the_lo
     }  # fmt: skip
     child = child_environment(WorkerTask(_JOB, 3, "folder", 99), environ, Path("logs"))
     assert not {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "NCCL_SOCKET_IFNAME"} & set(child)
-    kept = {
-        name: child[name] for name in ("CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_DEBUG")
-    }
+    kept = {name: child[name] for name in ("CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_DEBUG")}
     assert kept == {
         "CUDA_VISIBLE_DEVICES": "4,5", "NCCL_ALGO": "Tree", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "INFO"
     }  # fmt: skip
     assert Path(child["NCCL_DEBUG_FILE"]).parent == Path("logs")
 
 
-@pytest.mark.parametrize(
-    "stages", [("all_reduce",), ("start", "sweep", "pairs"), ("start", "start"), ("start", "x")]
-)
+@pytest.mark.parametrize("stages", [("all_reduce",), ("start", "sweep", "pairs"), ("start", "start"), ("start", "x")])
 def test_stages_out_of_order_are_refused(stages: tuple[str, ...]) -> None:
     with pytest.raises(ValueError):
         Job(stages, (0, 1), "gloo")

@@ -30,9 +30,7 @@ def run(
         if count > tries:
             raise NoTime
         gbs = gives(change)
-        trial = Trial(
-            "all_reduce", "ok" if gbs else "hung", (0, 1), 1.0, 2.0, set=change.set, unset=change.unset
-        )
+        trial = Trial("all_reduce", "ok" if gbs else "hung", (0, 1), 1.0, 2.0, set=change.set, unset=change.unset)
         return TriedChange(change, (trial,), gbs)
 
     return try_changes(situation, attempt, before, enough)
@@ -52,18 +50,13 @@ def test_one_that_works_but_is_slow_is_kept_until_a_fast_one_comes():
 
     done = run(BROKEN, gives, enough=100.0)
     assert done.chosen is not None and done.chosen.change.set == {"NCCL_NVLS_ENABLE": "0"}
-    assert [words(remedy.change) for remedy in done.remedies(None)] == [
-        "NCCL_NVLS_ENABLE=0",
-        "NCCL_CUMEM_ENABLE=0",
-    ]
+    assert [words(remedy.change) for remedy in done.remedies(None)] == ["NCCL_NVLS_ENABLE=0", "NCCL_CUMEM_ENABLE=0"]
     # Where nobody knows what to expect, working is enough.
     assert len(run(BROKEN, gives).tried) == 1
 
 
 def test_pairs_come_after_all_single_ones():
-    done = run(
-        BROKEN, lambda change: 3.0 if len(change.set) == 2 and "NCCL_SHM_DISABLE" in change.set else None
-    )
+    done = run(BROKEN, lambda change: 3.0 if len(change.set) == 2 and "NCCL_SHM_DISABLE" in change.set else None)
     assert done.chosen is not None and done.chosen.change.size == 2
     sizes = [one.change.size for one in done.tried]
     assert sizes == sorted(sizes)
@@ -82,17 +75,14 @@ def test_a_setting_at_fault_and_a_machine_at_fault_at_once():
 
 
 def test_what_was_found_before_time_is_up_counts():
-    done = run(
-        BROKEN, lambda change: 40.0 if "NCCL_CUMEM_ENABLE" in change.set else None, enough=100.0, tries=2
-    )
+    done = run(BROKEN, lambda change: 40.0 if "NCCL_CUMEM_ENABLE" in change.set else None, enough=100.0, tries=2)
     assert not done.complete and len(done.tried) == 2
     assert done.chosen is not None and done.chosen.gbs == 40.0
     assert run(BROKEN, lambda change: None, tries=0).chosen is None
 
 
 @pytest.mark.parametrize(
-    ("after", "again", "taken"),
-    [(47.0, 40.0, False), (49.0, 40.0, True), (49.0, 42.0, False), (80.0, 70.0, True)],
+    ("after", "again", "taken"), [(47.0, 40.0, False), (49.0, 40.0, True), (49.0, 42.0, False), (80.0, 70.0, True)]
 )
 def test_for_speed_a_change_must_be_worth_it(after, again, taken):
     """again: as the environment is, measured once more where jobs may differ so much by themselves."""
@@ -109,17 +99,11 @@ def test_for_speed_nothing_is_advised_where_there_is_nothing_to_compare_with():
 
 def test_for_speed_the_smaller_of_two_that_are_alike_is_taken():
     situation = Situation(
-        "nccl",
-        4,
-        environ={"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"},
-        costly=("NCCL_ALGO", "NCCL_PROTO"),
-        slow=True,
+        "nccl", 4, environ={"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}, costly=("NCCL_ALGO", "NCCL_PROTO"), slow=True
     )
 
     def gives(change: EnvironmentChange) -> float | None:
-        return {("NCCL_ALGO",): 41.0, ("NCCL_PROTO",): 90.0}.get(
-            change.unset, 95.0 if len(change.unset) == 2 else 10.0
-        )
+        return {("NCCL_ALGO",): 41.0, ("NCCL_PROTO",): 90.0}.get(change.unset, 95.0 if len(change.unset) == 2 else 10.0)
 
     done = run(situation, gives, before=40.0, enough=100.0)
     assert done.chosen is not None and done.chosen.change.unset == ("NCCL_PROTO",)
@@ -153,8 +137,6 @@ def test_what_holds_down_beside_what_was_found_goes_too(broken):
 
 
 def test_of_two_that_must_both_go_none_is_tried_alone_twice():
-    situation = Situation(
-        "nccl", 4, environ={"NCCL_NET": "x", "NCCL_IB_HCA": "y"}, failed=frozenset({"start"})
-    )
+    situation = Situation("nccl", 4, environ={"NCCL_NET": "x", "NCCL_IB_HCA": "y"}, failed=frozenset({"start"}))
     done = run(situation, lambda change: 300.0 if len(change.unset) == 2 else None)
     assert done.chosen is not None and len(done.tried) == 3

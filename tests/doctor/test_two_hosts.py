@@ -33,21 +33,7 @@ def spaces() -> Iterator[tuple[str, str]]:
         for name in names:
             _try("ip", "netns", "add", name)
             _try("ip", "-n", name, "link", "set", "lo", "up")
-        _try(
-            "ip",
-            "link",
-            "add",
-            "net0",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "net0",
-            "netns",
-            names[1],
-        )
+        _try("ip", "link", "add", "net0", "netns", names[0], "type", "veth", "peer", "name", "net0", "netns", names[1])
         for number, name in enumerate(names, 1):
             _try("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "net0")
             _try("ip", "-n", name, "link", "set", "net0", "up")

@@ -21,9 +21,7 @@ INTERFACES = (
     Interface("docker0", 4, physical=False),
 )  # fmt: skip
 RDMA = tuple(Rdma(f"mlx5_{index}", (Port(1, "ACTIVE", 400.0, "Ethernet", GIDS),)) for index in (0, 1, 10))
-HERE = HostContext(
-    INTERFACES, RDMA, 4, ("GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"), "2.28.9", "2.11.0+cu130"
-)
+HERE = HostContext(INTERFACES, RDMA, 4, ("GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"), "2.28.9", "2.11.0+cu130")
 
 
 def said(context: HostContext = HERE, **environ: str) -> dict[str, str]:
@@ -53,11 +51,7 @@ def test_the_registry_agrees_with_itself() -> None:
         {"CUDA_VISIBLE_DEVICES": "0,2"},
         {"CUDA_VISIBLE_DEVICES": "GPU-bb,GPU-cccc"},
         {"CUDA_VISIBLE_DEVICES": "MIG-5b1c"},
-        {
-            "TORCH_NCCL_ENABLE_TIMING": "1",
-            "TORCH_FR_BUFFER_SIZE": "2000",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-        },
+        {"TORCH_NCCL_ENABLE_TIMING": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
         {"TORCH_HOME": "/x", "TORCH_CUDA_ARCH_LIST": "9.0", "NCCL_VERSION": "2.28.3-1", "CUDA_HOME": "/usr"},
         {"FI_PROVIDER": "efa", "OFI_NCCL_PROTOCOL": "RDMA"},
     ],
@@ -122,9 +116,7 @@ def test_values_that_are_none(name: str, value: str, level: str) -> None:
 
 def test_words_nccl_does_not_know_were_ignored_before_2_24() -> None:
     assert said(HostContext(nccl="2.21.5"), NCCL_ALGO="Ringg") == {"NCCL_ALGO": "warning"}
-    assert said(NCCL_ALGO="ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring") == {
-        "NCCL_ALGO": "note"
-    }
+    assert said(NCCL_ALGO="ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring") == {"NCCL_ALGO": "note"}
     assert said(NCCL_PROTO="^LL128;allreduce:LL128") == {"NCCL_PROTO": "note"}
 
 
@@ -175,14 +167,8 @@ def test_a_setting_costs_nothing_where_there_is_nothing_to_lose() -> None:
         ({"NCCL_IB_HCA": "mlx4"}, {"NCCL_IB_HCA": "warning"}),
         ({"NCCL_IB_HCA": "=mlx5_0,mlx5_7"}, {"NCCL_IB_HCA": "warning"}),
         ({"NCCL_IB_HCA": "mlx5_1"}, {"NCCL_IB_HCA": "warning"}),  # takes mlx5_10 too
-        (
-            {"NCCL_IB_HCA": "mlx5", "NCCL_IB_DISABLE": "1"},
-            {"NCCL_IB_HCA": "warning", "NCCL_IB_DISABLE": "warning"},
-        ),
-        (
-            {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"},
-            {"NCCL_NET": "error", "NCCL_IB_DISABLE": "warning"},
-        ),
+        ({"NCCL_IB_HCA": "mlx5", "NCCL_IB_DISABLE": "1"}, {"NCCL_IB_HCA": "warning", "NCCL_IB_DISABLE": "warning"}),
+        ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "error", "NCCL_IB_DISABLE": "warning"}),
         (
             {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"},
             {"NCCL_P2P_LEVEL": "warning", "NCCL_P2P_DISABLE": "warning"},

@@ -102,9 +102,7 @@ class PullRequest:
         return self.state
 
     def add(self, body: str, *, own: bool) -> None:
-        self.state["comments"].append(
-            {"id": f"IC_{len(self.state['comments'])}", "viewerDidAuthor": own, "body": body}
-        )
+        self.state["comments"].append({"id": f"IC_{len(self.state['comments'])}", "viewerDidAuthor": own, "body": body})
         self.write()
 
     def environ(self) -> dict[str, str]:
@@ -133,9 +131,7 @@ class Outcome:
     summary: str
 
 
-def run_action(
-    inputs: dict[str, str], pull_request: PullRequest, workspace: Path, event: dict[str, Any]
-) -> Outcome:
+def run_action(inputs: dict[str, str], pull_request: PullRequest, workspace: Path, event: dict[str, Any]) -> Outcome:
     """Run all steps of traceops-compare in `workspace`, for a pull request whose event is given."""
     action = yaml.safe_load((ACTION / "action.yml").read_text())
     assert not inputs.keys() - action["inputs"].keys()

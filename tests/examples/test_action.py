@@ -7,11 +7,7 @@ from importlib.util import find_spec
 import pytest
 from github_runner import MARKER, PullRequest, run_action
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]
 
 
 _SCRIPT = """

@@ -59,8 +59,7 @@ def program(name):
 
 
 @pytest.mark.parametrize(
-    ("schema", "files"),
-    [("github-workflows", WORKFLOWS), ("github-actions", [ACTION_FILE]), ("gitlab-ci", [GITLAB])],
+    ("schema", "files"), [("github-workflows", WORKFLOWS), ("github-actions", [ACTION_FILE]), ("gitlab-ci", [GITLAB])]
 )
 def test_the_files_fit_their_schemas(schema, files):
     if find_spec("check_jsonschema") is None:
@@ -79,9 +78,7 @@ def test_a_workflow_that_does_not_fit_is_refused(tmp_path):
     from click.testing import CliRunner
 
     (tmp_path / "workflow.yml").write_text("on: push\njobs: nothing\n")
-    done = CliRunner().invoke(
-        main, ["--builtin-schema", "vendor.github-workflows", str(tmp_path / "workflow.yml")]
-    )
+    done = CliRunner().invoke(main, ["--builtin-schema", "vendor.github-workflows", str(tmp_path / "workflow.yml")])
     assert done.exit_code == 1 and "jobs" in done.output
 
 
@@ -135,9 +132,7 @@ def test_inputs_are_passed_on_whole():
     assert step["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in step["with"]}
     assert action["inputs"].keys() - step["with"].keys() == {"token"}
     assert step["with"].keys() <= action["inputs"].keys() and step["with"].keys() <= inputs.keys()
-    assert (
-        inputs["traceops"] == {**inputs["traceops"], "required": True} and "default" not in inputs["traceops"]
-    )
+    assert inputs["traceops"] == {**inputs["traceops"], "required": True} and "default" not in inputs["traceops"]
     for name in step["with"].keys() - {"command"}:
         given, own = inputs[name]["default"], action["inputs"][name]["default"]
         assert own == (str(given).lower() if isinstance(given, bool) else given), name
@@ -193,9 +188,7 @@ def test_commands_have_only_options_that_traceops_has():
         assert parser.parse_args(words).command == words[0], where
     assert {where for where, _ in found} >= {".gitlab-ci.yml", "baseline.yml: Train", "baseline.yml: Save"}
     overwriting = [words for where, words in found if words[0] == "run" and where != "README.md"]
-    assert all(
-        "--overwrite" in words and "--name" in words for words in overwriting
-    )  # else it picks a free folder
+    assert all("--overwrite" in words and "--name" in words for words in overwriting)  # else it picks a free folder
 
 
 def test_the_settings_in_the_readme_are_understood(tmp_path):
@@ -207,9 +200,7 @@ def test_the_settings_in_the_readme_are_understood(tmp_path):
     assert [waiver.limit_pct for waiver in config.waivers] == [12.0]
 
 
-_BY_NAME = re.compile(
-    r"""\bpip["']?\s+install\s[^\n`]*?(?<![\w./-])traceops(-torch)?(\[[\w,]*\])?(?!\s*@|[\w\[./-])"""
-)
+_BY_NAME = re.compile(r"""\bpip["']?\s+install\s[^\n`]*?(?<![\w./-])traceops(-torch)?(\[[\w,]*\])?(?!\s*@|[\w\[./-])""")
 
 
 @pytest.mark.parametrize(

@@ -125,12 +125,7 @@ def test_the_note_quotes_the_training_that_failed(gitlab, tmp_path):
         shutil.copy(file, folder)
     logs = tmp_path / "runs" / "base_1" / "logs"
     logs.mkdir(parents=True)
-    run = {
-        "status": "failed",
-        "started_ns": 1,
-        "failed_rank": 0,
-        "ranks": [{"rank": 0, "error": "KeyError: 'x'"}],
-    }
+    run = {"status": "failed", "started_ns": 1, "failed_rank": 0, "ranks": [{"rank": 0, "error": "KeyError: 'x'"}]}
     (logs.parent / "run.json").write_text(json.dumps(run))
     trace = "Traceback (most recent call last):\n  File 1\nKeyError: 'x'\nwarning: \x1b[31m late\n"
     (logs / "rank_0.stderr.log").write_text("x" * 999 + "\n" + trace)

@@ -48,10 +48,7 @@ def test_documents_are_not_measured(pull_request, files, matter):
 @pytest.mark.parametrize(
     ("given", "installed"),
     [
-        (
-            "git+https://host.example/o/traceops@0a1b",
-            "traceops-torch[run] @ git+https://host.example/o/traceops@0a1b",
-        ),
+        ("git+https://host.example/o/traceops@0a1b", "traceops-torch[run] @ git+https://host.example/o/traceops@0a1b"),
         ("./checkout", "traceops-torch[run] @ file://{folder}/checkout"),
         ("a.whl", "traceops-torch[run] @ file://{folder}/a.whl"),
         ("./gone", None),
@@ -106,12 +103,7 @@ def test_a_fork_s_comment_goes_to_the_pull_request_that_github_names(pull_reques
     shutil.copytree(WORKFLOWS / "traceops-compare", action)
     (pull_request.folder / "report").mkdir()
     (pull_request.folder / "report" / "compare.md").write_text(f"{MARKER}\nof a fork\n")
-    env = {
-        "OWNER": "fork",
-        "BRANCH": "patch-1; touch x",
-        "HEAD_SHA": measured,
-        "RUN_URL": "https://github.example/1",
-    }
+    env = {"OWNER": "fork", "BRANCH": "patch-1; touch x", "HEAD_SHA": measured, "RUN_URL": "https://github.example/1"}
     done, _ = run_step(pull_request, "comment-on-forks.yml", "comment", **env)
     assert done.returncode == 0, done.stderr
     bodies = [comment["body"].split("\n<sub>")[0] for comment in pull_request.read()["comments"]]

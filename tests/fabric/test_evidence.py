@@ -29,10 +29,7 @@ def test_two_l4_on_two_nodes_with_a_bonded_nic():
         "mlx5_0": (1, False), "mlx5_1": (1, False), "mlx5_bond_0": (0, True),
     }  # fmt: skip
     found = judge_fabric(fabric)[0].findings[0]
-    assert (
-        "GPU0 and GPU1 reach each other only through PCIe and the link between the processors"
-        in found.message
-    )
+    assert "GPU0 and GPU1 reach each other only through PCIe and the link between the processors" in found.message
     told = {one.metric: one.value for one in found.evidence}
     assert told["nearest NICs of GPU0"] == "bonded NIC2 (mlx5_bond_0) (NODE)"
     assert told["nearest NICs of GPU1"] == "NIC0 (mlx5_0), NIC1 (mlx5_1) (NODE)"

@@ -17,9 +17,7 @@ KINDS = st.lists(st.sampled_from(["NV", "PHB", "SYS"]), min_size=6, max_size=6)
 PAIRS = list(combinations(range(4), 2))
 
 
-def machine(
-    first: int = 0, names=("NVIDIA H200",) * 4, kinds=("NV",) * 6, counts=(18,) * 6, nics=()
-) -> Machine:
+def machine(first: int = 0, names=("NVIDIA H200",) * 4, kinds=("NV",) * 6, counts=(18,) * 6, nics=()) -> Machine:
     gpus = tuple(Gpu(first + place, name) for place, name in enumerate(names))
     paths = {
         (gpus[one].label, gpus[other].label): Path(kind, count)
@@ -81,7 +79,5 @@ def test_order_direction_and_sources_do_not_matter(seed, kinds):
     }
     gpus = [replace(gpu, bus_id="0000:01:00.0", numa=1, pcie=Pcie(4, 8)) for gpu in gpus]
     assert fingerprint(Machine(None, tuple(gpus), tuple(nics), turned, ("c",))) == fingerprint(told)
-    nodes = tuple(
-        kind.replace("PHB", "NODE") for kind in kinds
-    )  # what NCCL calls PHB, nvidia-smi may call NODE
+    nodes = tuple(kind.replace("PHB", "NODE") for kind in kinds)  # what NCCL calls PHB, nvidia-smi may call NODE
     assert fingerprint(machine(kinds=nodes, nics=NICS)) == fingerprint(told)

@@ -25,9 +25,7 @@ def test_by_name(name, generation, gbs):
     assert (link.generation, link.gbs, link.source) == (generation, gbs, "table")
 
 
-@pytest.mark.parametrize(
-    "name", [None, "NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA H100 MIG 1g.10gb", "Iris Xe"]
-)
+@pytest.mark.parametrize("name", [None, "NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA H100 MIG 1g.10gb", "Iris Xe"])
 def test_of_others_nothing_is_known(name):
     assert link_by_name(name) is None
 

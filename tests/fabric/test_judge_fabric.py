@@ -8,15 +8,7 @@ from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
-from traceops.fabric.nccl import (
-    Communicator,
-    Connection,
-    NcclLog,
-    NcclSetting,
-    Network,
-    NetworkEvent,
-    RankPlace,
-)
+from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, RankPlace
 from traceops.rules.fabric.judge import RULES, judge_fabric
 from traceops.rules.fabric.paths import _listed
 
@@ -29,9 +21,7 @@ def machine(kinds, *, numa=(), nics=(), host="a", **fields):
     """Machine of GPUs with paths {(0, 1): ("NV", 18), (0, "NIC0"): "SYS"}."""
     labels = [key if isinstance(key, str) else f"GPU{key}" for pair in kinds for key in pair]
     count = 1 + max(int(label[3:]) for label in labels if label.startswith("GPU"))
-    gpus = tuple(
-        Gpu(i, **{"name": "NVIDIA L4", "numa": numa[i] if numa else None} | fields) for i in range(count)
-    )
+    gpus = tuple(Gpu(i, **{"name": "NVIDIA L4", "numa": numa[i] if numa else None} | fields) for i in range(count))
     paths = {}
     for pair, kind in kinds.items():
         one, other = (key if isinstance(key, str) else f"GPU{key}" for key in pair)
@@ -161,8 +151,7 @@ def test_across_numa_nodes_alone_is_information():
 
 
 @pytest.mark.parametrize(
-    "circumstances",
-    [Circumstances(hung=True), Circumstances(exposed_pct=35.0), Circumstances(slow="warning")],
+    "circumstances", [Circumstances(hung=True), Circumstances(exposed_pct=35.0), Circumstances(slow="warning")]
 )
 def test_across_numa_nodes_becomes_more_with_a_hang_or_time_lost(circumstances):
     far = machine({(0, 1): "SYS"}, numa=(0, 1))
@@ -197,10 +186,7 @@ def test_which_way_nccl_took_and_could_take_is_said():
     kinds = {(0, 1): "SYS", (0, "NIC0"): "SYS", (1, "NIC0"): "PIX", (0, "NIC1"): "NODE", (1, "NIC1"): "SYS"}
     host = machine(kinds, numa=(0, 1), nics=nics)
     found = verdicts(Fabric((host,), log(BY_SHM)))["TO-P001"].findings[0]
-    assert (
-        "NCCL took SHM/direct; P2P through both processors (NCCL_P2P_LEVEL=SYS) may be faster"
-        in found.message
-    )
+    assert "NCCL took SHM/direct; P2P through both processors (NCCL_P2P_LEVEL=SYS) may be faster" in found.message
     told = {one.metric: one.value for one in found.evidence}
     assert told["nearest NICs of GPU0"] == "bonded NIC1 (mlx5_bond_0) (NODE)"
     assert told["nearest NICs of GPU1"] == "NIC0 (mlx5_0) (PIX)" and "a bonded NIC" in told
@@ -292,9 +278,7 @@ def test_a_network_that_no_rank_needs_is_no_finding():
 
 def test_a_network_that_does_not_start_and_the_setting_that_asked_for_it():
     line = quote("bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found")
-    asked = NcclSetting(
-        "NCCL_SOCKET_IFNAME", "nosuch0", quote("NCCL_SOCKET_IFNAME set by environment to nosuch0")
-    )
+    asked = NcclSetting("NCCL_SOCKET_IFNAME", "nosuch0", quote("NCCL_SOCKET_IFNAME set by environment to nosuch0"))
     event = NetworkEvent("no_interface", "a", 1, line)
     nothing = NcclLog(("nccl.log",), settings=(asked,), plugin_failures=(line,), network_events=(event,))
     found = verdicts(Fabric((), nothing))["TO-P003"].findings[0]
@@ -394,9 +378,7 @@ def test_gpus_without_a_bridge_and_parts_of_a_mesh_are_made_so():
     kinds = {(0, 1): ("NV", 4), (0, 2): "PHB", (1, 2): "PHB"}
     bridge = machine(kinds, name="NVIDIA GeForce RTX 3090")
     assert fired_text(Fabric((bridge,))) == []
-    told = [
-        replace(gpu, nvlinks=4 * (gpu.index < 2), nvlinks_down=4 * (gpu.index > 1)) for gpu in bridge.gpus
-    ]
+    told = [replace(gpu, nvlinks=4 * (gpu.index < 2), nvlinks_down=4 * (gpu.index > 1)) for gpu in bridge.gpus]
     assert fired_text(Fabric((replace(bridge, gpus=tuple(told)),))) == []
     part = {(0, 1): ("NV", 1), (0, 2): ("NV", 1), (1, 2): ("NV", 2)}  # three GPUs of a DGX-1
     assert fired_text(Fabric((machine(part, name="V100"),))) == []
@@ -449,9 +431,7 @@ def test_a_log_that_ends_before_the_connections_clears_no_network(tmp_path):
     )
     text = begin.format(1) + begin.format(2).replace("rank 2", "rank 0")
     assert "no connection between ranks" in judged_text(tmp_path, text).not_evaluated
-    assert (
-        "no connection between ranks" in judged_text(tmp_path, begin.splitlines()[0].format(1)).not_evaluated
-    )
+    assert "no connection between ranks" in judged_text(tmp_path, begin.splitlines()[0].format(1)).not_evaluated
 
 
 def test_a_plugin_that_failed_is_not_called_unneeded_from_a_part_of_the_ranks():

@@ -30,13 +30,7 @@ def test_matrix_xml_and_a_look_at_the_machine():
     look = Machine(
         "h200",
         tuple(
-            Gpu(
-                i,
-                "NVIDIA H200",
-                f"00000000:00:0{6 + i}.0",
-                f"GPU-{i}",
-                pcie=Pcie(generation=1, most_width=16),
-            )
+            Gpu(i, "NVIDIA H200", f"00000000:00:0{6 + i}.0", f"GPU-{i}", pcie=Pcie(generation=1, most_width=16))
             for i in range(4)
         ),
         (Nic("NIC0", "eth0", "Ethernet", up=True),),

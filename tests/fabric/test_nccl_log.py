@@ -66,14 +66,10 @@ def test_healthy_host() -> None:
 def test_every_fact_can_be_found_in_the_file() -> None:
     log = read("p2p.txt", "socket.txt")
     quotes = [
-        quote
-        for c in log.communicators
-        for quote in [*(x.quote for x in c.connections), *(g.quote for g in c.graphs)]
+        quote for c in log.communicators for quote in [*(x.quote for x in c.connections), *(g.quote for g in c.graphs)]
     ]
     quotes += [setting.quote for setting in log.settings] + [event.quote for event in log.network_events]
-    quotes += [
-        path.quote for machine in log.machines for path in machine.paths.values() if path.quote is not None
-    ]
+    quotes += [path.quote for machine in log.machines for path in machine.paths.values() if path.quote is not None]
     assert len(quotes) > 30
     for quote in quotes:
         line = Path(quote.path).read_text().split("\n")[quote.line - 1]
@@ -98,9 +94,7 @@ def test_slow_ways_and_what_was_set(name: str, setting: str, transport: str, det
 
 
 def test_a_connection_is_counted_once_for_sender_and_receiver() -> None:
-    connection = next(
-        c for c in read("socket.txt").communicators[0].connections if (c.source, c.destination) == (0, 1)
-    )
+    connection = next(c for c in read("socket.txt").communicators[0].connections if (c.source, c.destination) == (0, 1))
     assert (connection.channels, connection.device) == (2, 0)
     assert "[send]" in connection.quote.text
 
@@ -216,10 +210,7 @@ def test_later_connections_find_their_communicator_by_rank_and_device(tmp_path: 
 def test_starts_that_overlap_are_one_communicator_each(tmp_path: Path) -> None:
     text = start(100, 1, 0, 2, 0xA) + start(100, 2, 0, 2, 0xB) + start(100, 1, 0, 2, 0xA, "COMPLETE")
     text += start(100, 2, 0, 2, 0xB, "COMPLETE") + start(101, 3, 1, 2, 0xA)
-    assert [(c.id, sorted(c.places)) for c in written(tmp_path, text).communicators] == [
-        ("0xa", [0, 1]),
-        ("0xb", [0]),
-    ]
+    assert [(c.id, sorted(c.places)) for c in written(tmp_path, text).communicators] == [("0xa", [0, 1]), ("0xb", [0])]
 
 
 def old(pid: int, rank: int, size: int, comm: int) -> str:
@@ -249,8 +240,7 @@ def test_several_files_are_one_job(tmp_path: Path) -> None:
     for pid in range(2):
         path = tmp_path / f"nccl.h.{pid}.log"
         path.write_text(
-            start(100 + pid, 1, pid, 2, 0xA)
-            + link(100 + pid, 0, f"{pid}[{pid}] -> {1 - pid}[{1 - pid}] via P2P/CUMEM")
+            start(100 + pid, 1, pid, 2, 0xA) + link(100 + pid, 0, f"{pid}[{pid}] -> {1 - pid}[{1 - pid}] via P2P/CUMEM")
         )
         paths.append(str(path))
     log = read_nccl_log(paths)
@@ -259,14 +249,10 @@ def test_several_files_are_one_job(tmp_path: Path) -> None:
     assert log.communicators[0].connections[1].quote.path == paths[1]
 
 
-def test_no_more_connections_are_kept_than_a_report_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_connections_are_kept_than_a_report_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks to all: a thousand ranks have a million connections."""
     monkeypatch.setattr(nccl_comms, "MOST_CONNECTIONS", 3)
-    text = start(100, 1, 0, 9, 0xA) + "".join(
-        link(100, 0, f"0[0] -> {to}[{to}] via P2P/IPC") for to in range(1, 9)
-    )
+    text = start(100, 1, 0, 9, 0xA) + "".join(link(100, 0, f"0[0] -> {to}[{to}] via P2P/IPC") for to in range(1, 9))
     log = written(tmp_path, text)
     assert (len(log.communicators[0].connections), log.connections_left_out) == (3, 5)
 
@@ -299,9 +285,7 @@ def test_a_communicator_made_again_and_again_is_read_in_linear_time(
         init = "comm 0x{} rank 0 nranks 4 cudaDev 0 busId 60 commId 0xa - Init "
         link = "Channel 00/0 : 0[60] -> 1[70] via P2P/IPC"
         lines = (
-            line
-            for run in range(1, runs)
-            for line in (f"{init.format(run)}START", f"{init.format(run)}COMPLETE", link)
+            line for run in range(1, runs) for line in (f"{init.format(run)}START", f"{init.format(run)}COMPLETE", link)
         )
         text = "".join(f"{head} {line}\n" for line in lines)
         calls = 0

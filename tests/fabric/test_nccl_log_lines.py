@@ -26,10 +26,7 @@ def read(tmp_path: Path, *lines: str | bytes) -> NcclLog:
     ("text", "expected"),
     [
         ("Channel 03 : 0[1000] -> 1[2000] via P2P/IPC", ("P2P", "IPC", None, False)),
-        (
-            "Channel 03 : 0[1000] -> 1[2000] via P2P/direct pointer/read",
-            ("P2P", "direct pointer", None, False),
-        ),
+        ("Channel 03 : 0[1000] -> 1[2000] via P2P/direct pointer/read", ("P2P", "direct pointer", None, False)),
         ("Channel 03 : 0[1000] -> 1[2000] via P2P/indirect/2[3000]", ("P2P", "indirect", None, False)),
         ("Channel 03/0 : 0[0] -> 1[1] via P2P/indirect/2[2]/read", ("P2P", "indirect", None, False)),
         ("Channel 03/1 : 0[0] -> 1[1] via P2P/CUMEM/read/CE", ("P2P", "CUMEM", None, False)),
@@ -39,10 +36,7 @@ def read(tmp_path: Path, *lines: str | bytes) -> NcclLog:
         ("Channel 03 : 0[1000] -> 1[2000] [send] via NET/IB/2/GDRDMA/Shared", ("NET", "IB", 2, True)),
         ("Channel 03/0 : 0[0] -> 1[1] [send] via NET/IBext_v8/3(2)/GDRDMA", ("NET", "IBext_v8", 3, True)),
         ("Channel 03/1 : 0[0] -> 1[1] [send] via NET/Socket/0/Shared", ("NET", "Socket", 0, False)),
-        (
-            "Channel 03/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/1/GDRDMA(PCI)",
-            ("NET", "AWS Libfabric", 1, True),
-        ),
+        ("Channel 03/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/1/GDRDMA(PCI)", ("NET", "AWS Libfabric", 1, True)),
         ("Channel 03/0 : 1[1] -> 0[0] [receive] via NET/IB/4/GDRDMA", ("NET", "IB", 4, True)),
         ("CollNet 03/0 : 0 [send] via COLLNET/SHARP/1/GDRDMA", ("COLLNET", "SHARP", 1, True)),
     ],
@@ -145,9 +139,7 @@ def test_choices_of_all_versions(tmp_path: Path) -> None:
 def test_speed_and_bandwidth_are_the_same(tmp_path: Path) -> None:
     text = "vm:7:7 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, {} 5.000000/3.000000, type PHB/SYS, sameChannels 1"
     graphs = [read(tmp_path, START, text.format(word)).communicators[0].graphs[0] for word in ("speed", "bw")]
-    assert [(graph.intra_gbs, graph.inter_gbs, graph.inter_type) for graph in graphs] == [
-        (10.0, 6.0, "SYS")
-    ] * 2
+    assert [(graph.intra_gbs, graph.inter_gbs, graph.inter_type) for graph in graphs] == [(10.0, 6.0, "SYS")] * 2
 
 
 def test_warnings_once_and_p2p_that_is_off(tmp_path: Path) -> None:
@@ -183,9 +175,7 @@ def test_functions_of_plugins_may_have_spaces(tmp_path: Path) -> None:
 def test_functions_of_nccl_follow_in_brackets(tmp_path: Path) -> None:
     head = "node-0:194:710 [1] misc/strongstream.cc:424 (ncclStrongStreamSynchronize)"  # as 2.29 writes it
     log = read(tmp_path, f"[2026-07-23 04:16:01] {head} NCCL WARN Cuda failure 'unspecified launch failure'")
-    assert [quote.text for quote in log.warnings] == [
-        f"{head} NCCL WARN Cuda failure 'unspecified launch failure'"
-    ]
+    assert [quote.text for quote in log.warnings] == [f"{head} NCCL WARN Cuda failure 'unspecified launch failure'"]
 
 
 @pytest.mark.parametrize(
@@ -203,11 +193,7 @@ def test_functions_of_nccl_follow_in_brackets(tmp_path: Path) -> None:
 )
 def test_what_ray_says_once_for_several(tmp_path: Path, before: str, after: str) -> None:
     head = "vm:7:7 [0] NCCL INFO"
-    said = (
-        "Using network Socket",
-        "NCCL_CUMEM_ENABLE set by environment to 0.",
-        LINK.removeprefix(f"{head} "),
-    )
+    said = ("Using network Socket", "NCCL_CUMEM_ENABLE set by environment to 0.", LINK.removeprefix(f"{head} "))
     log = read(tmp_path, START, *(f"{before}{head} {text}{after}" for text in said))
     assert [network.plugin for network in log.networks] == ["Socket"]
     assert [(setting.name, setting.value) for setting in log.settings] == [("NCCL_CUMEM_ENABLE", "0")]
@@ -248,9 +234,7 @@ def test_hosts_whose_names_were_taken_out(tmp_path: Path, host: str) -> None:
     lines = (line.replace("vm:", f"{host}:") for line in (START, LINK))
     (communicator,) = read(tmp_path, *(f"(Worker pid=7) {line}" for line in lines)).communicators
     assert [(place.host, place.pid) for place in communicator.places.values()] == [(host[1:-1], 7)]
-    assert [connection.quote.text for connection in communicator.connections] == [
-        LINK.replace("vm:", f"{host}:")
-    ]
+    assert [connection.quote.text for connection in communicator.connections] == [LINK.replace("vm:", f"{host}:")]
 
 
 def test_lines_without_a_process_still_tell(tmp_path: Path) -> None:

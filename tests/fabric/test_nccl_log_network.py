@@ -63,9 +63,7 @@ def test_network_events(tmp_path: Path, text: str, kind: str) -> None:
     "text",
     [
         "NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",
-        f"NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). {TOO_OLD}".replace(
-            "ncclNet", "ncclCollNet"
-        ),
+        f"NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). {TOO_OLD}".replace("ncclNet", "ncclCollNet"),
         "NET/Plugin: Loaded net plugin Libfabric (v10)",
         "NET/OFI Selected Provider is efa (found 4 nics)",
         "TUNER/Plugin: Could not find: libnccl-tuner.so",
@@ -132,10 +130,7 @@ def test_a_plugin_for_infiniband_is_no_failure_where_there_is_none(
 
 
 def test_sockets_over_infiniband_interfaces_are_a_failure_unless_asked_for(tmp_path: Path) -> None:
-    lines = [
-        "NET/IB : No device found.",
-        "NET/Socket : Using [0]ibp24s0:10.100.9.37<0> [1]ibp41s0:10.100.9.38<0>",
-    ]
+    lines = ["NET/IB : No device found.", "NET/Socket : Using [0]ibp24s0:10.100.9.37<0> [1]ibp41s0:10.100.9.38<0>"]
     lines = [f"vm:7:7 [0] NCCL INFO {line}" for line in lines]
     assert [quote.line for quote in read(tmp_path, *lines).plugin_failures] == [2]
     asked = "vm:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1."
@@ -163,8 +158,4 @@ def test_devices_in_use(tmp_path: Path, text: str, devices: tuple[tuple[int, str
         "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)",
     )
     (network,) = log.networks
-    assert (network.plugin, network.devices, network.gdr) == (
-        "IB",
-        devices,
-        {"mlx5_0": True, "mlx5_1": False},
-    )
+    assert (network.plugin, network.devices, network.gdr) == ("IB", devices, {"mlx5_0": True, "mlx5_1": False})

@@ -31,8 +31,7 @@ def said(*paths: Path) -> dict[str, tuple[list[tuple[str, str]], str, str]]:
     """By rule: severity and message of its findings, why it was not evaluated, why it is clear."""
     verdicts = judge_benchmarks(named_fabric(paths))
     return {
-        one.rule: ([(f.severity, f.message) for f in one.findings], one.not_evaluated, one.clear)
-        for one in verdicts
+        one.rule: ([(f.severity, f.message) for f in one.findings], one.not_evaluated, one.clear) for one in verdicts
     }
 
 
@@ -52,9 +51,7 @@ def test_two_tests_in_one_log_with_their_ranks_and_sizes():
 
 def test_the_two_of_a_row_that_is_faster_counts_and_wrong_values_of_both_are_added(tmp_path):
     table = tmp_path / "log"
-    table.write_text(
-        HEADER + "  67108864  16777216  float  sum  -1  900.0  74.5  111.8  3  450.0  149.1  223.7  4\n"
-    )
+    table.write_text(HEADER + "  67108864  16777216  float  sum  -1  900.0  74.5  111.8  3  450.0  149.1  223.7  4\n")
     [one] = read_nccl_tests(str(table))
     assert [(row.time_us, row.busbw_gbs, row.wrong) for row in one.sizes] == [(450.0, 223.7, 7)]
 
@@ -73,18 +70,12 @@ def test_old_tables_of_a_size_each_are_one_test_whose_operation_follows_from_its
 
 def test_rows_that_nccl_broke_into_are_put_together():
     [one] = of("a100x2_with_nccl_lines.txt")
-    assert [(row.bytes, row.time_us, row.wrong) for row in one.sizes] == [
-        (1 << 25, 198.0, 0),
-        (1 << 26, 360.0, 0),
-    ]
+    assert [(row.bytes, row.time_us, row.wrong) for row in one.sizes] == [(1 << 25, 198.0, 0), (1 << 26, 360.0, 0)]
 
 
 def test_a_time_without_decimals_is_no_root(tmp_path):
     """Before 2.11 there was no such column, and a time of seven digits and more was printed without a point."""
-    old, row = (
-        HEADER.replace("  root", "").replace("#wrong", "error"),
-        "  67108864  16777216  float  sum  90472",
-    )
+    old, row = (HEADER.replace("  root", "").replace("#wrong", "error"), "  67108864  16777216  float  sum  90472")
     table = tmp_path / "log"
     table.write_text(f"{old}{row}  0.74  1.11  4e-07  90443  0.75  1.12  4e-07\n")
     [one] = read_nccl_tests(str(table))
@@ -101,10 +92,7 @@ def test_a_table_that_nothing_ends_is_not_gone_on_with(tmp_path):
 def test_processes_that_each_ran_alone_are_told_and_not_judged():
     [one] = of("without_mpi.txt")
     assert one.alone == 2
-    (findings, why, _), values = (
-        said(DATA / "without_mpi.txt")["TO-P008"],
-        said(DATA / "without_mpi.txt")["TO-P007"],
-    )
+    (findings, why, _), values = (said(DATA / "without_mpi.txt")["TO-P008"], said(DATA / "without_mpi.txt")["TO-P007"])
     assert not findings
     assert "2 processes of one rank" in why
     assert "MPI=1" in why
@@ -133,9 +121,7 @@ def test_what_the_links_give_is_clear():
     assert "377 GB/s over 4 GPUs on node-1 (350 GB/s is what NVLink 4 gives)" in known["TO-P008"][2]
 
 
-def benchmark(
-    op="all_reduce", gbs=20.0, count=2, hosts=("a", "a"), gpu="NVIDIA A100 80GB PCIe", size=1 << 30
-):
+def benchmark(op="all_reduce", gbs=20.0, count=2, hosts=("a", "a"), gpu="NVIDIA A100 80GB PCIe", size=1 << 30):
     ranks = tuple(BenchmarkRank(i, hosts[i % len(hosts)], i, gpu, f"0000:{i:02x}:00.0") for i in range(count))
     row = BenchmarkSize(size, 1000.0, gbs, 0, Quote("log", 1, "row"))
     return Benchmark(op, ranks, (row,), row.quote)
@@ -179,15 +165,7 @@ def test_what_says_nothing_of_the_links_is_not_judged(change, why):
 
 def test_doctor_reads_and_tells_them(tmp_path, capsys):
     code = main(
-        [
-            "doctor",
-            "--from",
-            str(DATA / "a100x8_slow_and_wrong.txt"),
-            "-o",
-            str(tmp_path),
-            "--fail-on",
-            "error",
-        ]
+        ["doctor", "--from", str(DATA / "a100x8_slow_and_wrong.txt"), "-o", str(tmp_path), "--fail-on", "error"]
     )
     out = " ".join(capsys.readouterr().out.split())
     assert code == 1
@@ -245,13 +223,8 @@ FALLS = [  # alltoall of two H100 on two hosts: xxrjun/nccl-tests-cluster@455de4
 
 
 def table(rows: list[tuple[int, float]], tag: str = "") -> str:
-    ranks = [
-        f"#  Rank  {n} Group  0 Pid 1 on node-{n} device  0 [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1)
-    ]
-    told = [
-        f"{size} {size // 8} double none -1{tag} 10.0 1.0 {gbs} 0{tag} 10.0 1.0 {gbs} N/A\n"
-        for size, gbs in rows
-    ]
+    ranks = [f"#  Rank  {n} Group  0 Pid 1 on node-{n} device  0 [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1)]
+    told = [f"{size} {size // 8} double none -1{tag} 10.0 1.0 {gbs} 0{tag} 10.0 1.0 {gbs} N/A\n" for size, gbs in rows]
     return "".join(["# Collective test starting: alltoall_perf\n", *ranks, HEADER, *told])
 
 
@@ -275,13 +248,9 @@ def test_rows_that_open_mpi_tags_in_their_middle(tmp_path):
 
 def test_a_rate_that_falls_and_is_far_below_the_links_is_told_as_both(tmp_path):
     """A tenth of what NVLinks give was only a warning where larger messages were slower still."""
-    ranks = "".join(
-        f"#  Rank  {n} Pid 1 on node-0 device  {n} [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1)
-    )
+    ranks = "".join(f"#  Rank  {n} Pid 1 on node-0 device  {n} [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1))
     rows = [(1 << 25, 20.0), (1 << 27, 19.0), (1 << 29, 9.0), (1 << 31, 5.0)]
-    told = "".join(
-        f"{size} {size // 4} float sum -1 10.0 1.0 {gbs} 0 10.0 1.0 {gbs} 0\n" for size, gbs in rows
-    )
+    told = "".join(f"{size} {size // 4} float sum -1 10.0 1.0 {gbs} 0 10.0 1.0 {gbs} 0\n" for size, gbs in rows)
     log = tmp_path / "nccl.log"
     log.write_text(f"# Collective test starting: all_reduce_perf\n{ranks}{HEADER}{told}")
     findings = said(log)["TO-P008"][0]
@@ -342,8 +311,7 @@ def test_a_table_without_its_head_is_read_where_its_end_is_there(tmp_path):
         " 134217728  33554432  float  none  0   18781  7.15  7.15  0   18756  7.16  7.16  0\n"
     )
     end = (
-        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.41227\n"
-        "# Collective test concluded: broadcast_perf\n"
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.41227\n# Collective test concluded: broadcast_perf\n"
     )
     path = tmp_path / "log.txt"
     path.write_text(rows + end)

@@ -124,9 +124,7 @@ def test_hosts_that_nvlink_joins(saved):
     def tray(name: str) -> str:
         return "".join(
             cpu(
-                numa,
-                gpu(f"000{8 + numa}:01:00.0", numa, SWITCH.format(18) + '<c2c bw="43125" count="10"/>', 100),
-                name,
+                numa, gpu(f"000{8 + numa}:01:00.0", numa, SWITCH.format(18) + '<c2c bw="43125" count="10"/>', 100), name
             )
             for numa in (0, 1)
         )
@@ -194,19 +192,7 @@ OTHER_FILE = '<!DOCTYPE system SYSTEM "file:///etc/passwd"><system/>'
         (gzip.compress(H200.read_bytes())[:100], "cut off"),
         ('<?xml version="1.0" encoding="no-such"?><system>\xff</system>'.encode("latin-1"), "not whole XML"),
     ],
-    ids=[
-        "empty",
-        "log",
-        "cut",
-        "two",
-        "entities",
-        "other file",
-        "deep",
-        "many",
-        "zip bomb",
-        "cut zip",
-        "encoding",
-    ],
+    ids=["empty", "log", "cut", "two", "entities", "other file", "deep", "many", "zip bomb", "cut zip", "encoding"],
 )
 def test_damaged_and_hostile_files_are_refused(saved, content, why):
     with pytest.raises(InputError, match=rf"topo\.xml.*{why}"):
@@ -224,21 +210,7 @@ def test_mutated_files_are_read_or_refused(tmp_path_factory, seed):
     chance = random.Random(seed)
     original = chance.choice((H200, GRAPHS))
     text = original.read_text()
-    pieces = [
-        '"',
-        "<gpu/>",
-        "<pci>",
-        "</pci>",
-        "0x",
-        "-",
-        "9" * 19,
-        "&a;",
-        "<!--",
-        "\0",
-        "é",
-        "e999",
-        "," * 9,
-    ]
+    pieces = ['"', "<gpu/>", "<pci>", "</pci>", "0x", "-", "9" * 19, "&a;", "<!--", "\0", "é", "e999", "," * 9]
     for _ in range(chance.randint(1, 8)):
         at = chance.randrange(len(text) + 1)
         text = text[:at] + chance.choice(pieces) + text[at + chance.choice((0, 1, 3)) :]

@@ -97,9 +97,7 @@ def test_cudas_number_of_old_nccl_says_nothing_by_itself():
 
     def known(**fields):
         places = {rank: RankPlace(rank, "a", 7 + rank, cuda_device=rank) for rank in range(2)}
-        places = {
-            rank: replace(place, **{k: v[rank] for k, v in fields.items()}) for rank, place in places.items()
-        }
+        places = {rank: replace(place, **{k: v[rank] for k, v in fields.items()}) for rank, place in places.items()}
         log = NcclLog(("log",), communicators=(Communicator("c", 2, places),))
         return [RankGpus(log).gpu(machine, place) for place in places.values()]
 
@@ -129,9 +127,7 @@ def test_a_receivers_nic_is_not_the_senders(tmp_path):
     """Only the receiver's line is there: its NIC is near its own GPU, and of the sender's nothing is told."""
     ways = [(4, "3[3] -> 4[0] [receive] via NET/IB/0")]
     verdict = judged(tmp_path, lines("a", 0, BUSES) + lines("b", 4, BUSES, ways))
-    assert verdict.findings == () and verdict.clear.startswith(
-        "all NICs in use whose place is known (by 1 connection)"
-    )
+    assert verdict.findings == () and verdict.clear.startswith("all NICs in use whose place is known (by 1 connection)")
     [connection] = read_nccl_log([str(tmp_path / "log.txt")]).communicators[0].connections
     assert (connection.source, connection.at_device, connection.of_receiver) == (3, 4, True)
     far = [(4, "3[3] -> 4[0] [receive] via NET/IB/1")]
@@ -149,19 +145,14 @@ def test_a_topology_of_a_part_of_a_host_lends_its_bus_ids_to_no_row_of_the_whole
     [one] = merge_machines([matrix, replace(of_job, gpus=whole)])
     assert [gpu.bus_id for gpu in one.gpus] == [gpu.bus_id for gpu in whole]
     assert (
-        len(
-            merge_machines(
-                [matrix, replace(of_job, gpus=tuple(replace(gpu, index=3 - gpu.index) for gpu in whole))]
-            )
-        )
+        len(merge_machines([matrix, replace(of_job, gpus=tuple(replace(gpu, index=3 - gpu.index) for gpu in whole))]))
         == 2
     )
 
 
 def test_links_between_all_gpus_are_known_whichever_a_job_has(tmp_path):
     nvlink = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
-        f"GPU{one}\t" + "\t".join("X" if one == other else "NV18" for other in range(4)) + "\n"
-        for one in range(4)
+        f"GPU{one}\t" + "\t".join("X" if one == other else "NV18" for other in range(4)) + "\n" for one in range(4)
     )
     ways = [(0, "0[0] -> 1[1] via SHM/direct/direct"), (1, "1[1] -> 0[0] via SHM/direct/direct")]
     (tmp_path / "log.txt").write_text(lines("a", 0, BUSES[2:], ways, size=2))
@@ -175,7 +166,4 @@ def test_a_log_that_tells_of_other_connections_is_not_asked_for(tmp_path):
     (tmp_path / "log.txt").write_text(lines("a", 0, BUSES[:1], [(0, "7[3] -> 0[0] [receive] via NET/IB/1")]))
     (tmp_path / "topo.txt").write_text(MATRIX)
     [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
-    assert (
-        found.rule == "TO-P001"
-        and "NCCL's log does not tell which way it takes between these" in found.message
-    )
+    assert found.rule == "TO-P001" and "NCCL's log does not tell which way it takes between these" in found.message

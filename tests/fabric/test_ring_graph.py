@@ -34,9 +34,7 @@ def machine(links, *, gbs=25.0, total=None, host=None, **gpu):
 def graph(channels, gbs, devices=(0, 1), *, leaves=False, kind="NVL"):
     """A ring graph of that many channels of `gbs` each, as NCCL's XML has it."""
     quote = Quote("graph.xml", 2, "<graph/>")
-    return GraphBandwidth(
-        4, channels, channels * gbs, channels * gbs, kind, "PIX", quote, tuple(devices), leaves
-    )
+    return GraphBandwidth(4, channels, channels * gbs, channels * gbs, kind, "PIX", quote, tuple(devices), leaves)
 
 
 def judged(host, *graphs, log=None):
@@ -167,14 +165,10 @@ def test_four_h200_and_their_graph_are_clear_and_an_altered_one_is_not(tmp_path)
     whole = judge_graph(named_fabric([H200, GRAPHS]), Circumstances())
     assert whole.clear == "NCCL's rings plan for 360 of 360 GB/s that the links give"
     few = edited(
-        tmp_path,
-        GRAPHS,
-        ('pattern="4" crossnic="0" nchannels="12"', 'pattern="4" crossnic="0" nchannels="2"'),
+        tmp_path, GRAPHS, ('pattern="4" crossnic="0" nchannels="12"', 'pattern="4" crossnic="0" nchannels="2"')
     )
     [found] = judge_graph(named_fabric([H200, few]), Circumstances()).findings
-    assert (
-        "carry 60 GB/s (2 channels), 17 % of the 360 GB/s that their NVLinks (18 a GPU) give" in found.message
-    )
+    assert "carry 60 GB/s (2 channels), 17 % of the 360 GB/s that their NVLinks (18 a GPU) give" in found.message
 
 
 TWO = """<system version="1"><cpu numaid="0" arch="x86_64">

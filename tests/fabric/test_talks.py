@@ -78,19 +78,14 @@ def test_hosts_of_one_name_in_a_cut_log_are_not_taken_for_one(tmp_path):
 
 
 def test_a_host_with_its_domain_is_the_one_without(tmp_path):
-    named = "".join(
-        f"{host}.cluster.example: {line}\n" for host in "ab" for line in MATRIX.splitlines() if line
-    )
+    named = "".join(f"{host}.cluster.example: {line}\n" for host in "ab" for line in MATRIX.splitlines() if line)
     [(_, message)] = fired(tmp_path, matrix=named, proxied=False)[1]["TO-P004"]
     assert "GPU1 of a.cluster.example, b.cluster.example sends" in message
 
 
 def test_a_near_nic_that_nccl_does_not_list_may_be_down(tmp_path):
     text = log_of(("a", "b"), False).replace(" [1]mlx5_1:1/IB", "")
-    for chosen, severity in (
-        ("", "info"),
-        ("a:100:200 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n", "warning"),
-    ):
+    for chosen, severity in (("", "info"), ("a:100:200 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n", "warning")):
         (tmp_path / "log.txt").write_text(chosen + text)
         (tmp_path / "topo.txt").write_text(MATRIX)
         [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
@@ -100,13 +95,9 @@ def test_a_near_nic_that_nccl_does_not_list_may_be_down(tmp_path):
 
 def test_machines_that_are_alike_are_one_finding(tmp_path):
     matrix = MATRIX.replace("NV18", "SYS").splitlines()
-    (tmp_path / "topo.txt").write_text(
-        "".join(f"n{number}: {line}\n" for number in range(20) for line in matrix)
-    )
+    (tmp_path / "topo.txt").write_text("".join(f"n{number}: {line}\n" for number in range(20) for line in matrix))
     [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
-    assert found.message.startswith(
-        "GPU0 and GPU1 on n0, n1, n2 and 17 more hosts reach each other only through"
-    )
+    assert found.message.startswith("GPU0 and GPU1 on n0, n1, n2 and 17 more hosts reach each other only through")
 
 
 @pytest.mark.parametrize("other", ["eth0", "bond0"])
@@ -186,9 +177,7 @@ def groups_of_two(*, with_world: bool) -> str:
 @pytest.mark.parametrize(("with_world", "ranks"), [(True, (2, 3)), (False, ())])
 def test_ranks_of_small_groups_are_named_as_ranks_of_the_job(tmp_path, with_world, ranks):
     (tmp_path / "log.txt").write_text(groups_of_two(with_world=with_world))
-    [found] = [
-        f for v in judge_fabric(named_fabric([tmp_path]), Circumstances(device=H100)) for f in v.findings
-    ]
+    [found] = [f for v in judge_fabric(named_fabric([tmp_path]), Circumstances(device=H100)) for f in v.findings]
     assert (found.rule, found.ranks) == ("TO-P002", ranks)
     assert found.evidence[0].value == 1
     assert found.evidence[0].unit == "of 2"

@@ -28,8 +28,7 @@ def kinds(machine, label: str) -> list[str]:
     others = [*(gpu.label for gpu in machine.gpus), *(nic.label for nic in machine.nics)]
     found = ((other, machine.path(label, other)) for other in others)
     return [
-        "X" if other == label else "-" if path is None else f"{path.kind}{path.count or ''}"
-        for other, path in found
+        "X" if other == label else "-" if path is None else f"{path.kind}{path.count or ''}" for other, path in found
     ]
 
 
@@ -141,30 +140,20 @@ def test_host_from_the_prompt():
     assert read("h100x4_in_a_log.txt").host is None
 
 
-@pytest.mark.parametrize(
-    "who", ["INFO: ", "0: ", "[1,0]<stdout>:", "[default0]:", "[pod/ns/job-0] ", "10:15:01 "]
-)
+@pytest.mark.parametrize("who", ["INFO: ", "0: ", "[1,0]<stdout>:", "[default0]:", "[pod/ns/job-0] ", "10:15:01 "])
 def test_whoever_says_it_is_no_host(who):
     text = (DATA / "l4x2_bonded.txt").read_text()
     (machine,) = read_topo_matrices("", "".join(f"{who}{line}\n" for line in text.splitlines()))
     assert machine.host is None
-    assert [(nic.name, nic.numa) for nic in machine.nics] == [
-        ("mlx5_0", 1),
-        ("mlx5_1", 1),
-        ("mlx5_bond_0", 0),
-    ]
+    assert [(nic.name, nic.numa) for nic in machine.nics] == [("mlx5_0", 1), ("mlx5_1", 1), ("mlx5_bond_0", 0)]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [("[default0]:", "[default1]:"), ("0: ", "1: "), ("web-1  | ", "db-1  | ")]
-)
+@pytest.mark.parametrize(("one", "other"), [("[default0]:", "[default1]:"), ("0: ", "1: "), ("web-1  | ", "db-1  | ")])
 def test_lines_of_two_that_speak_at_once(one, other):
     ours = (DATA / "l4x2_bonded.txt").read_text().splitlines()
     theirs = (DATA / "h200x4.txt").read_text().splitlines()
     mixed = [
-        f"{who}{line}"
-        for pair in zip(ours, theirs, strict=False)
-        for who, line in zip((one, other), pair, strict=True)
+        f"{who}{line}" for pair in zip(ours, theirs, strict=False) for who, line in zip((one, other), pair, strict=True)
     ]
     machines = read_topo_matrices("", "\n".join(mixed))
     assert [kinds(machine, "GPU0")[:2] for machine in machines] == [["X", "SYS"], ["X", "NV18"]]
@@ -339,7 +328,5 @@ def test_a_matrix_without_nvlink_does_not_say_how_gpus_reach_each_other(tmp_path
 
 def test_the_whole_matrix_of_a_host_replaces_the_one_without_nvlink():
     asked = "nvidia-smi topo {how}\n        GPU0    GPU1    NIC0\nGPU0     X      {way}     PIX\n"
-    (machine,) = read_topo_matrices(
-        "t", asked.format(how="-mp", way="SYS") + asked.format(how="-m", way="NV4")
-    )
+    (machine,) = read_topo_matrices("t", asked.format(how="-mp", way="SYS") + asked.format(how="-m", way="NV4"))
     assert machine.path("GPU0", "GPU1").count == 4

@@ -3,18 +3,7 @@
 from .builders import Size, ddp, fsdp2, hsdp, tp_dp
 from .faults import ClockShift, LateWindow, ShortWindow, SlowCompute, SlowCopy, SlowHost, SlowInput, SlowLink
 from .mesh import Mesh
-from .program import (
-    Collective,
-    Compute,
-    Groups,
-    HostSync,
-    HostWait,
-    HostWork,
-    Join,
-    LoadInput,
-    Memcpy,
-    Program,
-)
+from .program import Collective, Compute, Groups, HostSync, HostWait, HostWork, Join, LoadInput, Memcpy, Program
 from .simulate import simulate
 from .traces import TraceStyle, summaries, write_traces
 from .truth import (

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .program import (
-    Collective,
-    Compute,
-    Device,
-    Groups,
-    HostSync,
-    HostWork,
-    Join,
-    LoadInput,
-    Memcpy,
-    Op,
-    Program,
-)
+from .program import Collective, Compute, Device, Groups, HostSync, HostWork, Join, LoadInput, Memcpy, Op, Program
 
 
 @dataclass(frozen=True)
@@ -62,9 +50,7 @@ def ddp(
     return _program("ddp", [_world(size)], [*ops, *_optimizer(layers, size, sync)], steps, size, device)
 
 
-def fsdp2(
-    layers: int = 4, steps: int = 3, size: Size = Size(), device: Device = "cuda", sync: bool = False
-) -> Program:
+def fsdp2(layers: int = 4, steps: int = 3, size: Size = Size(), device: Device = "cuda", sync: bool = False) -> Program:
     """Parameters gathered a layer ahead on their own stream, gradients reduce-scattered on another."""
     ops = _sharded(layers, "world", None, 1, size)
     return _program("fsdp2", [_world(size)], [*ops, *_optimizer(layers, size, sync)], steps, size, device)
@@ -92,10 +78,7 @@ def tp_dp(
     ]
     activations = size.elements // 4
     ops = [*_input(size)]
-    for way, kernels, order in (
-        ("forward", _forward, range(layers)),
-        ("backward", _backward, range(layers)[::-1]),
-    ):
+    for way, kernels, order in (("forward", _forward, range(layers)), ("backward", _backward, range(layers)[::-1])):
         for layer in order:
             ops += kernels(layer, size)
             label = f"tp.{way}.{layer}"
@@ -108,9 +91,7 @@ def tp_dp(
 
 def _sharded(layers: int, shard: str, replicate: str | None, shards: int, size: Size) -> list[Op]:
     def gather(way: str, layer: int) -> Collective:
-        return Collective(
-            "_allgather_base", shard, size.elements, f"gather.{way}.{layer}", "gather", "BFloat16"
-        )
+        return Collective("_allgather_base", shard, size.elements, f"gather.{way}.{layer}", "gather", "BFloat16")
 
     def gathered(way: str, order: Sequence[int]) -> Iterator[tuple[int, list[Op]]]:
         """Before a layer computes it joins its own all-gather and starts the next one's."""
@@ -136,9 +117,7 @@ def _sharded(layers: int, shard: str, replicate: str | None, shards: int, size: 
     return ops + [Join(label) for label in last]
 
 
-def _program(
-    name: str, groups: list[Groups], ops: list[Op], steps: int, size: Size, device: Device
-) -> Program:
+def _program(name: str, groups: list[Groups], ops: list[Op], steps: int, size: Size, device: Device) -> Program:
     launches = sum(isinstance(op, Compute | Memcpy | Collective) for op in ops)
     return Program(
         name=name,
@@ -161,10 +140,7 @@ def _input(size: Size) -> list[Op]:
 
 
 def _forward(layer: int, size: Size) -> list[Op]:
-    return [
-        Compute(_kernel(k), size.kernel_us, f"forward.{layer}", _OPS[k % len(_OPS)])
-        for k in range(size.kernels)
-    ]
+    return [Compute(_kernel(k), size.kernel_us, f"forward.{layer}", _OPS[k % len(_OPS)]) for k in range(size.kernels)]
 
 
 def _backward(layer: int, size: Size) -> list[Op]:
@@ -174,9 +150,7 @@ def _backward(layer: int, size: Size) -> list[Op]:
 
 def _optimizer(layers: int, size: Size, sync: bool) -> list[Op]:
     ops: list[Op] = [HostWork("Optimizer.step#AdamW.step", 30.0)]
-    ops += [
-        Compute("multi_tensor_apply_kernel", size.kernel_us / 2, "optimizer", "aten::_fused_adamw_")
-    ] * layers
+    ops += [Compute("multi_tensor_apply_kernel", size.kernel_us / 2, "optimizer", "aten::_fused_adamw_")] * layers
     return [*ops, HostSync("compute")] if sync else ops
 
 

@@ -39,12 +39,8 @@ def gpu_rows(
             yield from _host_rows(activity, clock, correlation)
         if activity.kind == "memory":
             us = (activity.end - activity.start) / 1e3
-            where += (
-                f', "bytes": {activity.bytes}, "memory bandwidth (GB/s)": {activity.bytes / us / 1e3:.6f}'
-            )
-        cat, name = (
-            ("gpu_memcpy", _COPIES[activity.name]) if activity.kind == "memory" else ("kernel", activity.name)
-        )
+            where += f', "bytes": {activity.bytes}, "memory bandwidth (GB/s)": {activity.bytes / us / 1e3:.6f}'
+        cat, name = ("gpu_memcpy", _COPIES[activity.name]) if activity.kind == "memory" else ("kernel", activity.name)
         yield row(cat, name, device, activity.stream, clock, activity.start, activity.end, where)
     yield from _other_rows(rank, clock, run.program.through_host)
     computed = [a for a in rank.recorded if a.stream == 7 and a.launch >= rank.window_start]
@@ -94,9 +90,7 @@ def _comm_rows(
             times = (activity.start, activity.end)
             yield row("gpu_user_annotation", annotation, device, activity.stream, clock, *times, external)
         args = f'{external}, "cbid": 652, "correlation": {correlation}'
-        cat, call = (
-            ("cuda_runtime", "cudaLaunchKernelExC") if names is None else ("cuda_driver", "cuLaunchKernelEx")
-        )
+        cat, call = ("cuda_runtime", "cudaLaunchKernelExC") if names is None else ("cuda_driver", "cuLaunchKernelEx")
         yield row(cat, call, *here, activity.launch, activity.launch_end, args)
         where += said
     name = words.kernel if names is not None else words.old_kernel
@@ -130,9 +124,7 @@ def _through_host_rows(
         ids = (clock.pid, clock.pid, clock)
         yield row("cuda_runtime", "cudaMemcpyAsync", *ids, activity.launch, activity.launch_end, out)
         out += f', "device": {device}, "stream": {activity.stream}, "bytes": 4'
-        yield row(
-            "gpu_memcpy", _COPIES["Memcpy DtoH"], device, activity.stream, clock, gone, activity.start, out
-        )
+        yield row("gpu_memcpy", _COPIES["Memcpy DtoH"], device, activity.stream, clock, gone, activity.start, out)
     back = f'"correlation": {number + 2}'
     yield row("cuda_runtime", "cudaMemcpyAsync", *here, copied, copied + 500, back)
     back += f', "device": {device}, "stream": {activity.stream}, "bytes": 4'

@@ -73,9 +73,7 @@ class Mesh:
             for layer in reversed(range(self.layers)):
                 yield from self._layer("B", f"{batch}.{layer}", size, _BACKWARD)
                 if batch == self.micro_batches - 1:
-                    yield Compute(
-                        "wgrad_kernel", size.kernel_us, f"gradients.{layer}", _BACKWARD.format("Mm")
-                    )
+                    yield Compute("wgrad_kernel", size.kernel_us, f"gradients.{layer}", _BACKWARD.format("Mm"))
                     yield Collective(
                         "allreduce", "dp", size.elements, f"dp.{layer}", "dp", inside=_BACKWARD.format("Hook")
                     )
@@ -92,9 +90,7 @@ class Mesh:
         own = inside.format("Mm") or "aten::mm"
         around = inside.format("AllReduce") if inside else ""
         yield Compute("nvjet_tst_128x256", us, f"attention.{way}.{at}", own)
-        yield Compute(
-            "softmax_kernel", us, f"attention.{way}.{at}", inside.format("Softmax") or "aten::softmax"
-        )
+        yield Compute("softmax_kernel", us, f"attention.{way}.{at}", inside.format("Softmax") or "aten::softmax")
         if self.tensor > 1:
             label = f"tp.{way}.{at}"
             yield Collective("allreduce", "tp", size.elements // 4, label, "tp", "BFloat16", inside=around)

@@ -122,9 +122,7 @@ class Groups:
         size = world // self.stride if self.size is None else self.size
         block = size * self.stride
         if not size or world % block:
-            raise ValueError(
-                f"{world} ranks do not divide into groups {self.key!r} of {size} × {self.stride}"
-            )
+            raise ValueError(f"{world} ranks do not divide into groups {self.key!r} of {size} × {self.stride}")
         first = rank - rank % block + rank % self.stride
         return tuple(range(first, first + block, self.stride))
 

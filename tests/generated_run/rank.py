@@ -241,9 +241,7 @@ class Rank:
         activities = tuple(map(self._activity, self.launched))
         offset, drift = clock_of(self.world.faults, self.rank, host)
         warmup = self.program.warmup
-        own = [
-            f for f in self.world.faults if isinstance(f, LateWindow | ShortWindow) and f.rank == self.rank
-        ]
+        own = [f for f in self.world.faults if isinstance(f, LateWindow | ShortWindow) and f.rank == self.rank]
         late = sum(f.launches for f in own if isinstance(f, LateWindow))
         lost = sum(f.launches for f in own if isinstance(f, ShortWindow))
         inside = [a.launch for a in activities if a.step >= self.program.first_step]

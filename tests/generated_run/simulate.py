@@ -24,9 +24,7 @@ def simulate(
 
 
 @lru_cache(maxsize=8)
-def _simulate(
-    program: Program, ranks: int, faults: tuple[Fault, ...], seed: int, ranks_per_host: int
-) -> SimulatedRun:
+def _simulate(program: Program, ranks: int, faults: tuple[Fault, ...], seed: int, ranks_per_host: int) -> SimulatedRun:
     """Run the program on this many ranks.
 
     Jitter depends on seed, rank and place in the program only, so the run without a fault is the same in all

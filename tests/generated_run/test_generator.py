@@ -59,9 +59,7 @@ def of(run, rank, label, step=3):
 
 @pytest.mark.slow
 @examples(40)
-@given(
-    st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8]), st.integers(0, 99), st.booleans(), st.booleans()
-)
+@given(st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8]), st.integers(0, 99), st.booleans(), st.booleans())
 def test_streams_run_in_order_and_nothing_starts_before_its_launch(builder, ranks, seed, sync, host_bound):
     program = builder(sync=sync, size=HOST_BOUND if host_bound else Size())
     run = simulate(program, ranks, [SlowHost(0, 500), SlowCompute(1, 1.5)], seed)
@@ -123,9 +121,7 @@ def test_kernels_wait_for_their_launch_then_for_their_stream():
 
 
 def test_all_reduce_starts_behind_compute_and_lasts_from_the_latest_member():
-    program = exact(
-        Compute("gemm", 100.0, "gemm"), all_reduce("sum"), Join("sum"), Compute("gemm", 5.0, "after")
-    )
+    program = exact(Compute("gemm", 100.0, "gemm"), all_reduce("sum"), Join("sum"), Compute("gemm", 5.0, "after"))
     run = simulate(program, 2, [SlowCompute(1, extra_us=50.0)])
     [sum0], [sum1] = of(run, 0, "sum"), of(run, 1, "sum")
     assert sum0.start == of(run, 0, "gemm")[0].end
@@ -156,10 +152,7 @@ def test_host_waits_where_the_program_says_so():
         Compute("gemm", 400.0), HostSync(), all_reduce("sum"), HostWait("sum"), Compute("gemm", 1.0, "last")
     )
     run = simulate(program, 2)
-    first, sync, wait = (
-        run.ranks[0].activities[3],
-        *[h for h in run.ranks[0].host_rows if h.kind == "sync"][2:],
-    )
+    first, sync, wait = (run.ranks[0].activities[3], *[h for h in run.ranks[0].host_rows if h.kind == "sync"][2:])
     assert sync.end == first.end
     assert wait.end == of(run, 0, "sum")[0].end
     assert of(run, 0, "last")[0].launch > wait.end
@@ -173,21 +166,14 @@ def test_host_is_no_further_ahead_than_the_queue():
 
 def test_loading_and_copies_take_their_time():
     program = exact(LoadInput(200.0), Memcpy(2_000_000), Compute("gemm", 10.0), copy_gbs=10.0)
-    healthy, slow = (
-        simulate(program, 2, faults) for faults in ((), (SlowInput(1, 300.0), SlowCopy(1, 40.0)))
-    )
-    assert [of(run, 1, "copy")[0].end - of(run, 1, "copy")[0].start for run in (healthy, slow)] == [
-        201_000,
-        241_000,
-    ]
+    healthy, slow = (simulate(program, 2, faults) for faults in ((), (SlowInput(1, 300.0), SlowCopy(1, 40.0))))
+    assert [of(run, 1, "copy")[0].end - of(run, 1, "copy")[0].start for run in (healthy, slow)] == [201_000, 241_000]
     loads = [[h.end - h.start for h in rank.host_rows if h.kind == "input"] for rank in slow.ranks]
     assert loads == [[200_000] * 2, [500_000] * 2]
 
 
 def test_link_faults_stay_in_their_group():
-    healthy, slow = (
-        simulate(hsdp(steps=1).without_jitter(), 8, f) for f in ((), [SlowLink("replicate", 3.0, (1,))])
-    )
+    healthy, slow = (simulate(hsdp(steps=1).without_jitter(), 8, f) for f in ((), [SlowLink("replicate", 3.0, (1,))]))
     for a, b in zip(healthy.collectives, slow.collectives, strict=True):
         factor = b.transfer_ns / a.transfer_ns
         assert (a.op, a.members) == (b.op, b.members)
@@ -210,16 +196,12 @@ def test_a_fault_costs_the_run_time_and_only_its_steps(builder, fault):
 
 
 def test_a_fault_picks_its_place():
-    run = simulate(
-        ddp().without_jitter(), 2, [SlowHost(0, 700, at="bucket.1"), SlowCompute(1, 3.0, at="forward.2")]
-    )
+    run = simulate(ddp().without_jitter(), 2, [SlowHost(0, 700, at="bucket.1"), SlowCompute(1, 3.0, at="forward.2")])
     healthy = simulate(ddp().without_jitter(), 2)
 
     def host_cost(run, label):
         rows = run.ranks[0].activities
-        at = next(
-            i for i, a in enumerate(rows) if a.label == label and a.step == 2
-        )  # in the warm-up nothing blocks
+        at = next(i for i, a in enumerate(rows) if a.label == label and a.step == 2)  # in the warm-up nothing blocks
         return rows[at].launch - rows[at - 1].launch
 
     assert host_cost(run, "bucket.1") - host_cost(healthy, "bucket.1") == 700_000

@@ -41,16 +41,10 @@ def test_a_trace_says_what_was_simulated(tmp_path, builder, compressed):
     for rank, path in zip(run.ranks, paths, strict=True):
         trace = load_trace(str(path))
         assert not trace.damage
-        assert (trace.meta.rank, trace.meta.world_size, trace.meta.host) == (
-            rank.rank,
-            4,
-            f"host{rank.rank // 2}",
-        )
+        assert (trace.meta.rank, trace.meta.world_size, trace.meta.host) == (rank.rank, 4, f"host{rank.rank // 2}")
         found = trace.events
         on_device = found.in_cats("kernel", "gpu_memcpy")
-        in_trace = {
-            (int(found.stream[i]), int(found.ts[i]), int(found.end[i])) for i in np.flatnonzero(on_device)
-        }
+        in_trace = {(int(found.stream[i]), int(found.ts[i]), int(found.end[i])) for i in np.flatnonzero(on_device)}
         truth = {(a.stream, rank.on_clock(a.start), rank.on_clock(a.end)) for a in rank.recorded}
         assert in_trace == truth
         assert on_device.sum() == len(rank.recorded)
@@ -135,10 +129,7 @@ def test_what_was_launched_before_the_window_has_no_launch_and_no_arguments(tmp_
 
 def test_missing_ranks_have_no_trace(tmp_path):
     write_traces(simulate(ddp(), 4), tmp_path, TraceStyle(missing=(1, 2)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "rank_0.pt.trace.json",
-        "rank_3.pt.trace.json",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank_0.pt.trace.json", "rank_3.pt.trace.json"]
 
 
 def test_without_a_gpu_gloo_runs_on_a_thread(tmp_path):

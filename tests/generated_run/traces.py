@@ -62,9 +62,7 @@ _SHOWN_ONLY = {
 }
 
 
-def summaries(
-    run: SimulatedRun, style: TraceStyle = TraceStyle(), *, tables: bool = True
-) -> list[RankSummary]:
+def summaries(run: SimulatedRun, style: TraceStyle = TraceStyle(), *, tables: bool = True) -> list[RankSummary]:
     """What the map makes of the run's traces, in the order of the ranks.
 
     Without tables it is sooner done, and has nothing that only HTA's tables, the page's timeline and comparisons show.
@@ -96,9 +94,7 @@ def _trace(run: SimulatedRun, rank: RankTruth, style: TraceStyle) -> str:
     names = group_names(run, rank.rank, style)
     meta = {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": rank.rank % 8, "name": "NVIDIA H200"}]
-        if run.program.device == "cuda"
-        else [],
+        "deviceProperties": [{"id": rank.rank % 8, "name": "NVIDIA H200"}] if run.program.device == "cuda" else [],
         "distributedInfo": _distributed(run, rank.rank, names, style),
         "host_name": f"host{rank.host}",
         "displayTimeUnit": "ms",

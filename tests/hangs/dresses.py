@@ -38,22 +38,12 @@ def _zipped(text: str) -> bytes:
 
 def _journald(n: int, said: str) -> object:
     message: object = list(said.encode()) if "\x1b" in said else said
-    return {
-        "__REALTIME_TIMESTAMP": f"{1_772_359_200_000_000 + n}",
-        "_PID": "77",
-        "PRIORITY": "6",
-        "MESSAGE": message,
-    }
+    return {"__REALTIME_TIMESTAMP": f"{1_772_359_200_000_000 + n}", "_PID": "77", "PRIORITY": "6", "MESSAGE": message}
 
 
 def _stackdriver_list(text: str) -> bytes:
     rows = [
-        {
-            "insertId": f"a{n}",
-            "resource": {"type": "k8s_container"},
-            "severity": "ERROR",
-            "textPayload": said + "\n",
-        }
+        {"insertId": f"a{n}", "resource": {"type": "k8s_container"}, "severity": "ERROR", "textPayload": said + "\n"}
         for n, said in enumerate(text.splitlines())
     ]
     return json.dumps(rows, indent=2).encode()
@@ -71,9 +61,7 @@ BAR = " {0:3}%|#  | {0}/400 [00:{0:02}<10:00,  1.00s/it]"
 # No dress says whose a line is.
 DRESSES: Mapping[str, Dress] = {
     "gzip": lambda text: gzip.compress(text.encode()),
-    "gzip, one a line": lambda text: b"".join(
-        gzip.compress(x.encode()) for x in text.splitlines(keepends=True)
-    ),
+    "gzip, one a line": lambda text: b"".join(gzip.compress(x.encode()) for x in text.splitlines(keepends=True)),
     "xz": lambda text: lzma.compress(text.encode()),
     "bzip2": lambda text: bz2.compress(text.encode()),
     "zip": _zipped,
@@ -93,19 +81,10 @@ DRESSES: Mapping[str, Dress] = {
     "docker logs -t": _each(lambda n, said: f"{_time(n)}Z {said}"),
     "containerd": _each(lambda n, said: f"{_time(n)}+00:00 stderr F {said}"),
     "Stackdriver": _json(
-        lambda n, said: {
-            "insertId": f"a{n}",
-            "severity": "ERROR",
-            "textPayload": said,
-            "timestamp": _time(n) + "Z",
-        }
+        lambda n, said: {"insertId": f"a{n}", "severity": "ERROR", "textPayload": said, "timestamp": _time(n) + "Z"}
     ),
     "Stackdriver, jsonPayload": _json(
-        lambda n, said: {
-            "jsonPayload": {"message": said, "pid": 7},
-            "severity": "INFO",
-            "timestamp": _time(n) + "Z",
-        }
+        lambda n, said: {"jsonPayload": {"message": said, "pid": 7}, "severity": "INFO", "timestamp": _time(n) + "Z"}
     ),
     "gcloud --format json": _stackdriver_list,
     "CloudWatch": _json(
@@ -114,13 +93,9 @@ DRESSES: Mapping[str, Dress] = {
     "aws logs get-log-events": _cloudwatch_events,
     "aws logs tail": _each(lambda n, said: f"{_time(n)}+00:00 train/default/0a1b {said}"),
     "Loki": _json(lambda n, said: {"labels": {"pod": "t-0"}, "line": said, "timestamp": _time(n) + "Z"}),
-    "fluent-bit": _json(
-        lambda n, said: {"date": 1772359200.5 + n, "log": said, "kubernetes": {"pod_name": "t-0"}}
-    ),
+    "fluent-bit": _json(lambda n, said: {"date": 1772359200.5 + n, "log": said, "kubernetes": {"pod_name": "t-0"}}),
     "kubectl --prefix": _each(lambda n, said: f"[pod/llama-worker-0/pytorch] {said}"),
-    "kubectl --prefix --timestamps": _each(
-        lambda n, said: f"[pod/llama-worker-0/pytorch] {_time(n)}Z {said}"
-    ),
+    "kubectl --prefix --timestamps": _each(lambda n, said: f"[pod/llama-worker-0/pytorch] {_time(n)}Z {said}"),
     "stern": _each(lambda n, said: f"llama-worker-0 pytorch {said}"),
     "Ray": _each(lambda n, said: f"(pid=4711) {said}"),
     "Ray's actor": _each(lambda n, said: f"\x1b[36m(RayTrainWorker pid=77, ip=10.0.0.2)\x1b[0m {said}"),
@@ -148,16 +123,12 @@ DRESSES: Mapping[str, Dress] = {
     "lines that are numbered": _each(lambda n, said: f"{n + 1:6}\t{said}"),
     "indented by a tab": _each(lambda n, said: f"\t{said}"),
     "quoted twice": _each(lambda n, said: f"> > {said}"),
-    "a fence in a quote": lambda text: "".join(
-        f"> {x}\n" for x in ("```", *text.splitlines(), "```")
-    ).encode(),
+    "a fence in a quote": lambda text: "".join(f"> {x}\n" for x in ("```", *text.splitlines(), "```")).encode(),
     "colours written out": _each(lambda n, said: f"^[[31m{said}^[[0m"),
     "colours without their escape": _each(lambda n, said: f"[31m{said}[0m"),
     "HTML": lambda text: f"<html><body><pre>\n{html.escape(text)}</pre></body></html>\n".encode(),
     "a word processor's quotes": lambda text: re.sub(r'"([^"\n]*)"', "\u201c\\1\u201d", text).encode(),
-    "spaces that do not break": _each(
-        lambda n, said: re.sub("^ +", lambda found: "\xa0" * len(found[0]), said)
-    ),
+    "spaces that do not break": _each(lambda n, said: re.sub("^ +", lambda found: "\xa0" * len(found[0]), said)),
     "spaces behind": _each(lambda n, said: said + "   "),
     "ends of lines twice": lambda text: text.replace("\n", "\r\r\n").encode(),
     "a bar between": lambda text: "".join(f"{x}\n\r{BAR.format(7)}" for x in text.splitlines()).encode(),
@@ -173,9 +144,7 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def _wrapped(way: Callable[[str, int], list[str]], width: int, before: str = "") -> Dress:
-    return lambda text: "".join(
-        f"{before}{part}\n" for line in text.splitlines() for part in way(line, width)
-    ).encode()
+    return lambda text: "".join(f"{before}{part}\n" for line in text.splitlines() for part in way(line, width)).encode()
 
 
 # Lines that a terminal or a mail program broke: a sentence may quote less, the cause and its place are the same.

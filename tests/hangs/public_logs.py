@@ -167,9 +167,7 @@ def outcome_of(truth: Truth, path: Path) -> tuple[Outcome, str]:
         quiet = not diagnosis.roots and hang_level(diagnosis) == "info"
         return ("right" if quiet else "wrong"), told
     lower = told.lower()
-    holds = all(word.lower() in lower for word in truth.says) and not any(
-        word in told for word in truth.never
-    )
+    holds = all(word.lower() in lower for word in truth.says) and not any(word in told for word in truth.never)
     if not diagnosis.roots:
         if not what_would_decide(diagnosis):
             return "missed", told

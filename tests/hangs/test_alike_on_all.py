@@ -16,12 +16,7 @@ FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin
 
 
 def raised(rank: int, text: str, line: int = 3) -> str:
-    said = (
-        "Traceback (most recent call last):",
-        f'  File "/app/train.py", line {line}, in <module>',
-        "    go()",
-        text,
-    )
+    said = ("Traceback (most recent call last):", f'  File "/app/train.py", line {line}, in <module>', "    go()", text)
     return "".join(f"[rank{rank}]: {one}\n" for one in said)
 
 

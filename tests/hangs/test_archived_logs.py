@@ -16,9 +16,7 @@ from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.traces import archives
 
-RAISED = (
-    "Traceback (most recent call last):\n  File \"train.py\", line 7, in step\n    g()\nKeyError: 'labels'\n"
-)
+RAISED = "Traceback (most recent call last):\n  File \"train.py\", line 7, in step\n    g()\nKeyError: 'labels'\n"
 MEMBERS = {"logs/rank_0.log": "step 1\nstep 2\n", "logs/rank_1.log": RAISED, "logs/junk": "\0\1\2" * 900}
 
 
@@ -48,9 +46,7 @@ def test_an_archive_is_told_as_the_files_in_it(tmp_path: Path, name: str) -> Non
     assert told.roots[0].evidence[0][0].startswith(f"{path}:logs/rank_1.log:")
     assert (told.evidence.root, told.evidence.name) == (str(path), "logs")
     alone = diagnose(f"{path}:logs/rank_1.log")
-    assert alone.roots[0].where == told.roots[0].where and alone.evidence.files == (
-        f"{path}:logs/rank_1.log",
-    )
+    assert alone.roots[0].where == told.roots[0].where and alone.evidence.files == (f"{path}:logs/rank_1.log",)
     with pytest.raises(InputError, match="holds no such file"):
         diagnose(f"{path}:../rank_1.log")
 
@@ -67,9 +63,7 @@ def test_no_member_is_written_outside_and_each_bad_one_is_named(tmp_path: Path) 
     problems = {Path(file.partition(":")[2]).name: what for file, what in told.evidence.problems}
     assert problems["out.log"] == "its name leads out of the archive: it is left out"
     assert problems["x" * 300] == "it cannot be unpacked (File name too long)"
-    assert [path.name for path in tmp_path.iterdir()] == ["logs.tar"] and not (
-        tmp_path.parent / "out.log"
-    ).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["logs.tar"] and not (tmp_path.parent / "out.log").exists()
 
 
 def test_a_damaged_archive_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -89,9 +83,7 @@ def test_a_damaged_archive_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def test_what_an_archive_unpacks_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = zipped(
-        tmp_path / "logs.zip", {"rank_1.log": RAISED, **{f"rank_{n}.log": "x" * 9000 for n in range(2, 9)}}
-    )
+    path = zipped(tmp_path / "logs.zip", {"rank_1.log": RAISED, **{f"rank_{n}.log": "x" * 9000 for n in range(2, 9)}})
     for name, most in (("bytes_left", 20_000), ("files_left", 3)):
         limits = {"bytes_left": 1 << 30, "files_left": 99, name: most}
         monkeypatch.setattr(archives, "Unpacked", lambda limits=limits: _unpacked(**limits))
@@ -142,9 +134,7 @@ def test_a_paste_is_called_standard_input(
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
         assert main(["diagnose", "-"]) == 3
         error = capsys.readouterr().err
-        assert (
-            error.startswith("traceops diagnose: standard input holds no evidence") and "paste" not in error
-        )
+        assert error.startswith("traceops diagnose: standard input holds no evidence") and "paste" not in error
     archive = zipped(tmp_path / "logs.zip", {**MEMBERS, "../x.log": ""}).read_bytes()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(archive)))
     assert main(["diagnose", "-", "-o", str(tmp_path / "out")]) == 0

@@ -23,9 +23,7 @@ DEAD = "".join(
         "root cause.",
     )
 )
-SGLANG = (
-    "[2026-08-02 00:17:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
-)
+SGLANG = "[2026-08-02 00:17:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
 CRASHED = (
     "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT for "
     "cleanup...\n"

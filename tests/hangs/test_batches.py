@@ -18,9 +18,7 @@ def entry(number, name, state, sequence, *, p2p=False, group=("0", "default_pg")
 
 
 def dump(entries, groups):
-    config = {
-        name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in groups.items()
-    }
+    config = {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in groups.items()}
     return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
 
 
@@ -53,9 +51,7 @@ def test_a_ring_waits_for_the_one_that_sends_nothing(tmp_path):
 
 
 def test_a_ring_in_which_one_gpu_does_not_start(tmp_path):
-    dumps = {
-        rank: ring(rank, ["completed"] * 3 + ["scheduled" if rank == 2 else "started"]) for rank in range(4)
-    }
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["scheduled" if rank == 2 else "started"]) for rank in range(4)}
 
     assert named(diagnose(write(tmp_path, dumps))) == [("TO-H003", (2,), "high", (0, 1, 3))]
 

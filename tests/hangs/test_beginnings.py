@@ -21,9 +21,7 @@ def failing(time: str, number: int, error: str) -> str:
 def test_a_later_start_that_goes_further_outlived_what_ended_the_earlier_one(told):
     """'The program crashed: FileNotFoundError' was said of a file whose last attempt goes on."""
     tested = "[2020-07-22 09:00:05,001 INFO inference.py line 99] Test: batch of images\n" * 3
-    diagnosis = told(
-        failing("00:28:33", 1309, "FileNotFoundError: no image") + start("09:00:00", 25603) + tested
-    )
+    diagnosis = told(failing("00:28:33", 1309, "FileNotFoundError: no image") + start("09:00:00", 25603) + tested)
     assert diagnosis.roots == ()
     sentence = hang_sentence(diagnosis)
     assert "it ended an earlier start at most" in sentence and "FileNotFoundError: no image" in sentence
@@ -57,7 +55,5 @@ def test_jobs_of_slurm_in_one_file_are_told_apart_by_their_numbers(told):
     text = f"{FRAMES}ValueError: Unknown split\n{cancelled.format(266997)}{steps}"
     assert "cancelled in Slurm" in hang_sentence(told(f"{text}{cancelled.format(267039)}"))
     assert "ValueError: Unknown split" in hang_sentence(told(f"{text}{cancelled.format(266997)}"))
-    close = (
-        f"{FRAMES}ValueError: Unknown split\n{cancelled.format(1)}{cancelled.format(2)}"  # tasks of one array
-    )
+    close = f"{FRAMES}ValueError: Unknown split\n{cancelled.format(1)}{cancelled.format(2)}"  # tasks of one array
     assert "ValueError: Unknown split" in hang_sentence(told(close))

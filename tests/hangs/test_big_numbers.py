@@ -40,17 +40,13 @@ def test_a_rank_that_the_job_does_not_have_is_left_out_and_said(tmp_path):
     assert (found.evidence.world_size, [root.ranks for root in found.roots]) == (3, [(1,)])
     ((path, what),) = found.evidence.problems
     assert path.endswith("rank_0.stderr.log")
-    assert (
-        what == "it names rank 999999, which is not one of the job's 3 ranks (from line 1); that is left out"
-    )
+    assert what == "it names rank 999999, which is not one of the job's 3 ranks (from line 1); that is left out"
 
 
 def test_a_large_world_is_told_in_runs(tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps({"world_size": MOST_RANKS}))
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank_7.stderr.log").write_text(
-        BARRIER.replace("999999", "9").replace("ank0", "ank7")
-    )
+    (tmp_path / "logs" / "rank_7.stderr.log").write_text(BARRIER.replace("999999", "9").replace("ank0", "ank7"))
     assert main(["diagnose", str(tmp_path), "-o", str(tmp_path / "out")]) == 0
     run = json.loads((tmp_path / "out" / "hang.json").read_text())["run"]
     assert run["world_size"] == MOST_RANKS and run["ranks_present"] == [7]

@@ -12,9 +12,7 @@ from traceops.report.hang_text import root_sentence
 LIKELY = "14,845,952 elements are likely 28996×512, the embedding or head of a vocabulary of 28,996 (bert-base-cased)"
 
 
-def dump(
-    path: Path, rank: int, calls: int, elements: int, *, name: str = "all_reduce", own: bool = False
-) -> None:
+def dump(path: Path, rank: int, calls: int, elements: int, *, name: str = "all_reduce", own: bool = False) -> None:
     file = "/site-packages/torch/distributed/distributed_c10d.py" if own else "/home/me/train.py"
     frames = [{"name": "all_reduce" if own else "step", "filename": file, "line": 7}]
     entries = [
@@ -69,9 +67,7 @@ def test_buckets_of_one_size_are_not_told_apart(tmp_path: Path) -> None:
     [
         model(9000, 5000, 9000, group="7"),
         model(9000, 5001, 9000),
-        model(
-            9000, 3000, 2000, 9000, cap=40_000
-        ),  # a bucket that is not full, and not the model's first parameters
+        model(9000, 3000, 2000, 9000, cap=40_000),  # a bucket that is not full, and not the model's first parameters
         model(9000, 1000, 4000, 9000, cap=15_000),  # one that had been full before
         {"strategy": "fsdp", "group": "0", "elements": 9000, "shard": 4500, "names": ["w"], "count": 1},
     ],
@@ -85,14 +81,7 @@ def test_a_collective_that_the_program_called_is_not_ddps(tmp_path: Path) -> Non
 
 
 def test_a_shard_that_is_gathered_has_parameters(tmp_path: Path) -> None:
-    row = {
-        "strategy": "fsdp",
-        "group": "0",
-        "elements": 10_000,
-        "shard": 5000,
-        "names": ["attn.wq.weight"],
-        "count": 1,
-    }
+    row = {"strategy": "fsdp", "group": "0", "elements": 10_000, "shard": 5000, "names": ["attn.wq.weight"], "count": 1}
     said = told(tmp_path, 5000, row, name="_all_gather_base")
     assert said.endswith("The _all_gather_base has the parameters of attn.wq.weight.")
 
@@ -111,9 +100,7 @@ def test_from_a_log_alone_a_likely_shape_is_offered_as_such(tmp_path: Path) -> N
         assert (LIKELY in said) == likely, said
 
 
-@pytest.mark.parametrize(
-    "text", ['{"rank": 0}', '{"rank": 0, "collectives": [1, {"elements": 5}, {"names": ["a"]}]}']
-)
+@pytest.mark.parametrize("text", ['{"rank": 0}', '{"rank": 0, "collectives": [1, {"elements": 5}, {"names": ["a"]}]}'])
 def test_a_file_that_tells_nothing_names_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "parameters_0.json").write_text(text)
     assert "gradients" not in told(tmp_path, 5000)

@@ -133,9 +133,7 @@ def test_how_a_process_ended_is_said_once_and_on_one_line(exit_code, detail, sai
 
 def test_one_rank_waits_for_the_one_that_died() -> None:
     wait = Wait(0, 1, "no_record", "default_pg", "all_reduce", 10)
-    assert words.died(1, "it crashed", [0], wait).startswith(
-        "Rank 1 died while rank 0 waits for it in all_reduce #10"
-    )
+    assert words.died(1, "it crashed", [0], wait).startswith("Rank 1 died while rank 0 waits for it in all_reduce #10")
     assert "while ranks 0, 2 wait for it" in words.died(1, "it crashed", [0, 2], wait)
 
 
@@ -143,8 +141,7 @@ def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
     """Rather than with which exit code: 'it stopped because the loss is NaN', not 'SystemExit: 1'."""
     diagnosis = told(
         train=raised(
-            1,
-            "RuntimeError: Error(s) in loading state_dict for GPT:\n[rank1]: \tsize mismatch for head.weight.",
+            1, "RuntimeError: Error(s) in loading state_dict for GPT:\n[rank1]: \tsize mismatch for head.weight."
         )
         + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\n"
         "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 7)\n"
@@ -190,9 +187,7 @@ def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
         train=raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
         + raised(1, "RuntimeError: [enforce] something else broke")
         + raised(
-            0,
-            "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a "
-            "network error",
+            0, "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
         )
     )
     (root,) = diagnosis.roots
@@ -209,12 +204,7 @@ def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
         + raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     )
     (root,) = diagnosis.roots
-    assert (root.rule, root.ranks, root.where, root.confidence) == (
-        "TO-E005",
-        (1,),
-        "step (train.py:5)",
-        "medium",
-    )
+    assert (root.rule, root.ranks, root.where, root.confidence) == ("TO-E005", (1,), "step (train.py:5)", "medium")
     assert [event.rank for event, _ in seen_lines(diagnosis)] == [3]
 
 
@@ -238,8 +228,7 @@ def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
     work = "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600040 milliseconds"
     diagnosis = told(
         out="".join(
-            f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: {work}\n"
-            for rank in (0, 1)
+            f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: {work}\n" for rank in (0, 1)
         )
         + raised(0, "RuntimeError: cannot go on")
     )
@@ -273,9 +262,7 @@ WATCHDOG = (
 def test_a_watchdog_message_broken_over_lines_is_one(told, gap: str) -> None:
     text = "".join(WATCHDOG.format(rank=rank, gap=gap) for rank in range(4))
     diagnosis = told(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
-    assert [(event.rank, event.sequence) for event in diagnosis.evidence.log] == [
-        (rank, 14863) for rank in range(4)
-    ]
+    assert [(event.rank, event.sequence) for event in diagnosis.evidence.log] == [(rank, 14863) for rank in range(4)]
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.sequence) == ("TO-H006", (0, 1, 2, 3), 14863)
 
@@ -290,9 +277,7 @@ def test_one_ranks_log_accuses_nobody(told) -> None:
     diagnosis = told(train=WATCHDOG.format(rank=1, gap=""))
     assert diagnosis.roots == () and diagnosis.evidence.world_size is None
     assert [status.rank for status in diagnosis.ranks] == [1]
-    assert hang_sentence(diagnosis) == (
-        "Rank 1 waits in all_reduce #14863, but what was read does not tell for whom."
-    )
+    assert hang_sentence(diagnosis) == ("Rank 1 waits in all_reduce #14863, but what was read does not tell for whom.")
     assert "the other ranks' logs" in what_would_decide(diagnosis)
 
 
@@ -313,8 +298,7 @@ def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told) -> N
 
 def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told) -> None:
     text = "".join(
-        f"(RayTrainWorker pid=77, ip=10.0.0.2) {line}\n"
-        for line in raised(2, "AssertionError: no").splitlines()
+        f"(RayTrainWorker pid=77, ip=10.0.0.2) {line}\n" for line in raised(2, "AssertionError: no").splitlines()
     )
     (root,) = told(out=text).roots
     assert (root.rule, root.ranks, root.where) == ("TO-E005", (2,), "step (train.py:7)")
@@ -353,37 +337,21 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
     ("said", "kind", "fix"),
     [
         ("ValueError: Attempting to unscale FP16 gradients.", "scaler_fp16", "fp32"),
-        (
-            "RuntimeError: DDP expects same model across all ranks, but …",
-            "models_differ",
-            "same model",
-        ),
+        ("RuntimeError: DDP expects same model across all ranks, but …", "models_differ", "same model"),
         (
             "RuntimeError: [1]: params[0] in this process with sizes [128, 64] appears not to match sizes of the same "
             "param in process 0.",
             "models_differ",
             "same model",
         ),
-        (
-            "RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float",
-            "dtypes_differ",
-            "dtype",
-        ),
-        (
-            "RuntimeError: Found dtype Half but expected Float",
-            "dtypes_differ",
-            "dtype",
-        ),  # huggingface/diffusers 817
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float", "dtypes_differ", "dtype"),
+        ("RuntimeError: Found dtype Half but expected Float", "dtypes_differ", "dtype"),  # huggingface/diffusers 817
         (
             "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
             "dtypes_differ",
             "dtype",
         ),
-        (
-            "RuntimeError: Input type (float) and bias type (c10::Half) should be the same",
-            "dtypes_differ",
-            "dtype",
-        ),
+        ("RuntimeError: Input type (float) and bias type (c10::Half) should be the same", "dtypes_differ", "dtype"),
         (
             "RuntimeError: Index put requires the source and destination dtypes match, got Half and Float",
             "dtypes_differ",
@@ -396,21 +364,13 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
             "leaf_inplace",
             "no_",
         ),
-        (
-            "RuntimeError: Trying to backward through the graph a second time (or …)",
-            "backward_twice",
-            "retain_graph",
-        ),
+        ("RuntimeError: Trying to backward through the graph a second time (or …)", "backward_twice", "retain_graph"),
         (
             "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
             "no_gradient",
             "requires",
         ),
-        (
-            "ValueError: Default process group has not been initialized, please …",
-            "no_group",
-            "init_process_group",
-        ),
+        ("ValueError: Default process group has not been initialized, please …", "no_group", "init_process_group"),
         ("RuntimeError: No backend type associated with device type cpu", "no_backend", "device"),
         ("AttributeError: Can't pickle local object 'main.<locals>.<lambda>'", "unpicklable", "module"),
         ("AssertionError: Torch not compiled with CUDA enabled", "no_cuda", "build"),
@@ -423,9 +383,7 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
 )
 def test_what_torch_refuses_has_its_cure(tmp_path: Path, said: str, kind: str, fix: str) -> None:
     frame = '[rank1]:   File "/home/me/train.py", line 3, in step\n[rank1]:     step()\n'
-    (tmp_path / "train.log").write_text(
-        f"[rank1]: Traceback (most recent call last):\n{frame}[rank1]: {said}\n"
-    )
+    (tmp_path / "train.log").write_text(f"[rank1]: Traceback (most recent call last):\n{frame}[rank1]: {said}\n")
     (root,) = diagnose(tmp_path).roots
     assert root.crash is not None and (root.crash.kind, root.ranks) == (kind, (1,))
     assert fix in advice_of(root) and root.where == "step (train.py:3)"
@@ -512,17 +470,12 @@ def test_the_last_words_of_a_process_are_a_log_and_no_dump_of_stacks(tmp_path: P
         "Extension modules: a\n"
     )
     (root,) = diagnose(tmp_path).roots
-    assert root.crash is not None and (root.crash.kind, root.where) == (
-        "native_crash",
-        "launch (kernels.py:18)",
-    )
+    assert root.crash is not None and (root.crash.kind, root.where) == ("native_crash", "launch (kernels.py:18)")
 
 
 def test_frames_in_the_middle_of_prose_are_a_traceback_without_its_ends(tmp_path):
     """Four frames between two sentences held 'no evidence'. In a whole log they may be a stack that is printed."""
-    frames = "".join(
-        f'  File "/home/u/rollout/{name}.py", line 83, in make\n    self.made()\n' for name in "abcd"
-    )
+    frames = "".join(f'  File "/home/u/rollout/{name}.py", line 83, in make\n    self.made()\n' for name in "abcd")
     paste = tmp_path / "paste.txt"
     paste.write_text(f"It stops while the engine is made.\n{frames}Does anybody know?\n")
     found = diagnose(paste)

@@ -76,12 +76,7 @@ def test_a_call_that_failed_once_and_was_survived_ends_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "text",
-    (
-        "│ epoch │ loss │\n│ 1 │ 0.5 │\n",
-        "╭──── Training ────╮\n│ step 5 in 3 s │\n",
-        "Traceback level  2\n",
-    ),
+    "text", ("│ epoch │ loss │\n│ 1 │ 0.5 │\n", "╭──── Training ────╮\n│ step 5 in 3 s │\n", "Traceback level  2\n")
 )
 def test_tables_and_boxes_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "log.txt").write_text(text, encoding="utf-8")

@@ -40,9 +40,7 @@ def test_a_log_is_told_the_same_in_each_dress(tmp_path: Path, dress: str) -> Non
         told = diagnose(path)
         assert roots(told) == roots(diagnose(log)), name
         lines = {event.line for event in told.evidence.log}
-        assert not lines or max(lines) <= max(
-            path.read_bytes().count(b"\n") + 1, log.read_text().count("\n") + 90
-        )
+        assert not lines or max(lines) <= max(path.read_bytes().count(b"\n") + 1, log.read_text().count("\n") + 90)
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
@@ -120,9 +118,7 @@ def test_a_packed_log_that_is_cut_off_is_used_and_named(tmp_path: Path) -> None:
     told = diagnose(tmp_path)
     assert [root.cause for root in told.roots] == ["batch_norm"]
     [(file, what)] = told.evidence.problems
-    assert (
-        file.endswith("train.log.gz") and what == "the gzip stream is cut off: what comes before that is used"
-    )
+    assert file.endswith("train.log.gz") and what == "the gzip stream is cut off: what comes before that is used"
 
 
 @pytest.mark.parametrize(("dress", "module"), [("xz", "lzma"), ("bzip2", "bz2")])
@@ -133,9 +129,7 @@ def test_a_python_that_cannot_unpack_it_says_so(
     path = tmp_path / NAMES[dress]
     path.write_bytes(DRESSES[dress]((DATA / "batch_norm.txt").read_text()))
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        InputError, match=f"is packed with {dress}, which this Python was built without: unpack it"
-    ):
+    with pytest.raises(InputError, match=f"is packed with {dress}, which this Python was built without: unpack it"):
         diagnose(path)
 
 
@@ -188,15 +182,8 @@ def test_a_start_after_which_another_began_ended_no_job(tmp_path: Path, earlier:
 
 OF_LOGGERS = (
     lambda text, trace: {"ts": "2026-11-02T10:00:00Z", "level": "error", "event": text, "exception": trace},
-    lambda text, trace: {
-        "SeverityText": "ERROR",
-        "Body": text,
-        "Attributes": {"exception.stacktrace": trace},
-    },
-    lambda text, trace: {
-        "text": f"10:00:00 | ERROR | {text}\n{trace}",
-        "record": {"level": {"name": "ERROR"}},
-    },
+    lambda text, trace: {"SeverityText": "ERROR", "Body": text, "Attributes": {"exception.stacktrace": trace}},
+    lambda text, trace: {"text": f"10:00:00 | ERROR | {text}\n{trace}", "record": {"level": {"name": "ERROR"}}},
 )
 
 
@@ -212,12 +199,8 @@ def test_a_traceback_in_a_logger_s_record_is_told(told, record) -> None:
 def test_steps_in_a_logger_s_records_say_that_it_went_on(told) -> None:
     trace = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in step\n    a / b\nValueError: no\n'
     steps = [
-        json.dumps(
-            {"timestamp": f"2026-11-02T10:{step:02}:00Z", "level": "info", "event": "done", "step": step}
-        )
+        json.dumps({"timestamp": f"2026-11-02T10:{step:02}:00Z", "level": "info", "event": "done", "step": step})
         for step in range(1, 50)
     ]
-    failed = json.dumps(
-        {"timestamp": "2026-11-02T10:05:30Z", "level": "error", "event": "x", "exception": trace}
-    )
+    failed = json.dumps({"timestamp": "2026-11-02T10:05:30Z", "level": "error", "event": "x", "exception": trace})
     assert told("\n".join((*steps[:5], failed, *steps[5:])) + "\n").roots == ()

@@ -58,15 +58,10 @@ def test_ranks_that_torchrun_started_again_and_that_made_steps_outlived_the_fail
     [
         STEPS + of_rank(OUT_OF_MEMORY),
         STEPS + AGAIN.format(3) + STEPS + of_rank(OUT_OF_MEMORY),  # how the first ended is not told
-        STEPS
-        + of_rank(OUT_OF_MEMORY)
-        + AGAIN.format(3)
-        + 3 * STEPS,  # it went on: the first sentence says so
+        STEPS + of_rank(OUT_OF_MEMORY) + AGAIN.format(3) + 3 * STEPS,  # it went on: the first sentence says so
     ],
 )
-def test_nothing_is_said_where_no_start_before_the_judged_one_is_known_to_have_failed(
-    told, text: str
-) -> None:
+def test_nothing_is_said_where_no_start_before_the_judged_one_is_known_to_have_failed(told, text: str) -> None:
     assert "earlier start ended" not in terminal(told(text))
 
 
@@ -74,9 +69,7 @@ def test_an_import_that_failed_before_is_not_said_to_have_ended_a_start(told) ->
     """'Before it, an earlier start ended: the program crashed while importing': it printed that, and went on."""
     optional = RAISED.replace("in f\n    g()", "in <module>\n    import flash_attn")
     optional = optional.format("ModuleNotFoundError: No module named 'flash_attn'")
-    ended = RAISED.replace("line 7, in f\n    g()", "line 168, in <module>\n    main()").format(
-        "KeyError: 'x'"
-    )
+    ended = RAISED.replace("line 7, in f\n    g()", "line 168, in <module>\n    main()").format("KeyError: 'x'")
     diagnosis = told(f"starting\n{optional}flash attention is not there\nstep 1\n{ended}")
     assert ["KeyError" in root.statement for root in diagnosis.roots] == [True]
     assert "earlier start" not in terminal(diagnosis)

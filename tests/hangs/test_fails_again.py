@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 ELASTIC = "1102 10:00:06 140 torch/distributed/elastic/"
-AGAIN = (
-    f"I{ELASTIC}agent/server/api.py:900] [default] Worker group FAILED. 1/3 left; will restart worker group\n"
-)
+AGAIN = f"I{ELASTIC}agent/server/api.py:900] [default] Worker group FAILED. 1/3 left; will restart worker group\n"
 ENDED = f"E{ELASTIC}multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: {{}}) of binary: python\n"
 RAISED = (
     '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/app/train.py", line 33, in collate\n'

@@ -17,9 +17,7 @@ STATUS = (
     "[rank{r}]:[E321 02:07:08.5 ProcessGroupNCCL.cpp:1664] [PG 1 Rank {r}] Exception (either an error or timeout) "
     "detected by watchdog at work: 80, last enqueued NCCL work: 82, last completed NCCL work: 79.\n"
 )
-FINGERPRINT = (
-    "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{n}], TensorDtypes=Float)"
-)
+FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{n}], TensorDtypes=Float)"
 
 
 @pytest.mark.parametrize(
@@ -95,9 +93,7 @@ def test_a_traceback_without_its_first_line_ends_with_its_exception(told):
 def test_an_error_that_names_no_rank_is_that_of_the_one_that_the_launcher_names(told):
     report = "Root Cause (first observed failure):\n[0]:\n"
     report += "  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: {pid})\n"
-    run = (
-        'Traceback (most recent call last):\n  File "train.py", line 5, in main\n    f()\n{error}\n' + report
-    )
+    run = 'Traceback (most recent call last):\n  File "train.py", line 5, in main\n    f()\n{error}\n' + report
     diagnosis = told(
         run.format(error="KeyError: 'first run'", pid=11) + run.format(error="KeyError: 'second run'", pid=22)
     )
@@ -114,11 +110,7 @@ def test_a_job_that_slurm_ended_explains_nothing_of_the_next_in_the_file(told):
 
 
 def test_a_log_with_a_hole_is_read(told):
-    text = (
-        b"step 1\n"
-        + b"\0" * 5000
-        + b'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
-    )
+    text = b"step 1\n" + b"\0" * 5000 + b'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
     (root,) = told(text + b"ValueError: after the hole\n").roots
     assert "after the hole" in root.message
 
@@ -176,14 +168,10 @@ def test_who_only_lost_a_peer_that_failed_did_not_die_by_itself(told):
     assert root.ranks == (1,) and "bad sample" in root.message
 
 
-@pytest.mark.parametrize(
-    "said", ["rank 9 on n2 failed first, exit code 1", "rank 9 ended first, exit code 0"]
-)
+@pytest.mark.parametrize("said", ["rank 9 on n2 failed first, exit code 1", "rank 9 ended first, exit code 0"])
 def test_our_own_launcher_counts_ranks_where_sruns_tasks_are_nodes(told, said):
     """'Ranks 0-1 died: each ended with exit code 1' of two nodes of eight ranks, each with a launcher."""
-    ended = (
-        "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
-    )
+    ended = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
     (root,) = told(f"{LOST}traceops: {said}\n{FAILED.format(9)}{ended}").roots
     assert root.ranks == (9,) and "bad sample" in root.message
 
@@ -191,16 +179,12 @@ def test_our_own_launcher_counts_ranks_where_sruns_tasks_are_nodes(told, said):
 def test_ranks_that_ended_alike_are_one_cause(told):
     ended = "srun: error: n{}: tasks {}: Exited with exit code 1\n"
     (root,) = told(ended.format(1, "0-3") + ended.format(2, "4-7")).roots
-    assert (
-        root.ranks == tuple(range(8)) and root.statement == "Ranks 0\u20137 died: each ended with exit code 1"
-    )
+    assert root.ranks == tuple(range(8)) and root.statement == "Ranks 0\u20137 died: each ended with exit code 1"
 
 
 def test_a_loop_of_the_shell_that_it_killed_is_no_training(told):
     with pytest.raises(InputError, match="holds no evidence"):
-        told(
-            "DONE\nrun.sh: line 151: 107629 Killed                  ( while true; do\n    sleep 90\ndone )\n"
-        )
+        told("DONE\nrun.sh: line 151: 107629 Killed                  ( while true; do\n    sleep 90\ndone )\n")
     assert told("run.sh: line 151: 107629 Killed                  python train.py\n").roots
 
 
@@ -213,8 +197,7 @@ def test_a_rank_that_did_not_finish_has_not_finished_what_it_queued(told):
         "completed NCCL work: {4}.\n"
     )
     diagnosis = told(
-        watchdog.format(0, 122, "_REDUCE_SCATTER_BASE", 127, 121)
-        + watchdog.format(1, 126, "_ALLGATHER_BASE", 128, 125)
+        watchdog.format(0, 122, "_REDUCE_SCATTER_BASE", 127, 121) + watchdog.format(1, 126, "_ALLGATHER_BASE", 128, 125)
     )
     (root,) = diagnosis.roots
     assert (root.ranks, root.waiting, root.confidence) == ((0,), (1,), "low")
@@ -242,11 +225,7 @@ def test_a_timeout_without_a_group_is_of_the_group_of_the_others_and_so_is_a_sta
     diagnosis = told(WATCHDOG.format(r=0) + STATUS.format(r=0) + WATCHDOG.format(r=4) + STATUS.format(r=3))
     (root,) = diagnosis.roots
     assert root.rule == "TO-H006" and root.ranks == (0, 3, 4) and root.waiting == ()
-    assert {rank.rank: rank.sequence for rank in diagnosis.ranks if rank.state == "root"} == {
-        0: 80,
-        3: 80,
-        4: 80,
-    }
+    assert {rank.rank: rank.sequence for rank in diagnosis.ranks if rank.state == "root"} == {0: 80, 3: 80, 4: 80}
 
 
 def test_who_waits_elsewhere_is_not_said_to_wait_in_this_call(told):

@@ -53,13 +53,9 @@ def test_a_call_in_the_first_column_ends_no_traceback(told):
     assert "Traceback" in said
 
 
-@pytest.mark.parametrize(
-    "end", ["ray.exceptions.RayTaskError(ValueError): bad", "x.FooError('a', 3)", "StopIteration"]
-)
+@pytest.mark.parametrize("end", ["ray.exceptions.RayTaskError(ValueError): bad", "x.FooError('a', 3)", "StopIteration"])
 def test_what_ends_a_traceback_all_the_same(told, end):
-    said = hang_sentence(
-        told(f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n{end}\n')
-    )
+    said = hang_sentence(told(f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n{end}\n'))
     assert end.split("(")[0].split(".")[-1] in said
 
 
@@ -85,16 +81,10 @@ def test_a_label_that_is_cut_ends_no_frames(told):
             "[2025-02-20 20:27:14,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n",
             "Main process received SIGINT, exiting”",
         ),
-        (
-            "W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n",
-            "Signals.SIGINT",
-        ),
+        ("W0829 10:11:12.1 14 api.py:704] Received Signals.SIGINT death signal, shutting down\n", "Signals.SIGINT"),
         ("WARNING: Received 2 death signal, shutting down workers\n", "Received 2 death signal"),
         ("torch.distributed.elastic.SignalException: Process 33 got signal: 2\n", "got signal: 2”"),
-        (
-            "^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n",
-            "sending Ctrl-C to StepId=12.0”",
-        ),
+        ("^Csrun: sending Ctrl-C to StepId=12.0\nsrun: forcing job termination\n", "sending Ctrl-C to StepId=12.0”"),
         ("^Cmpirun: killing job...\n", "mpirun: killing job"),
         ("INFO: SIGINT received, saving a checkpoint\n", "SIGINT received, saving a checkpoint”"),
     ],
@@ -141,9 +131,7 @@ def logged(*levels: str, minute: int = 0) -> str:
 def test_an_error_after_which_its_logger_goes_on_for_long_is_shown_and_no_alarm(told):
     diagnosis = told(logged("INFO", "ERROR", *["INFO"] * 5, minute=9))
     assert hang_level(diagnosis) == "info"
-    assert hang_sentence(diagnosis).startswith(
-        "1 line with an error, after which its logger goes on: job.out:2 says “"
-    )
+    assert hang_sentence(diagnosis).startswith("1 line with an error, after which its logger goes on: job.out:2 says “")
 
 
 @pytest.mark.parametrize("levels", [["INFO"] * 4, [*["INFO"] * 5, "ERROR"]])
@@ -155,10 +143,7 @@ def test_an_error_near_the_end_is_trouble(told, levels):
 @pytest.mark.parametrize(("said", "went_on"), [("shutting down", False), ("Finished evaluation", True)])
 def test_a_logger_that_stops_at_once_went_on_only_to_an_end(said, went_on):
     loggers = Loggers()
-    lines = [
-        "ERROR 05-12 02:47:14 [a.py:1] lost",
-        *[f"INFO 05-12 02:47:15 [a.py:{n}] {said}" for n in range(6)],
-    ]
+    lines = ["ERROR 05-12 02:47:14 [a.py:1] lost", *[f"INFO 05-12 02:47:15 [a.py:{n}] {said}" for n in range(6)]]
     for number, line in enumerate(lines, start=1):
         loggers.take(number, line)
     assert loggers.went_on(1, len(lines)) is went_on
@@ -166,9 +151,7 @@ def test_a_logger_that_stops_at_once_went_on_only_to_an_end(said, went_on):
 
 
 ROUTER = "2025-04-14T15:52:02.6{:05}Z {} text_generation_router::server: router/src/server.rs:{}: {}\n".format
-WITHOUT = ROUTER(
-    79061, "ERROR", 1672, "Failed to import python tokenizer ModuleNotFoundError: No module named 'x'"
-)
+WITHOUT = ROUTER(79061, "ERROR", 1672, "Failed to import python tokenizer ModuleNotFoundError: No module named 'x'")
 
 
 def test_an_error_behind_which_its_server_is_up_is_no_alarm(told):
@@ -219,9 +202,7 @@ def test_a_rank_that_printed_anything_did_not_leave_no_evidence(told):
     text = steps + "".join(WATCHDOG.format(r=r) for r in (0, 1, 2, 4))
     (root,) = told(text).roots
     assert root.ranks == (3,)
-    assert root.statement.startswith(
-        "Rank 3 left no record of collectives, but messages in the log; ranks 0–2, 4 wait"
-    )
+    assert root.statement.startswith("Rank 3 left no record of collectives, but messages in the log; ranks 0–2, 4 wait")
     assert any("step 1 loss 2.0" in value for _, value in root.evidence)
 
 
@@ -285,7 +266,5 @@ def test_a_warning_of_nccl_that_no_rule_knows_is_quoted(told):
             f"{info}ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 busId 3b000 - Init START\n"
         )
     )
-    assert said.startswith(
-        "No rank hangs or fails in what was read: it tells of machines and NCCL only. NCCL warns: "
-    )
+    assert said.startswith("No rank hangs or fails in what was read: it tells of machines and NCCL only. NCCL warns: ")
     assert "Some new words of this release”" in said

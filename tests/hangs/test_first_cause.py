@@ -146,19 +146,14 @@ def test_a_rank_that_died_is_told_with_its_own_error_and_line(tmp_path):
     full = f"{OOM} GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
     (tmp_path / "train.log").write_text(raised(1, full) + WAITED + report(0, -6, [(1, 1), (2, -6)]))
     (root,) = diagnose(tmp_path).roots
-    assert root.statement.startswith(
-        "Rank 1 died while ranks 0, 2–3 wait for it in all_reduce #64 of default_pg: "
-    )
+    assert root.statement.startswith("Rank 1 died while ranks 0, 2–3 wait for it in all_reduce #64 of default_pg: ")
     told = "it ran out of GPU memory, at <module> (train.py:30): it asked for 2.00 GiB with 1.20 GiB free of 79.10 GiB"
     assert told in root.statement
 
 
 def test_what_the_launcher_noted_of_a_killed_rank_is_no_word_of_its_own(tmp_path):
     manifest = {"world_size": 2, "nnodes": 1, "failed_rank": 1, "status": "failed"}
-    ranks = [
-        {"rank": 0, "exit_code": 143},
-        {"rank": 1, "exit_code": 137, "error": "killed by SIGKILL (often …)"},
-    ]
+    ranks = [{"rank": 0, "exit_code": 143}, {"rank": 1, "exit_code": 137, "error": "killed by SIGKILL (often …)"}]
     (tmp_path / "run.json").write_text(json.dumps({**manifest, "ranks": ranks}))
     (root,) = diagnose(tmp_path).roots
     assert (root.ranks, root.cause) == ((1,), "killed") and root.statement.count("SIGKILL") == 1

@@ -104,9 +104,7 @@ def test_torchruns_line_that_is_cut_behind_the_rank(told):
     assert [root.ranks for root in diagnosis.roots] == [(3,)] and "SIGKILL" in hang_sentence(diagnosis)
 
 
-@pytest.mark.parametrize(
-    "level", ["WARNING", "| WARNING", "2020-08-01 01:36:18 | WARNING | fairseq.trainer | OOM"]
-)
+@pytest.mark.parametrize("level", ["WARNING", "| WARNING", "2020-08-01 01:36:18 | WARNING | fairseq.trainer | OOM"])
 def test_memory_that_a_program_only_warns_of_ended_nothing(told, level):
     """fairseq leaves the batch out and goes on: what ended it then is not known."""
     diagnosis = told(SKIPPED.format(level=level) + TORN)
@@ -115,10 +113,7 @@ def test_memory_that_a_program_only_warns_of_ended_nothing(told, level):
 
 
 def test_memory_that_ran_out_at_last_is_the_cause(told):
-    raised = (
-        TORN.rpartition("\n")[0]
-        + "\n    main()\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
-    )
+    raised = TORN.rpartition("\n")[0] + "\n    main()\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     (root,) = told(SKIPPED.format(level="WARNING") + raised).roots
     assert "2.00 GiB" in root.statement
 
@@ -147,7 +142,5 @@ def test_of_a_long_line_the_beginning_is_quoted_once(told, words):
 
 def test_a_quote_ends_between_words(told):
     """'CUDA tried to allocate 33 …' of 332 MiB."""
-    said = hang_sentence(
-        told("ERROR: rows are lost: " + "".join(f"1{number} " for number in range(100, 300)))
-    )
+    said = hang_sentence(told("ERROR: rows are lost: " + "".join(f"1{number} " for number in range(100, 300))))
     assert re.search(r" 1\d{3} …”", said)

@@ -42,9 +42,7 @@ def dump(entries, ranks="[0, 1]", **more):
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},
         "comm_lib_version": "2.28.9",
-        "pg_status": {
-            "0": {"last_enqueued_collective": len(entries), "last_completed_collective": len(entries)}
-        },
+        "pg_status": {"0": {"last_enqueued_collective": len(entries), "last_completed_collective": len(entries)}},
         "entries": entries,
         **more,
     }
@@ -87,9 +85,7 @@ def test_json_and_pickle_tell_the_same(read):
 
 
 def test_numbers_as_text_in_json_status(read):
-    document = dump(
-        [entry(0)], pg_status={"0": {"last_enqueued_collective": "7", "last_completed_collective": "6"}}
-    )
+    document = dump([entry(0)], pg_status={"0": {"last_enqueued_collective": "7", "last_completed_collective": "6"}})
 
     record, _ = read(json.dumps(document).encode())
 
@@ -119,8 +115,7 @@ def test_the_first_form_was_a_list_with_one_count(read):
 
 
 @pytest.mark.parametrize(
-    ("name", "op", "peer"),
-    [("send 0->1", "send", 9), ("recv 0<-1", "recv", 9), ("send 1->0", "send", 4)],
+    ("name", "op", "peer"), [("send 0->1", "send", 9), ("recv 0<-1", "recv", 9), ("send 1->0", "send", 4)]
 )
 def test_the_peer_of_a_message_is_counted_inside_its_group(read, name, op, peer):
     record, _ = read(dump([entry(0, name, is_p2p=True, p2p_seq_id=3)], ranks="[4, 9]"))
@@ -190,9 +185,7 @@ def test_nothing_in_a_pickle_is_executed(read, tmp_path):
         def __reduce__(self):
             return (os.system, (f"touch {tmp_path / 'ran'}",))
 
-    with pytest.raises(
-        InputError, match=r"fr_0 is not a flight-recorder dump and was not opened: it asks for"
-    ):
+    with pytest.raises(InputError, match=r"fr_0 is not a flight-recorder dump and was not opened: it asks for"):
         read(dump([entry(0), Hostile()]))
     assert not (tmp_path / "ran").exists()
 
@@ -268,14 +261,7 @@ def test_every_cut_is_readable_or_an_error(read):
             assert len(record.operations) <= 3
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"entries": 5},
-        {"entries": {"a": 1}},
-        {"pg_config": [1], "entries": []},
-    ],
-)
+@pytest.mark.parametrize("change", [{"entries": 5}, {"entries": {"a": 1}}, {"pg_config": [1], "entries": []}])
 def test_a_dump_without_entries_or_groups_is_none(read, change):
     with pytest.raises(InputError, match="fr_0"):
         read({**dump([]), "pg_status": {}, **({"pg_config": {}} | change)})

@@ -19,12 +19,7 @@ RULES = {
     "op": "TO-H002",
     "network": "TO-H006",
 }
-FORMS = (
-    {},
-    {"active_only": True},
-    {"ring": 40},
-    {"hashed_names": True},
-)
+FORMS = ({}, {"active_only": True}, {"ring": 40}, {"hashed_names": True})
 
 
 def planted(seed: int, kind: str, world: int) -> tuple[Job, Fault] | None:
@@ -112,26 +107,11 @@ TOLD = [
     *((seed, 16) for seed in (0, 4, 6, 7, 10, 17, 26, 27)),
     *((seed, 32) for seed in (2, 8, 11, 27, 32, 33, 34, 41)),
 ]  # fmt: skip
-NOT_TOLD = [
-    (38, 4),
-    (242, 4),
-    (106, 6),
-    (145, 8),
-    (54, 16),
-    (77, 16),
-    (146, 16),
-    (184, 16),
-    (229, 16),
-    (80, 32),
-]
-UNCLEAR = pytest.mark.xfail(
-    strict=True, reason="the dumps count messages or collectives, and do not tell which"
-)
+NOT_TOLD = [(38, 4), (242, 4), (106, 6), (145, 8), (54, 16), (77, 16), (146, 16), (184, 16), (229, 16), (80, 32)]
+UNCLEAR = pytest.mark.xfail(strict=True, reason="the dumps count messages or collectives, and do not tell which")
 
 
-@pytest.mark.parametrize(
-    ("seed", "world"), [*TOLD, *(pytest.param(*case, marks=UNCLEAR) for case in NOT_TOLD)]
-)
+@pytest.mark.parametrize(("seed", "world"), [*TOLD, *(pytest.param(*case, marks=UNCLEAR) for case in NOT_TOLD)])
 def test_completions_lost_beside_messages_that_are_done(tmp_path, seed, world):
     job, fault = planted(seed, "lost", world)
     assert messages_done(job) and not messages_in_larger_groups(job)

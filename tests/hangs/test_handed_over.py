@@ -35,9 +35,7 @@ def test_a_log_with_its_newest_line_first_is_not_judged(tmp_path):
     [
         "".join(log()),
         "".join(log() + log() + log() + log()),  # several runs, one after the other
-        "".join(
-            line for pair in zip(log(), log()[1:], strict=False) for line in reversed(pair)
-        ),  # ranks, mixed
+        "".join(line for pair in zip(log(), log()[1:], strict=False) for line in reversed(pair)),  # ranks, mixed
         "step 9\nstep 8\nstep 7\nstep 6\nstep 5\nstep 4\nstep 3\n",
     ],
 )

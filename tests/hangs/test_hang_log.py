@@ -79,11 +79,7 @@ def test_who_failed_first(name, code):
 
 def test_an_exception_ends_a_rank_and_the_others_lose_their_peer():
     events = events_of("gloo_raise", "error", "connection")
-    assert [(event.kind, event.rank) for event in events] == [
-        ("error", 1),
-        ("connection", 0),
-        ("connection", 2),
-    ]
+    assert [(event.kind, event.rank) for event in events] == [("error", 1), ("connection", 0), ("connection", 2)]
     assert events[0].text == "ValueError: bad batch"
     assert [str(frame) for frame in events[0].frames] == [
         "step (/home/user/train/work.py:12)",
@@ -199,13 +195,7 @@ WORK = "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=
 )  # fmt: skip
 def test_wording_of_timeouts(read, line, op, sequence, group):
     (event,) = read(line)
-    assert (event.kind, event.rank, event.op, event.sequence, event.group) == (
-        "timeout",
-        3,
-        op,
-        sequence,
-        group,
-    )
+    assert (event.kind, event.rank, event.op, event.sequence, event.group) == ("timeout", 3, op, sequence, group)
 
 
 @pytest.mark.parametrize(
@@ -459,12 +449,7 @@ def test_a_worker_s_exception_is_part_of_the_rank_s(read):
 
 def test_times_before_the_lines_of_a_traceback(read):
     time = "2025-03-01T10:00:00Z stderr F "
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "/x/t.py", line 1, in f',
-        "    f()",
-        "ValueError: a",
-    ]
+    lines = ["Traceback (most recent call last):", '  File "/x/t.py", line 1, in f', "    f()", "ValueError: a"]
     (error,) = read("".join(f"{time}{line}\n" for line in lines))
     assert (error.text, error.frames[0].function) == ("ValueError: a", "f")
 
@@ -524,9 +509,7 @@ def test_a_compressed_log_is_found_whatever_its_name(tmp_path):
 
     from traceops.hangs.diagnose import diagnose
 
-    told = gzip.compress(
-        b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
-    )
+    told = gzip.compress(b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n")
     (tmp_path / "job-17.log.gz").write_bytes(told)
     for path in (tmp_path, tmp_path / "job-17.log.gz"):
         assert [root.cause for root in diagnose(path).roots] == ["no_kernel"]

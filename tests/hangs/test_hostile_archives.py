@@ -13,9 +13,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 
-RAISED = (
-    "Traceback (most recent call last):\n  File \"train.py\", line 7, in f\n    g()\nKeyError: 'labels'\n"
-)
+RAISED = "Traceback (most recent call last):\n  File \"train.py\", line 7, in f\n    g()\nKeyError: 'labels'\n"
 
 
 def zipped(members: Sequence[tuple[str, bytes | str]], packing: int = zipfile.ZIP_STORED) -> bytes:

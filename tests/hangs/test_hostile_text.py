@@ -104,11 +104,7 @@ def test_text_that_nearly_matches(tmp_path, piece):
     path = tmp_path / "log.txt"
     times = 1_500_000 // len(piece)
     opening = "Traceback (most recent call last):\nThread 0x1 (most recent call first):\n# rank 0, main thread 0x1\n"
-    for text in (
-        piece * times,
-        opening + "\n".join([piece] * (times // 10)),
-        opening + piece * (times // 10),
-    ):
+    for text in (piece * times, opening + "\n".join([piece] * (times // 10)), opening + piece * (times // 10)):
         path.write_text(text)
         assert len(read_log(str(path))) <= 400
         assert sum(1 for _ in text_lines(str(path))) <= times + 4
@@ -183,9 +179,7 @@ def test_a_log_of_many_ranks_and_numbers_beyond_all_ranks(tmp_path):
 def test_a_process_of_too_many_threads_and_frames(tmp_path):
     path = tmp_path / "stacks.txt"
     frame = '  File "/x/t.py", line 1 in f\n'
-    threads = "".join(
-        f"Thread 0x{number:x} (most recent call first):\n{frame}" for number in range(1, 30_000)
-    )
+    threads = "".join(f"Thread 0x{number:x} (most recent call first):\n{frame}" for number in range(1, 30_000))
     path.write_text(threads + frame * 5000)
     stacks = read_stacks(str(path), 0)
     assert 0 < len(stacks.threads) <= 20_000

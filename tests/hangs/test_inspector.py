@@ -22,17 +22,13 @@ from traceops.report.hang_text import hang_sentence, read_text
 VERSIONS = pytest.mark.parametrize("version", ["v4.0", "v4.2", "v4.3"])
 
 
-def write(
-    folder: Path, ends: dict[int, int], every_s: float = 4, version: str = "v4.2", op: str = "AllReduce"
-):
+def write(folder: Path, ends: dict[int, int], every_s: float = 4, version: str = "v4.2", op: str = "AllReduce"):
     """A file a rank, in which operations 1 to ends[rank] stand, eight a dump."""
     for rank, end in ends.items():
         numbers = range(1, end + 1)
         dumps = [numbers[at : at + 8] for at in range(0, end, 8)]
         text = "".join(
-            dump(
-                (coll(number, op, gbs=341 + rank) for number in some), rank, len(ends), at * every_s, version
-            )
+            dump((coll(number, op, gbs=341 + rank) for number in some), rank, len(ends), at * every_s, version)
             for at, some in enumerate(dumps)
         )
         if version == "v4.0":

@@ -10,16 +10,11 @@ from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.report.hang_text import hang_level
 
-STEPS = "".join(
-    f"2026-11-23 10:{n // 60:02}:{n % 60:02},000 - INFO - step {n}: loss 2.1\n" for n in range(900)
-)
-GLOG = "".join(
-    f"I1123 10:{n // 60:02}:{n % 60:02}.000 77 train.py:3] step {n}: loss 2.1\n" for n in range(900)
-)
+STEPS = "".join(f"2026-11-23 10:{n // 60:02}:{n % 60:02},000 - INFO - step {n}: loss 2.1\n" for n in range(900))
+GLOG = "".join(f"I1123 10:{n // 60:02}:{n % 60:02}.000 77 train.py:3] step {n}: loss 2.1\n" for n in range(900))
 BARE = "".join(f"step {n}: loss 2.1\n" for n in range(900))
 RAISED = (
-    'Traceback (most recent call last):\n  File "/app/train.py", line 41, in step\n    f(batch)\n'
-    "KeyError: 'labels'\n"
+    "Traceback (most recent call last):\n  File \"/app/train.py\", line 41, in step\n    f(batch)\nKeyError: 'labels'\n"
 )
 CUDA = RAISED.replace("KeyError: 'labels'", "RuntimeError: CUDA error: unspecified launch failure")
 EXIT = "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 4711)\n"
@@ -55,17 +50,11 @@ def xid_text(diagnosis: Diagnosis) -> str:
         (GLOG, DAYS, "(3 days before the job's log begins)"),
         (STEPS, ZONE, "(the same minutes if the two logs have clocks of two time zones; nothing tells)"),
         (BARE, DAYS, "(nothing says that it is of this job; no times tell)"),
-        (
-            STEPS,
-            BOOT,
-            "(nothing says that it is of this job; it counts seconds since the boot: dmesg -T has dates)",
-        ),
+        (STEPS, BOOT, "(nothing says that it is of this job; it counts seconds since the boot: dmesg -T has dates)"),
     ],
 )
 @pytest.mark.parametrize("end", ["", RAISED])
-def test_an_xid_that_nothing_joins_to_the_job_is_not_its_cause(
-    beside, job: str, when: str, why: str, end: str
-) -> None:
+def test_an_xid_that_nothing_joins_to_the_job_is_not_its_cause(beside, job: str, when: str, why: str, end: str) -> None:
     """'The program saw its GPU fail (hardware)' was said of jobs that ran, and of one that ended with a KeyError."""
     diagnosis = beside(job + end, XID.format(when))
     assert xid_text(diagnosis) == why and hang_level(diagnosis) == ("error" if end else "warning")

@@ -17,9 +17,7 @@ def notes(folder: Path, text: str, name: str = "train.log") -> tuple[str, ...]:
 
 
 def lines(*points: tuple[int, str]) -> str:
-    return "".join(
-        f"2024-04-10 {time} | INFO | loss at epoch 5, step at {step}, loss=31\n" for step, time in points
-    )
+    return "".join(f"2024-04-10 {time} | INFO | loss at epoch 5, step at {step}, loss=31\n" for step, time in points)
 
 
 def test_steps_that_took_longer_before_the_end(tmp_path: Path) -> None:

@@ -102,22 +102,16 @@ def labelled(label: str, text: str) -> str:
     return "".join(f"{label}{line}\n" for line in text.splitlines())
 
 
-@pytest.mark.parametrize(
-    "label", ["", "[rank0]: ", "0: [rank0]: ", "[default0]:", "2026-01-02 03:04:05,006 ERROR x: "]
-)
+@pytest.mark.parametrize("label", ["", "[rank0]: ", "0: [rank0]: ", "[default0]:", "2026-01-02 03:04:05,006 ERROR x: "])
 @pytest.mark.parametrize(
     "message",
     [
         REFUSED,
         REFUSED.replace(" 0 has", " 3 has").replace(
-            "Including",
-            "\n".join(f"Process {pid} has 1.00 GiB memory in use." for pid in range(4)) + "\nIncluding",
+            "Including", "\n".join(f"Process {pid} has 1.00 GiB memory in use." for pid in range(4)) + "\nIncluding"
         ),
         *("\n".join(textwrap.wrap(ONE_LINE, width)) for width in (45, 60, 80, 120)),
-        *(
-            "\n".join(ONE_LINE[at : at + width] for at in range(0, len(ONE_LINE), width))
-            for width in (76, 80, 101)
-        ),
+        *("\n".join(ONE_LINE[at : at + width] for at in range(0, len(ONE_LINE), width)) for width in (76, 80, 101)),
     ],
 )
 def test_the_numbers_of_a_message_on_several_lines_are_its_own(told, label: str, message: str) -> None:
@@ -134,9 +128,7 @@ def test_a_message_without_numbers_takes_none_of_other_lines(told) -> None:
     assert "3.00 GiB" not in root.evidence[0][1]
     (root,) = told(f"{PLACE}{alone.splitlines()[0]}\nOther: {ONE_LINE}\n").roots
     assert root.evidence[0][1].count("Tried to allocate") <= 1
-    two = (
-        "CUDA out of memory.\nCUDA out of memory.\nTried to allocate 1.00 GiB.\nTried to allocate 2.00 GiB.\n"
-    )
+    two = "CUDA out of memory.\nCUDA out of memory.\nTried to allocate 1.00 GiB.\nTried to allocate 2.00 GiB.\n"
     (root,) = told(PLACE + "RuntimeError: " + two).roots
     assert "2.00 GiB" not in root.statement
 
@@ -184,9 +176,7 @@ MAPPED = {
     ],
 )
 def test_memory_that_ran_out_in_other_words(tmp_path: Path, text: str, rule: str, cause: str) -> None:
-    raised = (
-        f'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    main()\n{text}\n'
-    )
+    raised = f'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    main()\n{text}\n'
     (tmp_path / "rank_0.log").write_text(raised if text.startswith("RuntimeError") else f"step 1\n{text}\n")
     (root,) = diagnose(tmp_path).roots
     assert (root.rule, root.cause) == (rule, cause)

@@ -39,9 +39,7 @@ def test_the_rest_of_a_message_behind_labels(told, label):
 @pytest.mark.parametrize("label", ["", "[rank0]: "])
 def test_what_failed_on_the_ranks_of_a_checkpoint(told, label):
     """pytorch/pytorch 148252: only 'CheckpointException ranks:dict_keys([0])' was told."""
-    of_ranks = [
-        line for rank in range(2) for line in (f"Traceback (most recent call last): (RANK {rank})", *ON_RANK)
-    ]
+    of_ranks = [line for rank in range(2) for line in (f"Traceback (most recent call last): (RANK {rank})", *ON_RANK)]
     said = hang_sentence(told("".join(f"{label}{line}\n" for line in (*RAISED, *of_ranks))))
     assert "at resume (train.py:103)" in said
     assert said.count("Missing key in checkpoint state_dict: model.2.weight") == 1

@@ -72,9 +72,7 @@ def test_without_a_pattern_both_are_named(tmp_path):
 def test_counts_of_different_groups_are_not_a_mismatch_of_the_past(tmp_path):
     one, other = [("all_reduce", n) for n in range(1, 20)], [("all_reduce", n) for n in range(101, 119)]
 
-    found = diagnose(
-        write(tmp_path, {0: dump([*one, ("barrier", 1)], 19), 1: dump([*other, ("all_reduce", 1)], 19)})
-    )
+    found = diagnose(write(tmp_path, {0: dump([*one, ("barrier", 1)], 19), 1: dump([*other, ("all_reduce", 1)], 19)}))
 
     assert [root.sequence for root in found.roots] == [20]
 
@@ -125,9 +123,7 @@ def test_a_rank_that_was_ended_before_it_wrote_its_record_is_no_root(tmp_path, s
     (folder / "rank_1.stderr.log").write_text(said)
     also = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : -15 (pid: {rank})\n"
     first = REPORT.format(rank=1).replace("-6", str(exit_code))
-    (folder / "torchrun.log").write_text(
-        f"Failures:\n[1]:\n{also.format(rank=0)}[2]:\n{also.format(rank=2)}{first}"
-    )
+    (folder / "torchrun.log").write_text(f"Failures:\n[1]:\n{also.format(rank=0)}[2]:\n{also.format(rank=2)}{first}")
 
     found = diagnose(folder)
 

@@ -39,9 +39,7 @@ def test_horovods_list_of_ranks(line, missing, ready):
 
 
 def test_who_horovod_misses_is_the_cause(told):
-    diagnosis = told(
-        f"{STALL}\nHorovodBroadcast_a_0 [missing ranks: 1]\nHorovodBroadcast_b_0 [missing ranks: 1, 2]\n"
-    )
+    diagnosis = told(f"{STALL}\nHorovodBroadcast_a_0 [missing ranks: 1]\nHorovodBroadcast_b_0 [missing ranks: 1, 2]\n")
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks) == ("TO-H001", (1,))
     assert hang_sentence(diagnosis).startswith("Rank 1 did not come, as Horovod reports. [")
@@ -158,9 +156,7 @@ def test_trouble_without_a_cause_is_shown(told, text):
     assert "no cause is told" in hang_sentence(diagnosis) and seen_lines(diagnosis)
 
 
-FRAMES = (
-    'File "a.py", line 611, in <module>\n    main()\n  File "a.py", line 605, in main\n    trainer.fit(mo'
-)
+FRAMES = 'File "a.py", line 611, in <module>\n    main()\n  File "a.py", line 605, in main\n    trainer.fit(mo'
 
 
 @pytest.mark.parametrize("before", ["", "\n", "    return func(*args)\n  "])
@@ -204,12 +200,7 @@ def test_who_has_called_more_than_ended_is_not_idle(told):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "Mean squared error: 0.03",
-        "Validation error: lower than before",
-        "INFO handling exit code: 0",
-        "Type error: 4",
-    ],
+    ["Mean squared error: 0.03", "Validation error: lower than before", "INFO handling exit code: 0", "Type error: 4"],
 )
 def test_what_only_sounds_like_an_error(told, line):
     with pytest.raises(InputError, match="holds no evidence"):

@@ -16,25 +16,10 @@ from traceops.rules.root_rules import advice_of
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: cause, ranks, what is true, and what the evidence has behind the message itself.
 PUBLIC = {
-    "loss_scale_deepspeed": (
-        "loss_scale",
-        (),
-        "until the loss scale was at its minimum",
-        "scale: 0, reducing to 0",
-    ),
-    "loss_scale_fairseq": (
-        "loss_scale",
-        (),
-        "until the loss scale was at its minimum",
-        "scale to: 0.0001220703125",
-    ),
+    "loss_scale_deepspeed": ("loss_scale", (), "until the loss scale was at its minimum", "scale: 0, reducing to 0"),
+    "loss_scale_fairseq": ("loss_scale", (), "until the loss scale was at its minimum", "scale to: 0.0001220703125"),
     "loss_inf": ("nan_loss", (), "because the loss is inf: Loss is inf, stopping training", None),
-    "loss_infinite_or_nan": (
-        "nan_loss",
-        (),
-        "because the loss is not finite (inf or NaN), at train_loop",
-        None,
-    ),
+    "loss_infinite_or_nan": ("nan_loss", (), "because the loss is not finite (inf or NaN), at train_loop", None),
     "nan_grad_norm": ("nan_loss", (2,), "because the norm of gradients is NaN: RuntimeError: Rank 2", None),
 }
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}\n"
@@ -63,10 +48,7 @@ def test_a_public_log_says_which_number_it_was(name: str) -> None:
         ("AssertionError: loss is not finite", "the loss is not finite (inf or NaN)"),
         ("ValueError: the loss is not finite: tensor(nan, device='cuda:0')", "the loss is NaN"),
         ("WARNING: non-finite loss, ending training  tensor([nan, nan, nan, nan])", "the loss is NaN"),
-        (
-            "AssertionError: Rank 3: found NaN in local grad norm in backwards pass",
-            "the norm of gradients is NaN",
-        ),
+        ("AssertionError: Rank 3: found NaN in local grad norm in backwards pass", "the norm of gradients is NaN"),
         ("AssertionError: found Inf in local forward loss calculation", "the loss is inf"),
         ("RuntimeError: NaN or Inf found in gradients", "gradients are not finite (inf or NaN)"),
         (
@@ -80,8 +62,7 @@ def test_no_more_is_said_than_the_message_says(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["ValueError: loss_scale must not be inf", "ValueError: unknown loss 'infonce'", "loss scale: inf"],
+    "text", ["ValueError: loss_scale must not be inf", "ValueError: unknown loss 'infonce'", "loss scale: inf"]
 )
 def test_a_loss_scale_and_a_name_are_no_loss(text: str) -> None:
     assert not says_not_finite(text)

@@ -47,10 +47,7 @@ def test_frames_behind_determineds_rank_are_a_traceback(told):
             "2m  Warning  BackOff  pod/t-0  Back-off restarting failed container pytorch in pod t-0",
             "logs --previous POD",
         ),
-        (
-            "Warning  FailedScheduling  3m  0/12 nodes are available: 12 Insufficient nvidia.com/gpu.",
-            "describe nodes",
-        ),
+        ("Warning  FailedScheduling  3m  0/12 nodes are available: 12 Insufficient nvidia.com/gpu.", "describe nodes"),
     ],
 )
 def test_kubernetes_events_say_where_more_is_told(told, line: str, where: str):
@@ -87,7 +84,5 @@ def test_stars_that_markdown_escaped_are_stars(told):
 
 def test_errors_of_xlas_client_are_shown_with_their_words(told):
     said = "22:36:41.8072{}: E   44422 tensorflow/compiler/xla/xla_client/xla_util.cc:76]{}\n"
-    text = (
-        said.format(20, "") + said.format(26, " StackTrace:") + said.format(32, " *** Begin stack trace ***")
-    )
+    text = said.format(20, "") + said.format(26, " StackTrace:") + said.format(32, " *** Begin stack trace ***")
     assert "Begin stack trace" in hang_sentence(told(text))

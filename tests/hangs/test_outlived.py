@@ -67,10 +67,7 @@ def test_the_same_exception_again_is_outlived_too_unless_it_ends_the_log(told):
         (RAISED + steps(9, 12, talk=1), "a buffer of lines that were printed before"),
         (RAISED + TALK * 2000, "no step"),
         (RAISED + steps(5, 9) * 60, "buffers of several processes: the same steps again"),
-        (
-            RAISED + "ValueError: step 4 failed\n" + TALK * 2000 + "ValueError: step 5 failed: step 6\n",
-            "messages",
-        ),
+        (RAISED + "ValueError: step 4 failed\n" + TALK * 2000 + "ValueError: step 5 failed: step 6\n", "messages"),
         (RAISED + TALK * 1000 + "step 1\n" + TALK, "a single step"),
     ],
 )
@@ -83,14 +80,8 @@ def test_what_proves_no_step_after_it_leaves_the_cause(told, text, why):
 def test_what_was_outlived_is_told_beside_the_end_of_a_process_and_not_as_its_cause(told, failure):
     """'Rank 6 died: … Its log tells of one failure', with high confidence, of an exception 4,000 steps before."""
     (root,) = told(steps(1, 9) + failure + steps(9, 200) + EXIT).roots
-    assert (root.rule, root.ranks, root.crash) == (
-        "TO-H004",
-        (6,),
-        None,
-    ) and "no answer" not in root.statement
-    assert [
-        what.rpartition(":")[2] for what, said in root.evidence if "no answer in it (the log goes on" in said
-    ]
+    assert (root.rule, root.ranks, root.crash) == ("TO-H004", (6,), None) and "no answer" not in root.statement
+    assert [what.rpartition(":")[2] for what, said in root.evidence if "no answer in it (the log goes on" in said]
 
 
 def test_a_loggers_line_ends_no_traceback(told):
@@ -109,9 +100,7 @@ def test_rays_task_says_itself_what_it_raised(told):
     assert root.where == "score (score.py:37)" and "NotImplementedError" in root.statement
 
 
-@pytest.mark.parametrize(
-    "words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"]
-)
+@pytest.mark.parametrize("words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"])
 def test_what_python_ignores_is_no_end(told, words):
     """Python 3.14 has other words than those before."""
     with pytest.raises(InputError, match="holds no evidence"):

@@ -19,9 +19,7 @@ NODE_BACK = "93m   Normal    NodeReady      node/gpu-1   Node gpu-1 status is no
 OTHER_BACK = NODE_BACK.replace("gpu-1", "gpu-2")
 DELETED = "94m   Normal   TaintManagerEviction   pod/train-0   Marking for deletion Pod default/train-0\n"
 KEPT = "94m   Normal   TaintManagerEviction   pod/train-0   Cancelling deletion of Pod default/train-0\n"
-CONDITION = (
-    "Conditions:\n  Type              Status\n  Initialized       True\n  Ready             {}\nEvents:\n"
-)
+CONDITION = "Conditions:\n  Type              Status\n  Initialized       True\n  Ready             {}\nEvents:\n"
 
 
 @pytest.mark.parametrize(
@@ -122,9 +120,7 @@ def test_what_traceops_wrote_is_no_log(tmp_path: Path, monkeypatch: pytest.Monke
     """A second look at a folder that holds the first one's hang.json named the cause that this quotes."""
     monkeypatch.chdir(tmp_path)
     steps = "".join(f"step {number} loss 2.1\n{TALK}" for number in range(1, 120))
-    (tmp_path / "job.out").write_text(
-        f"step 0\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n{steps}"
-    )
+    (tmp_path / "job.out").write_text(f"step 0\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n{steps}")
     for _ in range(2):
         assert main(["diagnose", ".", "-o", "reports"]) == 0
         assert json.loads((tmp_path / "reports" / "hang.json").read_text())["findings"] == []

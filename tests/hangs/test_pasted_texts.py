@@ -44,10 +44,7 @@ def test_a_rank_whose_last_line_is_wrapped_and_cut_waits_too(told):
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (
-            "[22340.220490] amdgpu: sq_intr: error, detail 0x00000000, type 1, sh 1, priv 1, wave_id 4",
-            "sq_intr: error",
-        ),
+        ("[22340.220490] amdgpu: sq_intr: error, detail 0x00000000, type 1, sh 1, priv 1, wave_id 4", "sq_intr: error"),
         ("==========\ntorchtitan.train FAILED\n----------", "torchtitan.train FAILED"),
         (
             'Lmod has detected the following error: The following module(s) are unknown:\n"cuda/11.8"',
@@ -90,10 +87,7 @@ def test_what_a_traceback_that_is_cut_off_lacks_comes_behind_it(told):
     [
         ("/bin/sh: 1: torchrun: not found", "PATH"),
         ("bash: torchrun: command not found", "PATH"),
-        (
-            "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
-            "dmesg",
-        ),
+        ("(raylet) A worker died or was killed while executing a task by an unexpected system error.", "dmesg"),
     ],
 )
 def test_what_would_tell_more_of_such_a_line(told, line, more):
@@ -132,17 +126,13 @@ def test_a_call_of_nccl_that_failed_in_the_words_of_old_torch(told):
 
 def test_a_bus_error_that_a_launcher_tells_has_its_cure(told):
     """It was told as 'crashed in compiled code'."""
-    (root,) = told(
-        "[launch.py:321:sigkill_handler] ['python', 'main.py'] exits with return code = -7\n"
-    ).roots
+    (root,) = told("[launch.py:321:sigkill_handler] ['python', 'main.py'] exits with return code = -7\n").roots
     assert root.cause == "bus_error"
 
 
 def test_an_actor_of_ray_that_is_gone_is_no_error_of_the_program(told):
     text = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
-    (root,) = told(
-        f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n    x()\n{text}\n'
-    ).roots
+    (root,) = told(f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n    x()\n{text}\n').roots
     assert root.cause == "actor_died" and "is gone" in root_advice(root)
 
 

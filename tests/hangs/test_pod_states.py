@@ -87,10 +87,7 @@ def texts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in seen_events(diagnosis)]
 
 
-@pytest.mark.parametrize(
-    ("now", "how"),
-    [(RUNS, "it runs again"), (DONE, "it has completed since")],
-)
+@pytest.mark.parametrize(("now", "how"), [(RUNS, "it runs again"), (DONE, "it has completed since")])
 def test_a_container_that_runs_again_is_told_with_what_ended_it_then(told, now: str, how: str) -> None:
     """'The program ran out of the host's memory', with high confidence, of a pod that runs."""
     diagnosis = told(described(now, OOM))
@@ -106,9 +103,7 @@ def test_a_container_that_runs_again_is_told_with_what_ended_it_then(told, now: 
 
 def test_one_that_is_started_again_and_again_has_its_last_end_as_the_cause(told) -> None:
     [root] = told(described(LOOPS, OOM)).roots
-    assert (
-        root.cause == "host_memory" and "now it waits (CrashLoopBackOff), restarts: 3" in root.evidence[0][1]
-    )
+    assert root.cause == "host_memory" and "now it waits (CrashLoopBackOff), restarts: 3" in root.evidence[0][1]
 
 
 def test_a_plain_exit_code_of_one_that_is_started_again_is_trouble_with_what_to_bring(told) -> None:
@@ -134,10 +129,7 @@ def test_yaml_and_json_of_kubectl_say_the_same(told, form: str) -> None:
     )
     diagnosis = told(runs)
     assert diagnosis.roots == () and [kind for kind, _ in texts(diagnosis)] == ["passed"]
-    assert (
-        "container pytorch, exit code 137, finished 2026-11-23T10:59:58Z; it runs again"
-        in texts(diagnosis)[0][1]
-    )
+    assert "container pytorch, exit code 137, finished 2026-11-23T10:59:58Z; it runs again" in texts(diagnosis)[0][1]
     assert [root.cause for root in told(loops).roots] == ["host_memory"]
 
 

@@ -114,9 +114,7 @@ def test_a_report_that_is_cut_short_is_named(tmp_path: Path) -> None:
     st.sampled_from(["host", "gpu", "lost", "size", "op", "network"]),
     st.sampled_from([4, 8, 16]),
 )
-def test_in_generated_hangs_each_rank_that_the_counts_tell_apart_is_named(
-    tmp_path_factory, seed, kind, world
-):
+def test_in_generated_hangs_each_rank_that_the_counts_tell_apart_is_named(tmp_path_factory, seed, kind, world):
     found = planted(seed, kind, world)
     if found is None:
         return
@@ -143,10 +141,7 @@ def test_in_generated_hangs_each_rank_that_the_counts_tell_apart_is_named(
                 for count, ranks in by_count.items():
                     if count != most and (name.endswith("json") or is_outlier(len(ranks), len(of_comm))):
                         assert any(f"launched {op} {count} of communicator {hash_}," in text for text in told)
-        if all(
-            len({json.dumps(its, sort_keys=True) for its in of_comm.values()}) == 1
-            for of_comm in counts.values()
-        ):
+        if all(len({json.dumps(its, sort_keys=True) for its in of_comm.values()}) == 1 for of_comm in counts.values()):
             assert told == []
 
 

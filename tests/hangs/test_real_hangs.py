@@ -125,9 +125,7 @@ def test_dumps_of_the_same_job_on_another_day_are_left_out(job):
     found = diagnose(folder)
 
     assert named(found) == [("TO-H001", (3,), "high")]
-    assert {Path(path).name for path, _ in found.evidence.problems} == {
-        f"old_rank_{rank}" for rank in range(3)
-    }
+    assert {Path(path).name for path, _ in found.evidence.problems} == {f"old_rank_{rank}" for rank in range(3)}
 
 
 def test_a_damaged_dump_hides_no_other(job):

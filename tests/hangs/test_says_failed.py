@@ -231,10 +231,7 @@ def test_a_report_behind_any_collectors_time_is_read(told, time):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (
-            "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.",
-            "Rank 1 died: it ended with exit code 1",
-        ),
+        ("ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.", "Rank 1 died: it ended with exit code 1"),
         ("Global rank 2 (PID 41) exited with code -11", "Rank 2 died: it was killed by SIGSEGV"),
         ("Process 3 exit with status code 137.", "Rank 3 died: it was killed by SIGKILL"),
         ("x1000c0s0b0n0: rank 3 exited with code 1", "Rank 3 died: it ended with exit code 1"),

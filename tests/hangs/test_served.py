@@ -17,16 +17,11 @@ ERROR = (
 )
 FAILED = "".join(f"{LOGGER}{line}\n" for line in ERROR)
 ANSWER = '(APIServer pid=1288829) INFO:     127.0.0.1:41806 - "{} HTTP/1.1" {}\n'
-SERVED, REFUSED = (
-    ANSWER.format("POST /v1/chat/completions", "200 OK"),
-    ANSWER.format("POST /v1/x", "400 Bad Request"),
-)
+SERVED, REFUSED = (ANSWER.format("POST /v1/chat/completions", "200 OK"), ANSWER.format("POST /v1/x", "400 Bad Request"))
 STARTED = "(APIServer pid=1288829) INFO:     Application startup complete.\n"
 
 
-@pytest.mark.parametrize(
-    "behind", [REFUSED + SERVED, SERVED * 10], ids=["it was refused", "others are served"]
-)
+@pytest.mark.parametrize("behind", [REFUSED + SERVED, SERVED * 10], ids=["it was refused", "others are served"])
 def test_a_request_that_failed(told, behind):
     diagnosis = told(STARTED + SERVED * 3 + FAILED + behind)
     assert diagnosis.roots == () and "after which its logger goes on" in hang_sentence(diagnosis)

@@ -48,9 +48,7 @@ def test_logs_are_told_from_stacks(path):
     assert sniff(str(path)) == "log"
 
 
-@pytest.mark.parametrize(
-    "name", ["faulthandler_3.10.txt", "faulthandler_3.13.txt", "pyspy.json.txt", "gdb.txt"]
-)
+@pytest.mark.parametrize("name", ["faulthandler_3.10.txt", "faulthandler_3.13.txt", "pyspy.json.txt", "gdb.txt"])
 def test_two_threads(name):
     stacks = read_stacks(str(DATA / "stacks" / name), 0)
     assert len(stacks.threads) == 2
@@ -73,11 +71,7 @@ def test_two_threads(name):
 @pytest.mark.parametrize(
     ("case", "kind", "text"),
     [
-        (
-            "init_0",
-            "init",
-            "setting up communication in init_process_group, called from <module> (stuck.py:11)",
-        ),
+        ("init_0", "init", "setting up communication in init_process_group, called from <module> (stuck.py:11)"),
         ("gather_0", "collective", "waiting in all_gather_object, called from step (stuck.py:28)"),
         ("loader_1", "input", "loading data in __getitem__ (stuck.py:15)"),
         ("loader2_1", "input", "waiting for a batch of data, called from main_ (stuck.py:33)"),
@@ -286,6 +280,4 @@ def test_data_parallel_on_a_stack_or_in_a_traceback_is_told(tmp_path):
         '  File "/site-packages/torch/nn/parallel/data_parallel.py", line 191, in forward\n    return gather()\n'
         "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     )
-    assert any(
-        "nn.DataParallel" in note and "DistributedDataParallel" in note for note in diagnose(tmp_path).notes
-    )
+    assert any("nn.DataParallel" in note and "DistributedDataParallel" in note for note in diagnose(tmp_path).notes)

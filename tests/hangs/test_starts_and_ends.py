@@ -135,9 +135,7 @@ def test_a_cells_traceback_that_is_cut_off(told):
 
 
 def test_a_cells_traceback_that_is_whole(told):
-    (root,) = told(
-        f"{CELL}\n\nRuntimeError: The size of tensor a (32) must match the size of tensor b (31)\n"
-    ).roots
+    (root,) = told(f"{CELL}\n\nRuntimeError: The size of tensor a (32) must match the size of tensor b (31)\n").roots
     assert "must match the size" in root.statement
 
 
@@ -198,9 +196,7 @@ def test_a_wait_in_the_store(told):
 def test_after_what_went_on_no_lines_before_are_asked_for(told):
     """wuzw21/spdistiller, doc/nohup.out: a file that was whole."""
     steps = "".join(f"step {step} loss 2.0\n" for step in range(1, 4000))
-    diagnosis = told(
-        f"step 0 loss 2.0\nRuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB.\n{steps}"
-    )
+    diagnosis = told(f"step 0 loss 2.0\nRuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB.\n{steps}")
     assert "goes on" in hang_sentence(diagnosis) and "lines before" not in what_would_decide(diagnosis)
 
 
@@ -243,9 +239,7 @@ def test_a_pod_that_ended_in_an_error(told):
 
 
 def failed(error: str) -> str:
-    return (
-        f'Traceback (most recent call last):\n  File "/app/train.py", line 186, in main\n    run()\n{error}\n'
-    )
+    return f'Traceback (most recent call last):\n  File "/app/train.py", line 186, in main\n    run()\n{error}\n'
 
 
 @pytest.mark.parametrize(

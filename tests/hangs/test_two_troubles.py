@@ -35,15 +35,9 @@ def timed_out(*ranks: int) -> str:
 
 
 CRASHES = {
-    "memory": (
-        raised(2, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
-        "GPU memory",
-    ),
+    "memory": (raised(2, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."), "GPU memory"),
     "import": (raised(2, "ModuleNotFoundError: No module named 'apex'"), "apex"),
-    "illegal": (
-        raised(2, "RuntimeError: CUDA error: an illegal memory access was encountered"),
-        "illegal memory",
-    ),
+    "illegal": (raised(2, "RuntimeError: CUDA error: an illegal memory access was encountered"), "illegal memory"),
     "disk": (raised(2, "OSError: [Errno 28] No space left on device"), "disk or the quota"),
     "assertion": (raised(2, "AssertionError: batch is empty"), "batch is empty"),
 }
@@ -137,23 +131,15 @@ def test_there_are_thirty() -> None:
 
 MACHINE = {
     "slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", "the host's memory"),
-    "kernel": (
-        "[ 99.1] Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:2kB\n",
-        "the host's memory",
-    ),
-    "xid": (
-        "[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=1, GPU has fallen off the bus.\n",
-        "its GPU fail (hardware)",
-    ),
+    "kernel": ("[ 99.1] Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:2kB\n", "the host's memory"),
+    "xid": ("[ 12.5] NVRM: Xid (PCI:0000:3B:00): 79, pid=1, GPU has fallen off the bus.\n", "its GPU fail (hardware)"),
 }
 
 
 @pytest.mark.parametrize("machine", MACHINE)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 2), (0, 1)])
-def test_what_the_machine_did_may_be_why_ranks_wait(
-    told, machine: str, late: bool, ranks: tuple[int, ...]
-) -> None:
+def test_what_the_machine_did_may_be_why_ranks_wait(told, machine: str, late: bool, ranks: tuple[int, ...]) -> None:
     """Slurm says it at the job's end, and dmesg is put behind the log: it was left out there."""
     text, words = MACHINE[machine]
     waiting = timed_out(*ranks)

@@ -18,8 +18,7 @@ TOPOLOGY = DATA / "topology"
 ACROSS = (TOPOLOGY / "l4x2_bonded.txt").read_text()  # two GPUs, SYS
 NVLINK = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-31\t0\nGPU1\tNV18\t X \t0-31\t0\n"
 P2P = "".join(
-    f"NCCL INFO Channel 0{one}/0 : {one}[{one}] -> {other}[{other}] via P2P/CUMEM\n"
-    for one, other in ((0, 1), (1, 0))
+    f"NCCL INFO Channel 0{one}/0 : {one}[{one}] -> {other}[{other}] via P2P/CUMEM\n" for one, other in ((0, 1), (1, 0))
 )
 
 
@@ -48,9 +47,7 @@ def test_an_early_hang_over_p2p_across_sockets_is_p2p_that_is_broken(tmp_path):
     diagnosis = told(tmp_path, nccl=P2P, topo=ACROSS, train=timed_out())
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.cause, root.confidence) == ("TO-H006", (0, 1), "p2p", "medium")
-    assert (
-        "P2P/CUMEM between GPU0 and GPU1" in root.statement and "across sockets only (SYS)" in root.statement
-    )
+    assert "P2P/CUMEM between GPU0 and GPU1" in root.statement and "across sockets only (SYS)" in root.statement
     proof = dict(root.evidence)
     assert "0[0] -> 1[1] via P2P/CUMEM" in proof["NCCL, nccl.log:1"]
     assert any(what.startswith("topology, topo.log:") for what in proof)
@@ -80,10 +77,7 @@ def test_other_ways_are_named_and_not_blamed(tmp_path, nccl, topo, sequence, cau
 
 def test_where_all_run_it_the_way_is_named_too():
     """Advice to read in NCCL's log which way it took is none where it was read (2 H200, loopback taken down)."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tarfile.open(DATA / "faults" / "network_down.tar.xz") as archive,
-    ):
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(DATA / "faults" / "network_down.tar.xz") as archive:
         archive.extractall(folder, filter="data")
         (root,) = diagnose(folder).roots
     assert (root.rule, root.ranks, root.cause, root.confidence) == ("TO-H006", (0, 1), "way_known", "high")
@@ -93,10 +87,7 @@ def test_where_all_run_it_the_way_is_named_too():
 
 def test_a_gloo_job_is_not_sent_to_nccls_log():
     """Two ranks on gloo whose loopback was taken down."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tarfile.open(DATA / "faults" / "gloo_network_down.tar.xz") as archive,
-    ):
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(DATA / "faults" / "gloo_network_down.tar.xz") as archive:
         archive.extractall(folder, filter="data")
         (root,) = diagnose(folder).roots
     assert (root.rule, root.ranks, root.cause) == ("TO-H006", (0, 1), "gloo")

@@ -48,9 +48,7 @@ def test_steps_made_after_a_failure_say_that_the_program_went_on(told, text: str
 
 
 def test_what_may_have_been_in_a_buffer_is_told_and_lowers_confidence(told) -> None:
-    (root,) = told(
-        f"{TALK * 400}{steps(100, 180)}{RAISED.replace('ValueError', 'MemoryError')}{steps(180, 240)}"
-    ).roots
+    (root,) = told(f"{TALK * 400}{steps(100, 180)}{RAISED.replace('ValueError', 'MemoryError')}{steps(180, 240)}").roots
     assert (root.rule, root.confidence) == ("TO-E002", "medium")
     assert (
         "behind it",

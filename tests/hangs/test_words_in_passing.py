@@ -41,10 +41,7 @@ def test_a_text_about_a_panic_is_none(before: str) -> None:
         ("HCCL demo error: In function initDevice(): the call of it failed", True),
         ("[ 99.1] INFO: task pt_main_thread:4711 blocked for more than 122 seconds.", True),
         ("Nov 23 13:00:00 n1 kernel: watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:123]", True),
-        (
-            "[ 9.1] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=3",
-            True,
-        ),
+        ("[ 9.1] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=3", True),
         ("INFO: task scheduler: nothing is blocked for now", False),
         ("Mean squared error: Model A has a lower value than B", False),
         ("Test set error: The mean over all 5 folds is 0.1", False),

@@ -48,9 +48,7 @@ def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone
 
 
 def test_a_style_sheet_counts_inside_its_element_only() -> None:
-    sheet = (
-        ":root { top: 0; }\nbody { margin: 0; }\n@media print { :root, td { color: red; } }\n.body { top: 0 }"
-    )
+    sheet = ":root { top: 0; }\nbody { margin: 0; }\n@media print { :root, td { color: red; } }\n.body { top: 0 }"
     inside = "& { top: 0; }\n& { margin: 0; }\n@media print { &, td { color: red; } }\n.body { top: 0 }"
     assert scoped_css(sheet, ".x") == f".x {{\n{inside}\n}}\n"
 
@@ -73,9 +71,7 @@ def test_frames_hold_what_the_report_does(run: LoadedRun) -> None:
     pandas = pytest.importorskip("pandas")
     steps = run.steps
     assert len(steps) == 12 and str(steps["kernels"].dtype) == "Int64"
-    assert (
-        steps[[f"{bucket}_ms" for bucket in BUCKETS]].sum(axis=1) - steps["duration_ms"]
-    ).abs().max() < 1e-6
+    assert (steps[[f"{bucket}_ms" for bucket in BUCKETS]].sum(axis=1) - steps["duration_ms"]).abs().max() < 1e-6
     assert run.ranks.set_index("rank")["caused_wait_ms"].idxmax() == 1
     assert run.ranks["peak_memory_bytes"].isna().all() and pandas.isna(run.ledger["rank"][0])
     assert "Share of all such waiting" in run.ranks.attrs["columns"]["late_share"]
@@ -100,9 +96,7 @@ def test_figures_are_those_of_the_page(run: LoadedRun) -> None:
     assert isinstance(run.figure("what_if"), objects.Figure)
     with pytest.raises(KeyError) as caught:
         run.figure("leger")
-    assert "did you mean 'ledger'" in str(caught.value) and all(
-        name in str(caught.value) for name in run.figures
-    )
+    assert "did you mean 'ledger'" in str(caught.value) and all(name in str(caught.value) for name in run.figures)
 
 
 @pytest.mark.parametrize(("package", "use"), [("pandas", "ranks"), ("plotly", "figure")])

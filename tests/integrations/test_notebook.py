@@ -8,11 +8,7 @@ from importlib.util import find_spec
 import pytest
 from started import environment
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]
 
 _CELL = """
 import torch
@@ -92,9 +88,6 @@ def test_the_processes_that_a_notebook_launcher_forks_are_the_ranks(tmp_path, mo
     )
     assert done.returncode == 0, done.stderr
     ranks = json.loads((tmp_path / "mine" / "run.json").read_text())["ranks"]
-    assert [(rank["rank"], rank["steps"], rank["status"]) for rank in ranks] == [
-        (0, 8, "finished"),
-        (1, 8, "finished"),
-    ]
+    assert [(rank["rank"], rank["steps"], rank["status"]) for rank in ranks] == [(0, 8, "finished"), (1, 8, "finished")]
     assert [window["steps"] for rank in ranks for window in rank["windows"]] == [[4, 5], [4, 5]]
     assert "Report: mine/report/summary.html" in done.stdout

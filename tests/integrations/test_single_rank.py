@@ -84,9 +84,7 @@ class TestHuggingFace:
         from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
         args = arguments()
-        CallbackHandler([callback], None, None, None, None).on_init_end(
-            args, TrainerState(), TrainerControl()
-        )
+        CallbackHandler([callback], None, None, None, None).on_init_end(args, TrainerState(), TrainerControl())
         assert args.gradient_accumulation_steps == 16
         assert "one rank       1      4            16              64" in capsys.readouterr().err
 

@@ -7,11 +7,7 @@ import pytest
 
 from traceops.capture.schedule import Schedule
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]
 SHORT = Schedule(skip_first=1, unprofiled=1, warmup=1, active=2)
 
 
@@ -76,9 +72,7 @@ def test_one_rank_accumulates_in_hugging_faces_trainer_and_ends_with_the_model_o
             output_dir="out", num_train_epochs=2, per_device_train_batch_size=2, report_to=[], save_strategy="no",
             gradient_accumulation_steps=accumulation, use_cpu=True, disable_tqdm=True, learning_rate=1e-3, seed=5,
         )  # fmt: skip
-        trainer = transformers.Trainer(
-            model=Model(), args=arguments, train_dataset=Rows(), callbacks=callbacks
-        )
+        trainer = transformers.Trainer(model=Model(), args=arguments, train_dataset=Rows(), callbacks=callbacks)
         trainer.train()
         return trainer.state.global_step, trainer.state.max_steps, trainer.model.line.weight.tolist()
 
@@ -178,9 +172,7 @@ def test_the_profiler_of_torchtitan_is_built_from_its_config(tmp_path):
     pytest.importorskip("torchtitan.tools.profiler")
     from traceops.integrations.torchtitan import TraceopsProfiler
 
-    config = TraceopsProfiler.Config(
-        out=str(tmp_path / "run"), skip_first=1, unprofiled=1, warmup=1, active=2
-    )
+    config = TraceopsProfiler.Config(out=str(tmp_path / "run"), skip_first=1, unprofiled=1, warmup=1, active=2)
     with config.build(global_step=0, base_folder=str(tmp_path)) as profiler:
         for _ in range(6):
             torch.ones(3).sum()

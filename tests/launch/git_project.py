@@ -36,7 +36,5 @@ packages = ["pkg"]
 
 def git(folder, *arguments):
     identity = ("-c", "user.name=T", "-c", "user.email=t@example.org")
-    done = subprocess.run(
-        ["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
     return done.stdout.strip()

@@ -60,8 +60,7 @@ def editable_python(repo, folder):
 
 
 @pytest.mark.parametrize(
-    ("layout", "order"),
-    [("flat", ["base_1", "head_1", "head_2", "base_2"]), ("src", ["base_1", "head_1"])],
+    ("layout", "order"), [("flat", ["base_1", "head_1", "head_2", "base_2"]), ("src", ["base_1", "head_1"])]
 )
 def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout, order):
     if layout == "src":  # setuptools puts the folder on sys.path then; else it finds the package by its name

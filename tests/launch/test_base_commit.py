@@ -29,15 +29,7 @@ def test_the_path_of_the_base_keeps_its_order_and_what_is_not_the_repository_s(r
 def test_arguments_that_mean_something_else_to_the_base_are_named(repo, tmp_path):
     (repo / "app" / "mine.txt").write_text("0.1")
     base = base_of(repo, tmp_path / "t")
-    words = [
-        "train.py",
-        "--lr=mine.txt",
-        "lr.txt",
-        "--data",
-        "profile",
-        str(repo / "app" / "lr.txt"),
-        "x" * 5000,
-    ]
+    words = ["train.py", "--lr=mine.txt", "lr.txt", "--data", "profile", str(repo / "app" / "lr.txt"), "x" * 5000]
     untracked, shared = base_commit.argument_warnings(base, words)
     assert untracked.startswith("mine.txt is not in main at ")
     assert shared.startswith(f"{repo}/app/lr.txt: both sides use that of the working tree")

@@ -57,8 +57,7 @@ def launched(tmp_path, monkeypatch):
             for rank in range(2):
                 note = "no optimizer step was seen"
                 write_rank(
-                    out,
-                    RankManifest(rank, rank, 2, host(), 1, {"type": "cpu"}, {}, {}, traces=["t"], note=note),
+                    out, RankManifest(rank, rank, 2, host(), 1, {"type": "cpu"}, {}, {}, traces=["t"], note=note)
                 )
             log = out / "logs" / "none" / "attempt_0" / "0" / "stderr.log"
             log.parent.mkdir(parents=True)
@@ -82,9 +81,7 @@ def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeyp
 
     monkeypatch.setattr(session, "_record", recorded)
     contextmanager = faults.counted
-    for _ in range(
-        2
-    ):  # what is imported when it is first needed is in the first run only; the last one counts
+    for _ in range(2):  # what is imported when it is first needed is in the first run only; the last one counts
         assert launched(7)[0] == 7
     calls = dict(reversed([(call, number) for number, call in enumerate(faults.calls)]))
     calls = {call: number for call, number in calls.items() if call.called not in _ARITHMETIC}
@@ -111,9 +108,7 @@ def test_a_damaged_manifest_hides_no_other_rank(launched, capsys):
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(session, "run", lambda *args, **options: pytest.fail("started"))
-    with pytest.raises(
-        UsageError, match=r"file/out cannot be written \(Not a directory.*choose another --out"
-    ):
+    with pytest.raises(UsageError, match=r"file/out cannot be written \(Not a directory.*choose another --out"):
         session.launch(Plan("mine", tmp_path / "file" / "out", Cluster(1), ["train.py"], {}, {}))
 
 

@@ -12,10 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.mark.parametrize(
     ("fault", "code", "reason"),
-    [
-        ("exit-3", 3, "rank 1 on .* failed first, exit code 3\n"),
-        ("exit-0", 1, "rank 1 on .* ended first, exit code 0"),
-    ],
+    [("exit-3", 3, "rank 1 on .* failed first, exit code 3\n"), ("exit-0", 1, "rank 1 on .* ended first, exit code 0")],
 )
 def test_the_rank_that_died_is_the_cause(tmp_path, fault, code, reason):
     """One that raises, exits in Python or is killed: test_run.py."""
@@ -48,11 +45,6 @@ def test_another_shape(tmp_path):
 def test_a_slow_step_is_not_a_hang(tmp_path, fault):
     run = finish(start(tmp_path, fault, 5, active=2), tmp_path)
     assert run.code == 0, run.said
-    assert re.search(
-        r"slow step: no step for \d+ s; rank 1 is still working in evaluate \(hanging.py:", run.said
-    )
-    assert run.manifest["status"] == "finished" and [len(r["traces"]) for r in run.manifest["ranks"]] == [
-        1,
-        1,
-    ]
+    assert re.search(r"slow step: no step for \d+ s; rank 1 is still working in evaluate \(hanging.py:", run.said)
+    assert run.manifest["status"] == "finished" and [len(r["traces"]) for r in run.manifest["ranks"]] == [1, 1]
     assert run.evidence == set(), "a healthy run leaves nothing that looks like a hang"

@@ -221,9 +221,7 @@ def test_runs_that_start_at_once_without_a_name_each_get_a_folder(tmp_path, monk
 def test_what_became_of_a_launcher(tmp_path):
     us = Launcher.this()
     assert launcher_state(tmp_path, us) == "running"
-    assert launcher_state(tmp_path, Launcher(us.pid, us.host, 1)) == "gone", (
-        "another process has its number now"
-    )
+    assert launcher_state(tmp_path, Launcher(us.pid, us.host, 1)) == "gone", "another process has its number now"
     assert launcher_state(tmp_path, Launcher(us.pid, "elsewhere")) == "unknown"
     with held(tmp_path):
         assert launcher_state(tmp_path, Launcher(us.pid, "elsewhere")) == "running"

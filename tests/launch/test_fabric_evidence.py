@@ -17,8 +17,7 @@ from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 
 _MATRIX = (
-    "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\x1b[0m\nGPU0\t X \tNV18\t0-7\nGPU1\tNV18\t X \t0-7\n"
-    "\nLegend:\n\n  X    = Self\n"
+    "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\x1b[0m\nGPU0\t X \tNV18\t0-7\nGPU1\tNV18\t X \t0-7\n\nLegend:\n\n  X    = Self\n"
 )
 # Lines of healthy jobs, as NCCL 2.21 and 2.28 write them.
 _NCCL = """\

@@ -67,24 +67,9 @@ def test_the_model_after_every_step_is_that_of_all_ranks(strategy, capsys, tmp_p
 
 
 def test_a_whole_run(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "traceops",
-        "run",
-        "--device",
-        "cpu",
-        "--nproc",
-        "3",
-        "--fallback",
-        "single",
-    ]
+    command = [sys.executable, "-m", "traceops", "run", "--device", "cpu", "--nproc", "3", "--fallback", "single"]
     done = subprocess.run(
-        [*command, *_SMALL],
-        cwd=tmp_path,
-        env=environment(compiler=True),
-        text=True,
-        capture_output=True,
+        [*command, *_SMALL], cwd=tmp_path, env=environment(compiler=True), text=True, capture_output=True
     )
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "profile" / "pytorch_ddp-single" / "run.json").read_text())
@@ -98,10 +83,7 @@ def test_a_whole_run(tmp_path):
 
 def test_a_script_is_told_how_to_do_it_itself(tmp_path, capsys):
     Path("mine.py").write_text("")
-    assert (
-        main(["run", "--nproc", "8", "--nnodes", "2", "--fallback", "single", "--dry-run", "--", "mine.py"])
-        == 0
-    )
+    assert main(["run", "--nproc", "8", "--nnodes", "2", "--fallback", "single", "--dry-run", "--", "mine.py"]) == 0
     printed, said = capsys.readouterr()
     assert "--nproc-per-node=1" in printed and "--nnodes=1" in printed and "--standalone" in printed
     assert "multiply its gradient accumulation by 16" in said

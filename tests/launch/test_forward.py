@@ -271,9 +271,7 @@ def test_a_mistake_of_ours_stops_neither_torchrun_nor_the_run(job, capfdbinary, 
 
 
 def test_the_chatter_of_kineto_is_left_out(job, capfdbinary):
-    chatter = (
-        b"STAGE:2026-01-01 10:00:00 12:34 ActivityProfilerController.cpp:312] Completed Stage: Warm Up\n"
-    )
+    chatter = b"STAGE:2026-01-01 10:00:00 12:34 ActivityProfilerController.cpp:312] Completed Stage: Warm Up\n"
     _, err = passed(job, capfdbinary, ranks=[(b"", b"a\n" + chatter + b"b\n")])
     assert err == b"[rank 0] a\n[rank 0] b\n"
 
@@ -287,10 +285,7 @@ def test_the_chatter_of_kineto_behind_a_progress_bar_is_left_out(job, capfdbinar
 
 @pytest.mark.parametrize(("code", "shown"), [(35, b""), (100, b""), (3, b"[rank 0] " + b"{line}")])
 def test_kineto_finds_no_gpu_where_there_is_none(code, shown, job, capfdbinary):
-    line = (
-        b"ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code %d\n"
-        % code
-    )
+    line = b"ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code %d\n" % code
     _, err = passed(job, capfdbinary, ranks=[(b"", line + b"b\n")])
     assert err == shown.replace(b"{line}", line) + b"[rank 0] b\n"
 
@@ -326,6 +321,4 @@ def test_of_a_rank_that_failed_unseen_the_end_is_shown(tmp_path, capfdbinary):
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(100)) + b"ValueError: planted")
     show_end(Screen(), log, LineSource(b"[rank 3] ", error=True))
     lines = capfdbinary.readouterr().err.splitlines()
-    assert (
-        len(lines) == 20 and lines[-1] == b"[rank 3] ValueError: planted" and lines[0] == b"[rank 3] line 81"
-    )
+    assert len(lines) == 20 and lines[-1] == b"[rank 3] ValueError: planted" and lines[0] == b"[rank 3] line 81"

@@ -34,9 +34,7 @@ def node_folder(folder, ranks, trace=b"\x1f\x8b trace"):
     for rank in ranks:
         write_rank(
             folder,
-            RankManifest(
-                rank, rank % 2, 4, f"n{rank // 2}", 1, {"type": "cpu"}, {}, {}, traces=[f"rank_{rank}/a"]
-            ),
+            RankManifest(rank, rank % 2, 4, f"n{rank // 2}", 1, {"type": "cpu"}, {}, {}, traces=[f"rank_{rank}/a"]),
         )
         (folder / f"rank_{rank}" / "a.pt.trace.json.gz").write_bytes(trace + bytes([rank]) * 100_000)
         (folder / f"rank_{rank}" / ".a.part").touch()
@@ -66,9 +64,7 @@ def sender_to(collector, run=RUN, node="n1"):
 def test_files_of_another_node_are_in_one_folder_and_the_first_nodes_own_stay(tmp_path):
     first, other = node_folder(tmp_path / "0", [0, 1]), node_folder(tmp_path / "1", [2, 3])
     names = files_to_send(other, summaries_only=False)
-    assert names[-2:] == ["rank_2/manifest.json", "rank_3/manifest.json"], (
-        "a rank's manifest says that it is all there"
-    )
+    assert names[-2:] == ["rank_2/manifest.json", "rank_3/manifest.json"], "a rank's manifest says that it is all there"
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     with collecting(first) as collector:
         for _ in range(2):  # a second time nothing is doubled
@@ -79,11 +75,7 @@ def test_files_of_another_node_are_in_one_folder_and_the_first_nodes_own_stay(tm
     assert all(path.read_bytes() == content for path, content in before.items())
     assert (first / "machine-n1.jsonl").exists() is False and (first / "machine.n-n1.jsonl").is_file()
     assert digest_of(first / "rank_3/a.pt.trace.json.gz") == digest_of(other / "rank_3/a.pt.trace.json.gz")
-    new = {
-        path.relative_to(first).as_posix()
-        for path in first.rglob("*")
-        if path.is_file() and path not in before
-    }
+    new = {path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file() and path not in before}
     assert not [name for name in new if Path(name).name.startswith(".")], "no marker and no part is left"
     assert {"rank_2/manifest.json", "rank_3/manifest.json"} < new
 
@@ -231,10 +223,9 @@ def test_a_first_node_that_is_gone_leaves_the_files_where_they_are(tmp_path, mon
     second.ended(by_signal=False)
     second.send()
     assert sorted(out.rglob("*")) == before
-    assert (
-        len(said) == 1
-        and f"They stay here. To copy them: rsync -a {host()}:{out}/ 127.0.0.1:{out}/" in said[0]
-    ), said
+    assert len(said) == 1 and f"They stay here. To copy them: rsync -a {host()}:{out}/ 127.0.0.1:{out}/" in said[0], (
+        said
+    )
 
 
 def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(tmp_path, said):
@@ -251,9 +242,7 @@ def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_endpoints_host_is_the_first_and_a_first_node_need_not_have_its_own_address(
-    tmp_path, monkeypatch
-):
+def test_the_endpoints_host_is_the_first_and_a_first_node_need_not_have_its_own_address(tmp_path, monkeypatch):
     elsewhere = Cluster(2, 2, rdzv_endpoint="192.0.2.1:29400")
     plan = Plan("mine", tmp_path, elsewhere, ["t.py"], {}, {}, gather=True, gather_port=free_port())
     assert not gathering.Gathering(plan, Screen(), []).first
@@ -339,9 +328,7 @@ def test_nodes_that_share_a_name_keep_their_own_ranks(tmp_path, launched, said):
         return TorchrunResult(0, None, "")
 
     assert launched(Plan("mine", out, cluster, ["t.py"], {}, {}), training) == 0
-    logs = {
-        path.name: path.read_text() for path in (out / "logs").glob("rank_?.*.log") if "9" not in path.name
-    }
+    logs = {path.name: path.read_text() for path in (out / "logs").glob("rank_?.*.log") if "9" not in path.name}
     assert logs == {"rank_2.stderr.log": "local rank 0", "rank_3.stderr.log": "local rank 1"}
     assert (out / "rank_0" / ".t.part").exists(), "another node may just be writing it"
     assert not (out / "rank_2" / ".t.part").exists()
@@ -364,9 +351,7 @@ def test_a_hang_is_one_of_all_nodes_where_they_share_no_folder(tmp_path, monkeyp
     port = free_port()
     first, second = tmp_path / "0", tmp_path / "1"
     first.mkdir(), second.mkdir()
-    one, two = (
-        gathering.Gathering(plan_of(path, n, port), Screen(), []) for n, path in enumerate((first, second))
-    )
+    one, two = (gathering.Gathering(plan_of(path, n, port), Screen(), []) for n, path in enumerate((first, second)))
     assert not one.all_still(True), "the second moves"
     assert two.all_still(True) and one.all_still(True)
     assert not two.all_still(False) and not one.all_still(True), "it moves again"

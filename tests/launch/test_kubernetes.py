@@ -39,14 +39,7 @@ def pods():
         told = {"PET_NNODES": "2", "PET_NODE_RANK": str(node), "PET_NPROC_PER_NODE": job["spec"]["nprocPerNode"],
                 "PET_MASTER_ADDR": "train-master-0", "PET_MASTER_PORT": "23456", "RANK": str(node), "WORLD_SIZE": "16",
                 "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456"}  # fmt: skip
-        yield (
-            pod,
-            told,
-            {"metadata.labels['training.kubeflow.org/job-name']": "train"},
-            node,
-            "train-master-0",
-            23456,
-        )
+        yield (pod, told, {"metadata.labels['training.kubeflow.org/job-name']": "train"}, node, "train-master-0", 23456)
     (group,) = (job := example("jobset"))["spec"]["replicatedJobs"]
     assert group["template"]["spec"]["parallelism"] == group["template"]["spec"]["completions"] == 2
     pod = group["template"]["spec"]["template"]["spec"]
@@ -67,22 +60,15 @@ def test_the_pods_of_an_example_are_one_run_in_one_folder(
         for word in container["command"]
     ]
     assert command[0] == "traceops"
-    assert "--gather" in command or "persistentVolumeClaim" in pod["volumes"][0], (
-        "a folder of its own is sent"
-    )
+    assert "--gather" in command or "persistentVolumeClaim" in pod["volumes"][0], "a folder of its own is sent"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
-    monkeypatch.setattr(
-        "traceops.cli.run.gpu_count", lambda: int(container["resources"]["limits"]["nvidia.com/gpu"])
-    )
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: int(container["resources"]["limits"]["nvidia.com/gpu"]))
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert main([*command[1:2], "--dry-run", *command[2:]]) == 0
     printed = capsys.readouterr().out
-    where = [
-        f"--nnodes=2 --nproc-per-node=8 --node-rank={node} --master-addr={address}",
-        '"out": "/traces/train"',
-    ]
+    where = [f"--nnodes=2 --nproc-per-node=8 --node-rank={node} --master-addr={address}", '"out": "/traces/train"']
     assert all(words in printed for words in [*where, *([f"--master-port={port}"] if port else [])]), printed
 
 
@@ -113,17 +99,5 @@ def test_an_elastic_job_and_one_without_a_master_are_refused(tmp_path, monkeypat
         assert main(["run", "--dry-run", "--nproc", "2", "--", "train.py"]) == 2
         assert reason in " ".join(capsys.readouterr().err.split())
     assert (
-        main(
-            [
-                "run",
-                "--dry-run",
-                "--nproc=2",
-                "--nnodes=2",
-                "--node-rank=0",
-                "--master-addr=a",
-                "--",
-                "train.py",
-            ]
-        )
-        == 0
+        main(["run", "--dry-run", "--nproc=2", "--nnodes=2", "--node-rank=0", "--master-addr=a", "--", "train.py"]) == 0
     )

@@ -55,9 +55,7 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     (tmp_path / "train.py").write_text(_SCRIPT)
     own = tmp_path / "own"
     own.mkdir()
-    light = (
-        f"import runpy\nrunpy.run_path({str(LIGHT_TORCH / 'sitecustomize.py')!r})\n"  # which it stands before
-    )
+    light = f"import runpy\nrunpy.run_path({str(LIGHT_TORCH / 'sitecustomize.py')!r})\n"  # which it stands before
     (own / "sitecustomize.py").write_text(f"import os\nos.environ['MARK'] = 'mine'\n{light}")
     env = environment()
     env["PYTHONPATH"] = os.pathsep.join([str(own), env["PYTHONPATH"]])
@@ -70,10 +68,7 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     assert {"rank 0 mine", "rank 1 mine"} <= set(done.stdout.splitlines())
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (run["world_size"], run["exit_code"], run["status"]) == (2, 5, "failed")
-    assert [(rank["rank"], rank["steps"], len(rank["traces"])) for rank in run["ranks"]] == [
-        (0, 17, 1),
-        (1, 17, 1),
-    ]
+    assert [(rank["rank"], rank["steps"], len(rank["traces"])) for rank in run["ranks"]] == [(0, 17, 1), (1, 17, 1)]
     assert run["profiled_steps"] == [10, 11, 12, 13]
     assert "2 of 2 ranks traced" in done.stderr and "the command ended with 5" in done.stderr
 
@@ -211,6 +206,4 @@ def test_a_script_under_data_parallel_is_recognised(tmp_path, line, wraps):
     script = tmp_path / "train.py"
     script.write_text(f"import torch\n{line}\n")
     assert wraps_in_data_parallel([str(script)]) == wraps
-    assert not wraps_in_data_parallel(["-m", "pkg"]) and not wraps_in_data_parallel(
-        [str(tmp_path / "gone.py")]
-    )
+    assert not wraps_in_data_parallel(["-m", "pkg"]) and not wraps_in_data_parallel([str(tmp_path / "gone.py")])

@@ -35,9 +35,7 @@ def test_the_command_of_each(launcher, begins, ends):
     assert launcher in NAMES
 
 
-@pytest.mark.parametrize(
-    ("launcher", "flag"), [("accelerate", "--module"), ("deepspeed", "--module"), ("srun", "-m")]
-)
+@pytest.mark.parametrize(("launcher", "flag"), [("accelerate", "--module"), ("deepspeed", "--module"), ("srun", "-m")])
 def test_modules(launcher, flag):
     command = command_of(launcher, Started(("-m", "pkg", "--a"), 4, 4))
     assert command[-3:] == [flag, "pkg", "--a"] and "4" in command
@@ -49,13 +47,7 @@ def test_a_command_of_the_launcher_itself_stays_as_it_is():
 
 
 def test_srun_over_machines():
-    assert command_of("srun", Started(("train.py",), 8, 8, nnodes=2))[:5] == [
-        "srun",
-        "--nodes",
-        "2",
-        "--ntasks",
-        "16",
-    ]
+    assert command_of("srun", Started(("train.py",), 8, 8, nnodes=2))[:5] == ["srun", "--nodes", "2", "--ntasks", "16"]
 
 
 def test_what_cannot_work_is_refused_with_the_command_that_can(monkeypatch):

@@ -41,18 +41,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_the_report_names_the_line_that_they_are_in(tmp_path):
     (tmp_path / "train.py").write_text(_TRAIN)
-    run = [
-        sys.executable,
-        "-m",
-        "traceops",
-        "run",
-        "--nproc",
-        "2",
-        "--out",
-        "run",
-        "--",
-        str(tmp_path / "train.py"),
-    ]
+    run = [sys.executable, "-m", "traceops", "run", "--nproc", "2", "--out", "run", "--", str(tmp_path / "train.py")]
     done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):

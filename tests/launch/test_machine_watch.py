@@ -11,15 +11,7 @@ from traceops.core.machine_log import machine_file
 from traceops.launch import machine_watch
 from traceops.launch.machine_watch import MachineWatch
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import (
-    Stat,
-    all_processes,
-    cores_ms,
-    descendants,
-    process_time,
-    quota_ms,
-    started_with,
-)
+from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -93,9 +85,7 @@ def test_a_gpu_as_its_driver_tells_of_it():
 
 
 def test_an_older_driver_tells_less():
-    nvml = Nvml(
-        Library(missing=("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetProcessUtilization"))
-    )
+    nvml = Nvml(Library(missing=("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetProcessUtilization")))
     now = nvml.now(0)
     assert now.processes == () and now.active == () and now.mhz == 1200
 
@@ -121,13 +111,7 @@ def test_processes_and_how_long_they_wait(tmp_path):
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 80 0 0\n")
     used = process_time(10, tmp_path)
     tick = 1000 / os.sysconf("SC_CLK_TCK")
-    assert (used.cpu_ms, used.wait_ms, used.ran_ms, used.faults, used.core) == (
-        100 * tick,
-        2500.0,
-        1000.0,
-        2,
-        3,
-    )
+    assert (used.cpu_ms, used.wait_ms, used.ran_ms, used.faults, used.core) == (100 * tick, 2500.0, 1000.0, 2, 3)
     assert process_time(11, tmp_path).wait_ms is None and process_time(99, tmp_path) is None
     assert descendants(all_processes(tmp_path), 10) == {10, 11}
     assert cores_ms(tmp_path) == (80 * tick, (1 + 2 + 3 + 6 + 7 + 80) * tick)

@@ -20,11 +20,7 @@ from traceops.hangs.discover import find_evidence
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")]
 
 _SCRIPT = """
 import os, sys
@@ -78,12 +74,7 @@ def test_steps_are_timed_on_the_device(start, tmp_path):
     _, err = process.communicate(timeout=_DEADLOCK_S)
     assert process.returncode == 0, err
     run = run_json(tmp_path)
-    print(
-        {
-            key: run[key]
-            for key in ("unprofiled_step_ms", "profiled_step_ms", "nccl_version", "driver_version")
-        }
-    )
+    print({key: run[key] for key in ("unprofiled_step_ms", "profiled_step_ms", "nccl_version", "driver_version")})
     assert (run["device"], run["backend"]) == ("cuda", "nccl") and run["nccl_version"]
     assert len({rank["device"]["uuid"] for rank in run["ranks"]}) == 2
     for rank in run["ranks"]:

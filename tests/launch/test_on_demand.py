@@ -29,15 +29,7 @@ def records(*steps, first=0):
 def test_a_window_comes_where_it_is_asked_for_or_behind_what_there_is():
     longer = LongerSchedule.of(SHORT, LaterWindow(1, 20, 1, 2))
     phases = [longer.phase(step) for step in range(18, 25)]
-    assert phases == [
-        Phase.DONE,
-        Phase.DONE,
-        Phase.WARMUP,
-        Phase.ACTIVE,
-        Phase.ACTIVE,
-        Phase.DONE,
-        Phase.DONE,
-    ]
+    assert phases == [Phase.DONE, Phase.DONE, Phase.WARMUP, Phase.ACTIVE, Phase.ACTIVE, Phase.DONE, Phase.DONE]
     assert [step for step in range(30) if longer.ends_window(step)] == [4, 22]
     assert [longer.window(step) for step in (0, 4, 19, 20, 22, 29)] == [0, 0, 0, 1, 1, 1]
     assert (longer.active_steps(0), longer.active_steps(1)) == (range(3, 5), range(21, 23))

@@ -48,9 +48,7 @@ def estimated(asked, limit_s):
 def test_of_a_script(monkeypatch):
     text = told(["train.py", "--big"], monkeypatch)
     assert "Rank 1 ran out of GPU memory, at forward (plant_memory.py:19)" in text.replace("died: it ", "")
-    assert (
-        "In step 20, in forward it asked for 5.00 GiB. Tensors held 3.38 GiB: 199.98 MiB parameters" in text
-    )
+    assert "In step 20, in forward it asked for 5.00 GiB. Tensors held 3.38 GiB: 199.98 MiB parameters" in text
     assert "may have 6.00 GiB in all" in text and "too large: 2.38 GiB more" in text
     assert "plant_memory.py:28 forward" in text and "plant_memory.py:19 forward" in text
     assert (
@@ -65,11 +63,7 @@ def test_of_a_built_in_training(monkeypatch):
     config = TrainConfig(strategy="pytorch_ddp", layers=4, batch_size=16)
     text = told([str(bundled("runners", "train.py")), *to_argv(config)], monkeypatch)
     assert (asked[0].config, asked[0].world_size, asked[0].capacity) == (config, 2, 6 * GIB)
-    assert (
-        "does not fit" in text
-        and "--batch-size 8 --grad-accum 2" in text
-        and "traceops memory --nproc" not in text
-    )
+    assert "does not fit" in text and "--batch-size 8 --grad-accum 2" in text and "traceops memory --nproc" not in text
 
 
 def test_an_estimate_that_fails_takes_nothing_else_away(monkeypatch):
@@ -85,18 +79,9 @@ def test_an_estimate_that_fails_takes_nothing_else_away(monkeypatch):
 @pytest.mark.parametrize(
     ("files", "phase"),
     [
-        (
-            ["torch/nn/modules/linear.py:forward", "torch/nn/modules/module.py:_call_impl", "train.py:main"],
-            "forward",
-        ),
-        (
-            ["torch/autograd/graph.py:_engine_run_backward", "torch/_tensor.py:backward", "train.py:main"],
-            "backward",
-        ),
-        (
-            ["torch/optim/adam.py:_init_group", "torch/optim/optimizer.py:wrapper", "train.py:main"],
-            "the optimizer",
-        ),
+        (["torch/nn/modules/linear.py:forward", "torch/nn/modules/module.py:_call_impl", "train.py:main"], "forward"),
+        (["torch/autograd/graph.py:_engine_run_backward", "torch/_tensor.py:backward", "train.py:main"], "backward"),
+        (["torch/optim/adam.py:_init_group", "torch/optim/optimizer.py:wrapper", "train.py:main"], "the optimizer"),
         (["train.py:main"], None),
     ],
 )

@@ -93,9 +93,7 @@ def test_dry_run_prints_what_would_run(capsys, monkeypatch):
     argv = ["--nproc", "3", "--active", "6", "--with-stack", "--env", "A=b c", "--dry-run"]
     assert traceops_run(*argv, "--", "train.py", "--lr", "1", "--", "x y") == 0
     words = shlex.split(capsys.readouterr().out)
-    settings = dict(
-        word.split("=", 1) for word in words[: next(i for i, w in enumerate(words) if "=" not in w)]
-    )
+    settings = dict(word.split("=", 1) for word in words[: next(i for i, w in enumerate(words) if "=" not in w)])
     assert json.loads(settings["TRACEOPS_CAPTURE"])["schedule"] == {"active": 6}
     assert json.loads(settings["TRACEOPS_CAPTURE"])["with_stack"] is True
     assert (settings["A"], settings["OMP_NUM_THREADS"]) == ("b c", "1")
@@ -142,10 +140,7 @@ def test_the_first_failure_is_the_cause_not_the_echo():
     assert first_failure(ranks, reported).exit_code == 137
     completed = with_exit_codes(ranks, reported, default=None)
     assert (completed[1].exit_code, completed[1].status) == (137, "failed")
-    raised = [
-        manifest(0, ended_ns=9, error="E: echo"),
-        manifest(1, exit_code=7, ended_ns=3, error="E: cause"),
-    ]
+    raised = [manifest(0, ended_ns=9, error="E: echo"), manifest(1, exit_code=7, ended_ns=3, error="E: cause")]
     assert first_failure(raised, {0: 1, 1: 7}) == Failure(1, 7, "E: cause")
     # one that left no manifest at all: os._exit(3)
     assert first_failure([], reported_codes(_REPORT.format(code=3))) == Failure(2, 3, "exit code 3")
@@ -177,9 +172,7 @@ def test_a_run_that_somebody_ended_with_sigterm_says_so():
     ranks = [manifest(0, "terminated", 143, ended_ns=3), manifest(1, "finished", 0, ended_ns=2)]
     assert first_failure(ranks, {0: -15}) == Failure(0, 143, "ended by SIGTERM")
     assert first_failure([manifest(0, "running", None)], {0: -15}).exit_code == 143
-    assert first_failure(ranks, {0: -15, 1: 5}).exit_code == 5, (
-        "torchrun ends the others of a rank that fails"
-    )
+    assert first_failure(ranks, {0: -15, 1: 5}).exit_code == 5, "torchrun ends the others of a rank that fails"
 
 
 @pytest.mark.parametrize("gone", [(), (0,), (0, 1), (1,), (1, 0)])
@@ -187,9 +180,7 @@ def test_a_rank_that_left_is_found_however_late_we_look(gone):
     """Rank 1 called os._exit(0). Where both ended between two looks, the looks say nothing of the order."""
     failure = Failure(0, 1, "RuntimeError: Connection reset by peer")
     ranks = [manifest(0, ended_ns=9, error=failure.reason), manifest(1, "running", None, ended_ns=None)]
-    assert left_early(ranks, gone, failure, {0: 1}) == Failure(
-        1, 0, "it ended while the others still needed it"
-    )
+    assert left_early(ranks, gone, failure, {0: 1}) == Failure(1, 0, "it ended while the others still needed it")
 
 
 def test_a_rank_that_did_not_end_first_is_not_the_one_that_left():
@@ -220,9 +211,7 @@ def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
 def test_a_script_is_told_how_much_to_accumulate_and_the_samples_of_a_step():
     fallback = Fallback(8)
     plan = Plan("mine", Path("/runs/mine"), Cluster(1), ["train.py"], {}, {}, fallback=fallback)
-    assert plan.environment({})[
-        "TRACEOPS_FALLBACK_RANKS"
-    ] == "8" and "TRACEOPS_FALLBACK_RANKS=8" in plan.shell({})
+    assert plan.environment({})["TRACEOPS_FALLBACK_RANKS"] == "8" and "TRACEOPS_FALLBACK_RANKS=8" in plan.shell({})
     assert [line.split() for line in fallback.table()[1:3]] == [
         ["of", "script", "1", "4", "16", "64"],
         ["1", "8", "8", "32", "128", "512"],

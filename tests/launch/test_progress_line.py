@@ -41,9 +41,7 @@ class Clock:
         return self.now
 
 
-def told_in_a_log(
-    screen: Screen, clock: Clock, seconds: range, line: str, capfd: pytest.CaptureFixture[str]
-) -> int:
+def told_in_a_log(screen: Screen, clock: Clock, seconds: range, line: str, capfd: pytest.CaptureFixture[str]) -> int:
     for second in seconds:
         clock.now = float(second)
         screen.progress(line.format(second))
@@ -59,7 +57,5 @@ def test_a_log_of_a_day_has_one_line_of_progress_a_minute(
     screen = Screen()
     assert told_in_a_log(screen, clock, range(100), "step {}", capfd) == 19, "soon, whether it goes on"
     assert told_in_a_log(screen, clock, range(3_600, 7_200), "step {}", capfd) == 60
-    assert told_in_a_log(Screen(), clock, range(7_200, 7_320), "before the first step", capfd) == 2, (
-        "5 s, 65 s"
-    )
+    assert told_in_a_log(Screen(), clock, range(7_200, 7_320), "before the first step", capfd) == 2, "5 s, 65 s"
     assert told_in_a_log(Screen(tells_progress=False), clock, range(100), "step {}", capfd) == 0

@@ -64,9 +64,7 @@ def start(tmp_path):
     """Starts `traceops run` in a folder with a script in app/ and a data file beside it."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "train.py").write_text(_SCRIPT)
-    (tmp_path / "app" / "helper.py").write_text(
-        "def learning_rate(path):\n    return float(open(path).read())\n"
-    )
+    (tmp_path / "app" / "helper.py").write_text("def learning_rate(path):\n    return float(open(path).read())\n")
     (tmp_path / "lr.txt").write_text("0.01")
 
     def run(*arguments, compiler=False):
@@ -95,9 +93,7 @@ def run_json(out):
 
 def test_an_unmodified_script(start, tmp_path):
     words = ["--steps", "15", "--api-key", SECRET]  # which the script gets and nothing records
-    code, out, err = finish(
-        start("--env", f"MY_API_KEY={SECRET}", "--", "app/train.py", *words, compiler=True)
-    )
+    code, out, err = finish(start("--env", f"MY_API_KEY={SECRET}", "--", "app/train.py", *words, compiler=True))
     assert code == 0, err
     assert out.splitlines() == [f"[rank 0] rank 0 of 2 {words}"]  # the others are in logs/, see below
     assert "a step ends where SGD.step returns" in err
@@ -132,13 +128,9 @@ def test_an_unmodified_script(start, tmp_path):
         ("kill", 137, "killed by SIGKILL", r"died.*?: it was killed by SIGKILL \([^)]*\)\.", "dmesg -T"),
     ],
 )
-def test_the_exit_code_and_cause_of_the_rank_that_failed_first(
-    start, tmp_path, fail, code, reason, cause, fix
-):
+def test_the_exit_code_and_cause_of_the_rank_that_failed_first(start, tmp_path, fail, code, reason, cause, fix):
     schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
-    got, _, err = finish(
-        start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail)
-    )
+    got, _, err = finish(start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail))
     assert got == code and not left_behind(tmp_path), err
     assert f"failed first, exit code {code}" in err and "rank 1 on " in err and reason in err
     last_words = err[err.index("failed first") :].splitlines()[0] + err.partition("✖ ")[2]
@@ -159,9 +151,7 @@ def test_the_exit_code_and_cause_of_the_rank_that_failed_first(
 
 def test_a_rank_that_leaves_in_the_middle_of_its_capture_is_told_as_that(start, tmp_path):
     schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
-    got, _, err = finish(
-        start("--name", "left", *schedule, "--", "app/train.py", "--steps", "40", "--fail", "leave")
-    )
+    got, _, err = finish(start("--name", "left", *schedule, "--", "app/train.py", "--steps", "40", "--fail", "leave"))
     assert got == 5 and not left_behind(tmp_path), err
     run = run_json(tmp_path / "profile" / "left")
     assert (run["status"], run["exit_code"]) == ("failed", 5)
@@ -217,9 +207,7 @@ def test_the_printed_command_runs_when_pasted(start, tmp_path):
 
 def test_a_built_in_strategy_and_summaries_that_take_the_place_of_its_traces(start, tmp_path):
     small = ("--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16")
-    code, out, err = finish(
-        start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", "--summarize", *small)
-    )
+    code, out, err = finish(start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", "--summarize", *small))
     assert code == 0, out + err
     folder = tmp_path / "profile" / "pytorch_ddp"
     run = run_json(folder)

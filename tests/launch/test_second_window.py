@@ -202,12 +202,7 @@ sys.exit(main(["run", "--nproc", "2", "--out", "run", "--", "train.py"]))
 def test_two_ranks_record_the_same_later_steps_and_the_report_is_of_them(tmp_path):
     (tmp_path / "train.py").write_text(_TRAIN)
     done = subprocess.run(
-        [sys.executable, "-c", _RUN],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
+        [sys.executable, "-c", _RUN], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     assert "steps have become shorter since the first window" in done.stderr + done.stdout

@@ -76,9 +76,7 @@ def test_what_env_sets_is_not_removed(folder):
 
 
 def test_a_dry_run_shows_what_is_removed_and_can_be_pasted(folder):
-    doctor(
-        folder, settings={"set": {"NCCL_P2P_DISABLE": "a b"}, "unset": ["NCCL_SOCKET_IFNAME", "NCCL_ALGO"]}
-    )
+    doctor(folder, settings={"set": {"NCCL_P2P_DISABLE": "a b"}, "unset": ["NCCL_SOCKET_IFNAME", "NCCL_ALGO"]})
     done = run(folder, "--settings", "doctor.json", "--dry-run")
     assert done.stdout.startswith("env -u NCCL_SOCKET_IFNAME -u NCCL_ALGO "), done.stderr
     words = shlex.split(done.stdout)

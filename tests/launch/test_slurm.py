@@ -40,9 +40,7 @@ def test_one_node_is_as_it_is_without_slurm(environ):
 
 
 def test_a_task_a_gpu_would_be_a_run_each():
-    with pytest.raises(
-        UsageError, match=r"8 tasks on 2 nodes.*srun --ntasks-per-node=1 traceops run --nproc 4"
-    ):
+    with pytest.raises(UsageError, match=r"8 tasks on 2 nodes.*srun --ntasks-per-node=1 traceops run --nproc 4"):
         refuse_task_each(step(2, 8, 1, 3), WORDS, nodes_too=False)
     with pytest.raises(UsageError, match="4 tasks on 1 node,"):
         refuse_task_each(step(1, 4), WORDS, nodes_too=False)
@@ -105,14 +103,7 @@ def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(local, tmp
     assert main(TYPED) == 0
     script = (tmp_path / "train.sbatch").read_text()
     assert subprocess.run(["bash", "-n", "train.sbatch"]).returncode == 0
-    for line in (
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--gpus-per-node=8",
-        "--time=30",
-        "--signal=TERM@90",
-        "--requeue",
-    ):
+    for line in ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8", "--time=30", "--signal=TERM@90", "--requeue"):
         assert f"#SBATCH {line}\n" in script
     task = f"srun --kill-on-bad-exit=1 {sys.executable} -m traceops run --nproc 8"
     assert script.endswith(f"{task}{' --gather' if local else ''} --quick -- train.py --time 9\n")

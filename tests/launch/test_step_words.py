@@ -18,10 +18,7 @@ def told(ends, within):
         ({"SGD.step": 120}, "; SGD.step are within one"),
         ({"Adam.step": 120}, ""),
         ({"SGD.step": 40}, "; SGD.step runs in 40 of 120, so steps are of two kinds"),
-        (
-            {"Adam.step": 40},
-            "; another optimizer's Adam.step runs in 40 of 120, so steps are of two kinds",
-        ),
+        ({"Adam.step": 40}, "; another optimizer's Adam.step runs in 40 of 120, so steps are of two kinds"),
     ],
 )
 def test_steps_of_two_kinds_are_told(within, said):
@@ -60,9 +57,7 @@ def test_what_stood_for_its_first_round_only_is_no_end_of_steps(ends, within, sa
 def test_steps_in_other_threads_are_told_whichever_rank_has_them(beside, said):
     """Only those of the first rank were."""
     ranks = [
-        SimpleNamespace(
-            rank=rank, step_ends={"Adam.step": 120}, steps_within={}, steps_beside={"SGD.step": number}
-        )
+        SimpleNamespace(rank=rank, step_ends={"Adam.step": 120}, steps_within={}, steps_beside={"SGD.step": number})
         for rank, number in enumerate(beside)
     ]
     assert steps_told(ranks) == [f"a step ends where Adam.step returns{said}"]

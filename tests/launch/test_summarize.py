@@ -12,8 +12,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [(MemoryError(), "not enough memory"), (KeyError("x"), "KeyError"), (OSError("gone"), "gone")],
+    ("error", "said"), [(MemoryError(), "not enough memory"), (KeyError("x"), "KeyError"), (OSError("gone"), "gone")]
 )
 def test_a_trace_that_cannot_be_summarised_is_named_and_the_others_are(tmp_path, monkeypatch, error, said):
     folder = Path(shutil.copytree(DATA / "ddp4", tmp_path / "ddp4"))

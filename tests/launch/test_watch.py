@@ -32,14 +32,9 @@ class Scene:
     def look(self, alive, folder):
         self.looks += 1
         stack = [["/home/me/train.py", 88, "evaluate", self.looks if self.working else 0]]
-        pulse = {
-            "main": stack,
-            "collectives": {"0": self.looks if self.calling else 0},
-            "gpu_allocations": None,
-        }
+        pulse = {"main": stack, "collectives": {"0": self.looks if self.calling else 0}, "gpu_allocations": None}
         return {
-            record.rank: ProcessSample(record.rank, self.now, pulse if record.rank == 0 else {})
-            for record in alive
+            record.rank: ProcessSample(record.rank, self.now, pulse if record.rank == 0 else {}) for record in alive
         }
 
     def tell(self, **changed):
@@ -220,11 +215,7 @@ def test_a_loop_that_waits_in_one_place_wakes_up_and_one_that_waits_for_good_doe
         (ProcessSample(0, 0.0), ProcessSample(0, 1.0, spinning_s=2.0), False),  # it may wait for its GPU
         (ProcessSample(0, 0.0), ProcessSample(0, 1.0, spinning_s=12.0), True),
         (ProcessSample(0, 0.0, {"main": [1]}), ProcessSample(0, 1.0, {"main": [2]}), True),
-        (
-            ProcessSample(0, 0.0, {"main": [1]}),
-            ProcessSample(0, 1.0),
-            False,
-        ),  # did not answer: not a sign of anything
+        (ProcessSample(0, 0.0, {"main": [1]}), ProcessSample(0, 1.0), False),  # did not answer: not a sign of anything
     ],
 )
 def test_signs_of_work(before, after, moved):

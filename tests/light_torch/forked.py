@@ -114,9 +114,7 @@ def _same_python(words, env):
     if supervises(words):
         return True
     words = [word for number, word in enumerate(words) if (number, word) != (1, "-u")]
-    if (
-        words[0] != sys.executable or len(words) < 2 or words[1:3] == ["-m", "traceops"]
-    ):  # whose start loads no torch
+    if words[0] != sys.executable or len(words) < 2 or words[1:3] == ["-m", "traceops"]:  # whose start loads no torch
         return False
     if words[1] != "-m" and not Path(words[1]).is_file():
         return False
@@ -136,14 +134,8 @@ def variables(env):
 def read_when_loaded(variables):
     names = tuple(map(os.fsencode, _READ_WHEN_LOADED))
     later = tuple(map(os.fsencode, _READ_LATER))
-    found = {
-        name: value
-        for name, value in variables.items()
-        if name.startswith(names) and not name.startswith(later)
-    }
-    folders = dict.fromkeys(
-        found.get(b"PYTHONPATH", b"").split(os.fsencode(os.pathsep))
-    )  # as sys.path, each once
+    found = {name: value for name, value in variables.items() if name.startswith(names) and not name.startswith(later)}
+    folders = dict.fromkeys(found.get(b"PYTHONPATH", b"").split(os.fsencode(os.pathsep)))  # as sys.path, each once
     return {**found, b"PYTHONPATH": tuple(folders)}
 
 

@@ -28,18 +28,14 @@ _CLONE_PARENT, _CHILD_CLEARTID, _CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_GET_TID_ADDRESS = 40
 _LONGEST = 1 << 17
 _LAUNCH = [["run"], ["doctor"], ["sweep"], ["scale"]]
-_IMPORTS_TORCH = re.compile(
-    r"^import (.*, )?torch\b", re.MULTILINE
-)  # what comes before it finds torch loaded, too
+_IMPORTS_TORCH = re.compile(r"^import (.*, )?torch\b", re.MULTILINE)  # what comes before it finds torch loaded, too
 
 
 class Preloaded:
     """Starts one such process for each set of variables that matters, when the first of them is asked for."""
 
     def __init__(self, *programs):
-        self._programs = [
-            one if one == "-c" else ["-m", one] for one in programs
-        ]  # modules, or code that needs torch
+        self._programs = [one if one == "-c" else ["-m", one] for one in programs]  # modules, or code that needs torch
         self._lock = threading.Lock()
         self._known = {}
 
@@ -97,12 +93,7 @@ def _load():
     """torch, and what torch.distributed.run and `traceops run` import."""
     import torch  # noqa: F401
 
-    for name in (
-        "torch.distributed.run",
-        "traceops.cli.run",
-        "traceops.launch.session",
-        "traceops.hangs.diagnose",
-    ):
+    for name in ("torch.distributed.run", "traceops.cli.run", "traceops.launch.session", "traceops.hangs.diagnose"):
         with contextlib.suppress(ImportError):  # of another version
             importlib.import_module(name)
 

@@ -41,9 +41,7 @@ def hta_answers(path, rank=0):
         "kernels": lambda: dict(
             zip(("kernel_types", "kernels"), analysis.get_gpu_kernel_breakdown(visualize=False), strict=True)
         ),
-        "launches": lambda: {
-            "launches": analysis.get_cuda_kernel_launch_stats(ranks=[rank], visualize=False)[rank]
-        },
+        "launches": lambda: {"launches": analysis.get_cuda_kernel_launch_stats(ranks=[rank], visualize=False)[rank]},
         "queue_length": lambda: {"queue_length": analysis.get_queue_length_summary(ranks=[rank])},
     }
     answers, errors = {}, {}
@@ -76,9 +74,7 @@ def differences(theirs, ours):
             result[column] = 0.0 if (one == other).all() else np.inf
         elif len(one):
             both_missing = np.isnan(one.astype(float)) & np.isnan(other.astype(float))
-            result[column] = float(
-                np.where(both_missing, 0.0, np.abs(one.astype(float) - other.astype(float))).max()
-            )
+            result[column] = float(np.where(both_missing, 0.0, np.abs(one.astype(float) - other.astype(float))).max())
     return result
 
 

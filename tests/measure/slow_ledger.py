@@ -72,9 +72,7 @@ def _steps(rows, device):
         for row in rows if row["name"].startswith("ProfilerStep") and row["cat"] == "user_annotation"
     )  # fmt: skip
     ends = {k: [] for k in range(-1, len(marks))}
-    launched_on = (
-        set()
-    )  # streams run in order: what comes before any recorded launch is from before the window
+    launched_on = set()  # streams run in order: what comes before any recorded launch is from before the window
     for row in sorted(device, key=lambda row: row["ts"]):
         moment = row["launch"]["ts"] if row["launch"] else row["ts"]
         if row["launch"]:
@@ -129,8 +127,4 @@ def _causes(threads, device, following, start, end):
         painted[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
     blocked = any(row["ts"] <= start < row["end"] for row in blocking)
     taken = int(painted.sum())
-    return {
-        **rest,
-        "idle_input": taken,
-        "idle_sync" if blocked else "idle_host": host_until - start - taken,
-    }
+    return {**rest, "idle_input": taken, "idle_sync" if blocked else "idle_host": host_until - start - taken}

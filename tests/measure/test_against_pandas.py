@@ -59,6 +59,4 @@ def test_the_parts_of_a_step_make_it_whole(ledger):
 
 def test_waiting_is_what_pandas_says_of_the_collectives_of_all_ranks(ledger):
     waiting_ms = [row.wait_ms for row in analyze(DATA / "ddp4", cache=False, jobs=1).ranks]
-    assert (
-        waiting_ms == pytest.approx(ledger.waiting_of(traces_of("ddp4")), abs=0.001) and max(waiting_ms) > 1
-    )
+    assert waiting_ms == pytest.approx(ledger.waiting_of(traces_of("ddp4")), abs=0.001) and max(waiting_ms) > 1

@@ -83,10 +83,7 @@ def test_a_kernel_of_ones_own_counts_as_communication(tmp_path, monkeypatch):
     from traceops import analyze
 
     kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"stream": 7, "correlation": 1}}
-    rows = [
-        {**kernel, "name": name, "ts": 100.0 * at, "dur": 50.0}
-        for at, name in enumerate(("mm", "my_ring_kernel"))
-    ]
+    rows = [{**kernel, "name": name, "ts": 100.0 * at, "dur": 50.0} for at, name in enumerate(("mm", "my_ring_kernel"))]
     info = {"rank": 0, "world_size": 2, "backend": "nccl"}
     trace = {"distributedInfo": info, "baseTimeNanoseconds": 0, "traceEvents": rows}
     (tmp_path / "rank_0.json").write_text(json.dumps(trace))

@@ -37,8 +37,7 @@ def one_step(*rows):
 
 def test_a_pageable_copy_that_its_host_waits_for_is_exposed_where_no_kernel_runs():
     found = one_step(
-        kernel(5_000, 10_000, launched=1_000),
-        copy(H2D, 10_000, 30_000, launched=9_000, waits=1_000, size=4 * MB),
+        kernel(5_000, 10_000, launched=1_000), copy(H2D, 10_000, 30_000, launched=9_000, waits=1_000, size=4 * MB)
     )
     (kind,) = found.kinds
     assert (kind.direction, kind.memory, kind.purpose) == ("to_device", "pageable", "input")
@@ -98,10 +97,7 @@ def test_small_values_to_the_host_are_no_results():
         copy(D2H, 10_000, 2_000, launched=9_000, waits=3_000, size=8, op="aten::item"),
         copy(D2H, 20_000, 30_000, launched=19_000, waits=1_000, size=MB),
     )
-    assert exposed(found) == {
-        ("to_host", "pageable", "output"): 30_000,
-        ("to_host", "pageable", "values"): 2_000,
-    }
+    assert exposed(found) == {("to_host", "pageable", "output"): 30_000, ("to_host", "pageable", "values"): 2_000}
 
 
 def test_what_goes_out_and_comes_back_is_offloaded():
@@ -127,9 +123,7 @@ def test_what_goes_out_and_comes_back_is_offloaded():
 )
 def test_without_sizes_several_that_leave_and_come_are_offloaded(ways, expected):
     """Fewer are told by where they go: a tensor that leaves before one comes may be a result before data."""
-    rows = [
-        copy(way, 20_000 + 50_000 * n, 30_000, 10_000 + 50_000 * n, waits=500) for n, way in enumerate(ways)
-    ]
+    rows = [copy(way, 20_000 + 50_000 * n, 30_000, 10_000 + 50_000 * n, waits=500) for n, way in enumerate(ways)]
     found = measured(step(1, 0, 1_000_000), *rows, kernel(900_000, 20_000, launched=800_000))
     assert {kind.purpose for kind in found.kinds} == expected
 
@@ -157,8 +151,7 @@ def test_copies_inside_backward_or_a_range_of_fsdp_are_offload(around):
 
 def test_the_range_around_the_call_is_named_and_idle_time_behind_the_wait_is_told():
     found = one_step(
-        note("to the device", 8_000, 40_000),
-        copy(H2D, 10_000, 30_000, launched=9_000, waits=8_000, size=MB),
+        note("to the device", 8_000, 40_000), copy(H2D, 10_000, 30_000, launched=9_000, waits=8_000, size=MB)
     )
     assert found.kinds[0].region == "to the device"
     assert found.sync_ns.tolist() == [40_000]  # from the copy's end to the next kernel

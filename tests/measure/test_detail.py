@@ -57,10 +57,7 @@ def test_its_bars_are_the_events_of_the_trace(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("traceops.measure.detail._MOST_A_STEP", 100)
     smaller = measure_detail(events, activity, steps)
     assert len(smaller) < len(whole) / 3
-    counted = {
-        step: sum(int(row.bars.count.sum()) for row in rows)
-        for step, rows in unpack_detail(smaller)[1].items()
-    }
+    counted = {step: sum(int(row.bars.count.sum()) for row in rows) for step, rows in unpack_detail(smaller)[1].items()}
     assert counted == {step: sum(int(row.bars.count.sum()) for row in rows) for step, rows in found.items()}
 
 

@@ -78,10 +78,7 @@ def test_a_group_launches_what_was_called_since_the_group_before(tmp_path):
 @pytest.mark.parametrize(("second", "elements"), [("all_gather", 128), ("reduce_scatter", None)])
 def test_a_group_of_one_operation_is_that_operation(tmp_path, second, elements):
     comm = communication(
-        tmp_path,
-        call("all_gather", 80),
-        call(second, 86),
-        event("user_annotation", "nccl:coalesced", 95, 20),
+        tmp_path, call("all_gather", 80), call(second, 86), event("user_annotation", "nccl:coalesced", 95, 20)
     )
     args = comm.args[0]
     assert (None if args is None else args.elements_in) == elements and comm.parts == ((),)

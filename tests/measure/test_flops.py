@@ -46,9 +46,7 @@ def test_a_step_without_its_shapes_or_its_operators_is_not_known(tmp_path: Path)
         path.write_text(json.dumps({**trace, "traceEvents": kept}))
         return summary_of(path).flops
 
-    bare = [
-        {**event, "args": {k: v for k, v in event["args"].items() if k != "Input Dims"}} for event in events
-    ]
+    bare = [{**event, "args": {k: v for k, v in event["args"].items() if k != "Input Dims"}} for event in events]
     assert (counted(bare).model, counted(bare).why) == (None, "no_shapes")
     one = next(place for place, event in enumerate(events) if event["name"] == "aten::addmm")
     assert counted([*events[:one], bare[one], *events[one + 1 :]]).why == "unknown_shape"
@@ -90,9 +88,7 @@ def test_a_cpu_trace_has_what_the_formula_and_torchs_counter_say(tmp_path: Path,
     # Checkpointing leaves off before a block's last product is computed again; its operator is recorded all the same.
     left_off = 2 * 2 * 4 * 32**2 * tokens.numel() if checkpointing else 0
     assert counter.get_total_flops() == told + flops.recomputed - left_off
-    blocks = (
-        2 * 2 * 12 * 32**2 * tokens.numel() + 2 * 4 * 3 * 16**2 * 32
-    )  # all but the head, which is not repeated
+    blocks = 2 * 2 * 12 * 32**2 * tokens.numel() + 2 * 4 * 3 * 16**2 * 32  # all but the head, which is not repeated
     assert flops.recomputed == (blocks if checkpointing else 0.0)
 
 

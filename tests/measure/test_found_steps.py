@@ -71,10 +71,7 @@ def test_micro_batches_are_no_steps():
 
     def of_four(i, start, end):
         rows = [note(LOADER, start - 9 * US, 5 * US)]
-        rows += [
-            note(BACKWARD, end - 100 * US, 90 * US, cat="cpu_op"),
-            note("aten::mm", start, US, cat="cpu_op"),
-        ]
+        rows += [note(BACKWARD, end - 100 * US, 90 * US, cat="cpu_op"), note("aten::mm", start, US, cat="cpu_op")]
         return rows + (optimizer(i, start, end) if i % 4 == 3 else [])
 
     steps = found(iterations(24, marks=of_four))
@@ -107,15 +104,11 @@ def test_a_scaler_that_skips_an_optimizer_step_merges_no_iterations():
     ],
 )
 def test_annotations_that_are_called_steps_are(name, numbers):
-    steps = found(
-        iterations(5, marks=lambda i, start, end: [note(name.format(i + 12), start - US, end - start)])
-    )
+    steps = found(iterations(5, marks=lambda i, start, end: [note(name.format(i + 12), start - US, end - start)]))
     assert (steps.by, steps.number.tolist()) == ("annotation", numbers)
 
 
-@pytest.mark.parametrize(
-    "name", ["layer_{}", "micro_batch {}", "optimizer_step", "validation_step {}", "stage_{}"]
-)
+@pytest.mark.parametrize("name", ["layer_{}", "micro_batch {}", "optimizer_step", "validation_step {}", "stage_{}"])
 def test_parts_of_a_step_are_no_steps(name):
     def marks(i, start, end):
         return [note(name.format(i), start - US, end - start)]
@@ -200,9 +193,7 @@ def test_the_step_in_which_ranks_first_meet_is_left_out():
 
     def marks(i, start, end):
         return [
-            *kernel(
-                end - 8 * US, 5 * US, launched=end - 9 * US, name="ncclDevKernel_AllReduce_Sum_f32", stream=17
-            ),
+            *kernel(end - 8 * US, 5 * US, launched=end - 9 * US, name="ncclDevKernel_AllReduce_Sum_f32", stream=17),
             note(f"iteration {i}", start - US, end - start),
         ]
 

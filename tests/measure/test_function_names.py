@@ -27,10 +27,7 @@ TRAINER = "/site-packages/transformers/trainer.py"
         (["evaluate_model"], "evaluation"),
         (["log_eval_loss"], None),
         (["retrieval", "Interval.evaluated"], None),
-        (
-            ["_FitLoop.run", "_EvaluationLoop.run", "_DataFetcher.__next__"],
-            "evaluation",
-        ),  # was data that comes late
+        (["_FitLoop.run", "_EvaluationLoop.run", "_DataFetcher.__next__"], "evaluation"),  # was data that comes late
         (["_FitLoop.run", "_TrainingEpochLoop.run"], None),
         (["main", "test"], "evaluation"),  # was nothing
         (["Trainer.train", "Trainer._test"], "evaluation"),
@@ -46,11 +43,7 @@ def test_a_function_that_also_trains_logs_or_saves_is_no_evaluation(functions, s
 
 @pytest.mark.parametrize(
     "folder, says",
-    [
-        ("/opt/torch/.venv/lib/python3.12", "evaluation"),
-        ("/site-packages/torch", None),
-        ("/usr/lib/torch", None),
-    ],
+    [("/opt/torch/.venv/lib/python3.12", "evaluation"), ("/site-packages/torch", None), ("/usr/lib/torch", None)],
 )
 def test_a_virtual_environment_may_be_called_torch(folder, says):
     """Evaluations of the HF Trainer in /opt/torch/.venv had no cause."""
@@ -82,21 +75,13 @@ def test_a_model_that_is_called_in_a_function_decorated_with_no_grad():
     """nanoGPT's evaluation has a name that says nothing: nothing was told of it."""
     estimate = [("<module>", OWN), CONTEXT, ("estimate_loss", OWN), CALL, ("GPT.forward", OWN)]
     assert purposes(estimate) == [("inference", "estimate_loss")]
-    assert purposes([("<module>", OWN), CONTEXT, ("update_average", OWN)]) == [
-        (None, None)
-    ]  # calls no module
+    assert purposes([("<module>", OWN), CONTEXT, ("update_average", OWN)]) == [(None, None)]  # calls no module
     named = [("<module>", OWN), CONTEXT, ("evaluate", OWN), CALL, ("GPT.forward", OWN)]
     assert purposes(named) == [("evaluation", "evaluate")]
 
 
 def test_a_decorator_that_turns_gradients_on_or_an_optimizers_closure_is_training():
-    closure = [
-        ("fit", OWN),
-        CONTEXT,
-        ("Closure.closure", "/lightning/closure.py"),
-        CALL,
-        ("Net.forward", OWN),
-    ]
+    closure = [("fit", OWN), CONTEXT, ("Closure.closure", "/lightning/closure.py"), CALL, ("Net.forward", OWN)]
     behind = [*closure[:3], BACKWARD]
     assert purposes(closure, behind) == [(None, None), (None, None)]
     lbfgs = [("fit", OWN), CONTEXT, ("LBFGS.step", "/torch/optim/lbfgs.py"), ("closure", OWN), CALL]

@@ -22,10 +22,7 @@ def test_distinct_values_are_found_whether_they_stand_together_or_not(pool, data
 @given(VALUES, st.data())
 def test_groups_are_the_different_rows_in_order(apart, first, data):
     second = data.draw(st.lists(st.integers(-1, 3), min_size=len(first), max_size=len(first)))
-    columns = (
-        np.array(first, dtype=np.int32),
-        np.array([value * apart if value > 0 else value for value in second]),
-    )
+    columns = (np.array(first, dtype=np.int32), np.array([value * apart if value > 0 else value for value in second]))
     values, group = groups(*columns)
     expected = sorted(set(zip(*(column.tolist() for column in columns), strict=True)))
     assert [tuple(row) for row in values.tolist()] == expected

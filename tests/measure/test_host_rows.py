@@ -9,10 +9,7 @@ from traceops.measure import comm_kernels, host_rows
 from traceops.measure.host_rows import named
 
 ASCII = st.characters(max_codepoint=127)
-PATTERNS = {
-    "input": (host_rows._INPUT, host_rows._INPUT_WORDS),
-    "queues": (host_rows._QUEUES, host_rows._QUEUES_WORDS),
-}
+PATTERNS = {"input": (host_rows._INPUT, host_rows._INPUT_WORDS), "queues": (host_rows._QUEUES, host_rows._QUEUES_WORDS)}
 
 
 @pytest.mark.parametrize("which", PATTERNS)

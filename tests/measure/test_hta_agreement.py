@@ -47,17 +47,13 @@ def test_what_differs_is_counted_and_named():
     ours = HtaTables(temporal={"a": [1.0, 2.0], "b": ["x", None]}, idle={"a": [1.0]})
     rounded = HtaTables(temporal={"a": [1.0 + 1e-12, 2.0], "b": ["x", None]})
     assert compare_tables(ours, rounded, "HTA 1") == HtaAgreement("HTA 1", ranks=1, values=4)
-    theirs = HtaTables(
-        temporal={"a": [1.0, 2.001], "b": ["y", None]}, idle={"a": [1.0, 3.0]}, overlap={"c": [1, 2, 3]}
-    )
+    theirs = HtaTables(temporal={"a": [1.0, 2.001], "b": ["y", None]}, idle={"a": [1.0, 3.0]}, overlap={"c": [1, 2, 3]})
     one = compare_tables(ours, theirs, "HTA 1")
     assert one == HtaAgreement("HTA 1", 1, values=9, differing=6, tables=("temporal", "overlap", "idle"))
     both = agreement_of_ranks([one, compare_tables(ours, rounded, "HTA 1"), None])
     assert both == HtaAgreement("HTA 1", 2, 13, 6, ("temporal", "overlap", "idle"))
     said = hta_sentence(both)
-    assert said.startswith(
-        "HTA's own code (HTA 1) gives other tables: of 13 values of 2 ranks compared, 6 differ"
-    )
+    assert said.startswith("HTA's own code (HTA 1) gives other tables: of 13 values of 2 ranks compared, 6 differ")
     assert "temporal, overlap, idle" in said
 
 

@@ -251,12 +251,7 @@ def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded(
     for code in (theirs, ours):
         code = f"import sys, warnings; warnings.simplefilter('ignore')\n{code}\nprint('idle', *table['idle_time(us)'])"
         run = subprocess.run(
-            [sys.executable, "-c", code, str(DDP)],
-            text=True,
-            capture_output=True,
-            cwd=ROOT,
-            env=env,
-            check=True,
+            [sys.executable, "-c", code, str(DDP)], text=True, capture_output=True, cwd=ROOT, env=env, check=True
         )
         idle.append(float(run.stdout.split("idle ")[1]))
     assert idle[1] == hta_tables(0, load_trace(str(DDP)).events).temporal["idle_time(us)"][0]

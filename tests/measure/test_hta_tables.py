@@ -37,9 +37,7 @@ ON_CPU = {
     "two_late_gloo3",
 }
 GPU_TRACES = [
-    path
-    for path in sorted(DATA.rglob("*.json.gz"))
-    if "runs" not in path.parts and path.parent.name not in ON_CPU
+    path for path in sorted(DATA.rglob("*.json.gz")) if "runs" not in path.parts and path.parent.name not in ON_CPU
 ]
 
 
@@ -79,14 +77,7 @@ def trace_of(rows):
     return RankTrace("trace.json", TraceMeta(), events)
 
 
-KERNELS = [
-    "ncclDevKernel_AllReduce",
-    "Memcpy DtoD",
-    "Memset (Device)",
-    "kernel with Sync",
-    "others",
-    "dma copy",
-]
+KERNELS = ["ncclDevKernel_AllReduce", "Memcpy DtoD", "Memset (Device)", "kernel with Sync", "others", "dma copy"]
 KERNELS += ["no Memcpy", "no Memset", "no nccl Kernel", *(f"kernel {i}" for i in range(14))]
 CALLS = ["cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cuLaunchKernel", "hipLaunchKernel"]
 CALLS += ["cudaGraphLaunch", "cudaStreamSynchronize"]
@@ -135,9 +126,7 @@ def test_tables_of_generated_traces_are_those_of_htas_own_code(rows):
     for table in ("overlap", "kernel_types", "kernels", "queue_length"):
         assert getattr(ours, table) == getattr(theirs, table), table
     assert ours.launches.keys() == theirs.launches.keys()
-    for column in list(theirs.launches)[
-        1:
-    ]:  # pandas joins in an order of its own at times: another last digit
+    for column in list(theirs.launches)[1:]:  # pandas joins in an order of its own at times: another last digit
         one, other = (np.array(table.launches[column], dtype=float) for table in (ours, theirs))
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
@@ -249,15 +238,7 @@ def test_of_more_than_ten_kernels_their_sums_are_described(names, mean):
 
 
 def test_rounding_does_not_make_the_rest_negative():
-    kernels = (
-        (10_755, 16),
-        (27_085, 24),
-        (40_175, 36),
-        (41_157, 36),
-        (44_469, 37),
-        (61_510, 28),
-        (65_437, 10),
-    )
+    kernels = ((10_755, 16), (27_085, 24), (40_175, 36), (41_157, 36), (44_469, 37), (61_510, 28), (65_437, 10))
     rows = [step(0, 0, 70_000), ("Memcpy DtoD", "gpu_memcpy", 44_625, 0, 7, -1)]
     trace = trace_of([*rows, *(("gemm", "kernel", start, dur, 7, -1) for start, dur in kernels)])
     assert ("temporal breakdown", "AssertionError: ") in tables_by_hta(0, trace).failed
@@ -281,11 +262,7 @@ def test_a_kernel_waits_once_in_the_queue_where_two_calls_have_its_correlation_i
 
 
 def test_without_activity_before_the_last_step_there_are_no_tables():
-    rows = [
-        step(0, 0, 5_000),
-        step(1, 5_000, 5_000),
-        *launched(1, "cudaLaunchKernel", 6_000, "gemm", 7_000, 10),
-    ]
+    rows = [step(0, 0, 5_000), step(1, 5_000, 5_000), *launched(1, "cudaLaunchKernel", 6_000, "gemm", 7_000, 10)]
     tables = hta_tables(0, trace_of(rows).events)
     assert tables.failed == (("all", "HTA leaves out the last step, and no GPU activity remains"),)
     assert tables.temporal is tables.kernels is None

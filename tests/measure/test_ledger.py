@@ -95,9 +95,7 @@ def traces(draw):
             ts, draw(LENGTHS), early, name, cat, draw(st.sampled_from([7, 20])), draw(THREADS),
             draw(st.integers(0, correlation)) if of_graph else correlation,
         )  # fmt: skip
-    for name in draw(
-        st.lists(st.sampled_from(["cudaStreamSynchronize", "cudaDeviceSynchronize"]), max_size=3)
-    ):
+    for name in draw(st.lists(st.sampled_from(["cudaStreamSynchronize", "cudaDeviceSynchronize"]), max_size=3)):
         rows.append(call(name, draw(TIMES), draw(LENGTHS), draw(THREADS)))
     for name in draw(
         st.lists(st.sampled_from(["dataloader_next", "enumerate(DataLoader)#_Iter.__next__"]), max_size=3)
@@ -124,9 +122,7 @@ def test_any_ledger_adds_up_and_equals_the_painted_one(events):
 @st.composite
 def cpu_traces(draw):
     """Operators, gloo collectives and data loading on threads, nested and overlapping at random."""
-    rows = [
-        step(number, 3000 * number, draw(st.integers(1, 3000))) for number in range(draw(st.integers(0, 4)))
-    ]
+    rows = [step(number, 3000 * number, draw(st.integers(1, 3000))) for number in range(draw(st.integers(0, 4)))]
     for _ in range(draw(st.integers(0, 14))):
         name, cat = draw(st.sampled_from([
             ("aten::mm", "cpu_op"), ("aten::add", "cpu_op"), ("gloo:all_reduce", "user_annotation"),
@@ -279,13 +275,7 @@ def test_a_synchronisation_that_did_not_keep_the_device_waiting_is_not_the_cause
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "dataloader_next",
-        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-        "get_batch",
-        "data_wait",
-    ],
+    "name", ["dataloader_next", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "get_batch", "data_wait"]
 )
 def test_time_of_a_gap_inside_data_loading_is_input_and_the_rest_is_host(name):
     assert buckets([note(name, 2000, 3000), *kernel(9000, 1000, 6000)]) == {
@@ -316,12 +306,7 @@ def test_a_step_ends_with_the_last_activity_its_host_launched():
     ])  # fmt: skip
     steps, ledger = measure(events)
     assert steps.number.tolist() == [3, 4, 5]
-    assert steps.edges.tolist() == [
-        0,
-        3500,
-        4500,
-        5200,
-    ]  # what was launched after the last step belongs to none
+    assert steps.edges.tolist() == [0, 3500, 4500, 5200]  # what was launched after the last step belongs to none
     assert steps.of_activity.tolist() == [0, 0, 1, 2, 3]
     check_adds_up(steps, ledger)
 
@@ -330,21 +315,12 @@ def test_kernels_of_the_warm_up_move_the_first_edge_not_the_first_step():
     events = build([step(3, 1000, 1000), *kernel(500, 2000), *kernel(2600, 400, 1100)])
     steps, ledger = measure(events)
     assert steps.edges.tolist() == [2500, 3000]
-    assert {k: v.tolist() for k, v in ledger.buckets.items() if v.any()} == {
-        "compute": [400],
-        "idle_gap": [100],
-    }
+    assert {k: v.tolist() for k, v in ledger.buckets.items() if v.any()} == {"compute": [400], "idle_gap": [100]}
 
 
 def test_steps_in_which_the_device_did_nothing_have_no_device_time():
     events = build(
-        [
-            step(3, 0, 1000),
-            step(4, 1000, 1000),
-            step(5, 2000, 1000),
-            *kernel(100, 400, 50),
-            *kernel(2100, 9, 2050),
-        ]
+        [step(3, 0, 1000), step(4, 1000, 1000), step(5, 2000, 1000), *kernel(100, 400, 50), *kernel(2100, 9, 2050)]
     )
     steps, _ = measure(events)
     assert steps.number.tolist() == [3, 5]
@@ -360,9 +336,7 @@ def test_a_trace_without_steps_is_one_window():
 
 def test_a_trace_of_steps_that_launched_nothing_is_one_window():
     warmup = kernel(10, 20, launched=0)
-    steps, ledger = measure(
-        build([*warmup, step(3, 100, 50), step(4, 150, 50), call("cudaDeviceSynchronize", 110, 9)])
-    )
+    steps, ledger = measure(build([*warmup, step(3, 100, 50), step(4, 150, 50), call("cudaDeviceSynchronize", 110, 9)]))
     assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (3, 4))
     assert steps.edges.tolist() == [10, 30]
     check_adds_up(steps, ledger)
@@ -436,7 +410,4 @@ def test_an_only_step_nearly_all_behind_its_last_kernel_is_idle_to_its_end():
     steps, ledger = measure(events)
     check_adds_up(steps, ledger)
     assert steps.edges.tolist() == [0, 50_000]
-    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
-        "compute": 2,
-        "idle_host": 49_998,
-    }
+    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {"compute": 2, "idle_host": 49_998}

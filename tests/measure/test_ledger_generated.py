@@ -57,12 +57,8 @@ def faulty(draw, exact=False, device="cuda"):
     )
     faults = draw(st.lists(some, max_size=3))
     if not exact:
-        faults += draw(
-            st.lists(st.builds(LateWindow, rank, st.integers(0, len(program.steps[0]))), max_size=3)
-        )
-        faults += draw(
-            st.lists(st.builds(ClockShift, rank, st.floats(-1e6, 1e6), st.floats(-50, 50)), max_size=3)
-        )
+        faults += draw(st.lists(st.builds(LateWindow, rank, st.integers(0, len(program.steps[0]))), max_size=3))
+        faults += draw(st.lists(st.builds(ClockShift, rank, st.floats(-1e6, 1e6), st.floats(-50, 50)), max_size=3))
     return simulate(program, ranks, faults, draw(st.integers(0, 1000)))
 
 

@@ -61,12 +61,7 @@ def test_a_long_gap_counts_as_much_as_others_of_its_kind():
 
 def test_of_allocations_that_are_recorded_too_operators_are_not_free():
     ops = [op(10 * US + i * 12 * US, 10 * US) for i in range(5)]
-    rows = [
-        step(1, 0, 70 * US),
-        *ops,
-        call("cudaLaunchKernel", 69 * US, 1 * US, correlation=1),
-        *work(80 * US),
-    ]
+    rows = [step(1, 0, 70 * US), *ops, call("cudaLaunchKernel", 69 * US, 1 * US, correlation=1), *work(80 * US)]
     assert most(rows, TraceMeta(profile_memory=True))[0] == most(rows)[0] + 5 * 10 * US
 
 
@@ -99,9 +94,7 @@ def test_a_coarse_clock_changes_little(tick):
     """Stamps of whole microseconds: three quarters of the gaps are 0 then, and recording takes time nevertheless."""
     gaps = [400, 700, 300, 600, 900, 500, 200, 800, 350, 550] * 20
     begins = np.cumsum([gap + 2_000 for gap in gaps])
-    rows = [
-        op(int(ts) // tick * tick, int(ts + 2_000) // tick * tick - int(ts) // tick * tick) for ts in begins
-    ]
+    rows = [op(int(ts) // tick * tick, int(ts + 2_000) // tick * tick - int(ts) // tick * tick) for ts in begins]
     end = rows[-1]["ts"] + rows[-1]["dur"]
     launch = call("cudaLaunchKernel", end + 10, 10, correlation=1)
     taken = most([step(1, 0, end + 100), *rows, launch, *work(end + 90)])[0]
@@ -136,10 +129,7 @@ def test_as_plain_loops_count_it(name):
         if kind is None or not any(begin <= ts < over for begin, over in spans):
             continue
         kind = "g" if "GraphLaunch" in what and kind == "c" else kind
-        threads[int(events.tid[row])] += [
-            (ts, 3 + "ocg".index(kind), f"{kind}("),
-            (end, "ocg".index(kind), f"{kind})"),
-        ]
+        threads[int(events.tid[row])] += [(ts, 3 + "ocg".index(kind), f"{kind}("), (end, "ocg".index(kind), f"{kind})")]
     gaps = defaultdict(list)
     for found in threads.values():
         found.sort()

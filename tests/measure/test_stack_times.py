@@ -76,9 +76,7 @@ def test_idle_time_of_the_device_is_told_apart_from_work():
 
 
 def test_calls_that_wait_for_the_device_do_not_count():
-    found = times(
-        LOOP, ("train.py(12): log", 61, 101), events=[call("cudaStreamSynchronize", 62 * MS, 38 * MS)]
-    )
+    found = times(LOOP, ("train.py(12): log", 61, 101), events=[call("cudaStreamSynchronize", 62 * MS, 38 * MS)])
     assert ms(found["log (train.py:12)", False]) == (2, 1)
 
 
@@ -111,9 +109,7 @@ def test_other_threads_and_libraries_alone_tell_nothing():
 
 
 def test_an_installed_package_by_its_whole_path_is_none_of_the_program():
-    found = times(
-        ("/env/lib/python3.11/site-packages/mine/run.py(4): fit", 0, 200), ("/home/me/a.py(3): f", 20, 40)
-    )
+    found = times(("/env/lib/python3.11/site-packages/mine/run.py(4): fit", 0, 200), ("/home/me/a.py(3): f", 20, 40))
     assert list(found) == [("f (a.py:3)", False)]
 
 

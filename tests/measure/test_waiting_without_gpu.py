@@ -70,9 +70,7 @@ def ledger(*rows):
     return activity, {name: ns[0] / MS for name, ns in buckets.items() if ns[0]}
 
 
-@pytest.mark.parametrize(
-    "call", ["_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "c10d::allreduce_"]
-)
+@pytest.mark.parametrize("call", ["_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "c10d::allreduce_"])
 def test_an_operator_that_waits_inside_for_a_collective_computes_only_in_what_it_calls(call):
     """DTensor's aten::addmm holds the wait for its operand and then the product itself."""
     activity, buckets = ledger(

@@ -9,9 +9,7 @@ from traceops.memory.allocator import CachingAllocator, expandable_segments, rou
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("size", "block"), [(1, 512), (512, 512), (513, 1024), (0, 512), (MIB + 1, MIB + 512)]
-)
+@pytest.mark.parametrize(("size", "block"), [(1, 512), (512, 512), (513, 1024), (0, 512), (MIB + 1, MIB + 512)])
 def test_blocks_are_multiples_of_512_bytes(size: int, block: int) -> None:
     assert rounded(size) == block
 
@@ -81,9 +79,7 @@ def test_an_expandable_segment_grows_by_what_is_missing() -> None:
         ("PYTORCH_CUDA_ALLOC_CONF", "", False),
     ],
 )
-def test_settings_of_the_environment(
-    name: str, said: str, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_the_environment(name: str, said: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     monkeypatch.setenv(name, said)

@@ -26,9 +26,7 @@ from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
 
 GIB = 1 << 30
-SMALL = TrainConfig(
-    layers=2, dim=64, heads=2, vocab=512, seq_len=64, batch_size=4, precision="bf16", device="cuda"
-)
+SMALL = TrainConfig(layers=2, dim=64, heads=2, vocab=512, seq_len=64, batch_size=4, precision="bf16", device="cuda")
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +79,7 @@ def test_a_rank_is_drawn_out_from_two_of_fewer_layers() -> None:
 @pytest.mark.torch
 def test_an_optimizer_goes_through_all_parameters_at_once(helper: Worker) -> None:
     """As on a GPU: AdamW makes a copy of them, which is the peak of a small batch with checkpointing."""
-    (run,) = [
-        run for run in json.loads((DATA / "h200.json").read_text())["runs"] if run["name"] == "one_ckpt"
-    ]
+    (run,) = [run for run in json.loads((DATA / "h200.json").read_text())["runs"] if run["name"] == "one_ckpt"]
     found = estimates(run, helper)[0]
     ((_, allocated, reserved),) = run["ranks"]
     assert abs(found.peak_allocated_bytes / allocated - 1) < 0.001
@@ -122,8 +118,7 @@ def test_options_change_what_they_should(helper: Worker) -> None:
 def test_tied_weights_are_held_once_in_bf16_too(helper: Worker) -> None:
     half = replace(SMALL, precision="bf16-params")
     assert (
-        helper.ask(half, EstimateRequest(half, 1)).parameters
-        == helper.ask(SMALL, EstimateRequest(SMALL, 1)).parameters
+        helper.ask(half, EstimateRequest(half, 1)).parameters == helper.ask(SMALL, EstimateRequest(SMALL, 1)).parameters
     )
 
 
@@ -263,9 +258,7 @@ def test_proposals_stand_alone_and_together() -> None:
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "memory.json"
-    assert (
-        main(["memory", "--params", "8.36e9", "--nproc", "8", "--capacity", "80GB", "--json", str(out)]) == 0
-    )
+    assert main(["memory", "--params", "8.36e9", "--nproc", "8", "--capacity", "80GB", "--json", str(out)]) == 0
     said = capsys.readouterr().out
     assert "needs at least 126.13 GiB of each, of 74.51 GiB: does not fit" in said
     found = msgspec.json.decode(out.read_bytes(), type=MemoryEstimate)
@@ -277,11 +270,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_an_estimate_is_described() -> None:
     found = from_formula(1e9, EstimateRequest(SMALL, 2, 80 * GIB))
     found.method, found.error_share = "fake_tensors", 0.1
-    for verdict, said in (
-        ("too_close", "too close to tell"),
-        ("fits", "to spare"),
-        ("does_not_fit", "too much"),
-    ):
+    for verdict, said in (("too_close", "too close to tell"), ("fits", "to spare"), ("does_not_fit", "too much")):
         found.verdict = verdict  # type: ignore[assignment]
         assert said in str(describe_estimate(found)[0])
     found.error_share = 0.02
@@ -308,9 +297,7 @@ def test_no_change_is_tried_after_the_time_that_was_given() -> None:
 
         def ask(self, config: TrainConfig, asked: EstimateRequest) -> DryRunAnswer:
             tried.append(config)
-            return DryRunAnswer(
-                ranks=[RankMemory(0, 9 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, [], [], 0, "", "", "", 0)]
-            )
+            return DryRunAnswer(ranks=[RankMemory(0, 9 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, [], [], 0, "", "", "", 0)])
 
     asked = EstimateRequest(TrainConfig(strategy="pytorch_ddp", batch_size=4), 2, 8 * GIB)
     found = estimate(asked, Helper(), within_s=-1.0)

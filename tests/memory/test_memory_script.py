@@ -92,11 +92,7 @@ def test_a_script_needs_what_it_needed_on_gpus() -> None:
     assert found.parameters == 255_227_904
     assert headline(found).startswith("gpt_autocast.py on 2 GPUs needs ")
     assert "h.0" in {row.name for row in found.ranks[0].activations}
-    assert {row.name for row in found.ranks[0].categories} >= {
-        "parameter_casts",
-        "gradients",
-        "optimizer_state",
-    }
+    assert {row.name for row in found.ranks[0].categories} >= {"parameter_casts", "gradients", "optimizer_state"}
 
 
 @pytest.mark.torch
@@ -124,9 +120,7 @@ def test_each_trouble_says_where_and_what_to_do(trouble: str) -> None:
 
 def test_what_a_script_printed_last_is_told_where_it_ended_by_itself() -> None:
     asked, log = AskedScript(["train.py"], 1), "train.py: error: the following arguments are required: --n"
-    assert f"It printed last: {log}\nTo go on" in _said(
-        ScriptProblem("left", said="SystemExit: 2"), asked, log
-    )
+    assert f"It printed last: {log}\nTo go on" in _said(ScriptProblem("left", said="SystemExit: 2"), asked, log)
     assert "printed" not in _said(ScriptProblem("left", said=f"SystemExit: {log}"), asked, log)
     assert "printed" not in _said(ScriptProblem("shape"), asked, log)
 
@@ -208,9 +202,7 @@ def test_options_that_are_not_a_scripts_are_refused(
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_a_global_batch_is_divided(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_global_batch_is_divided(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[EstimateRequest] = []
 
     def caught(asked: EstimateRequest, *_: object, **__: object) -> None:
@@ -218,16 +210,7 @@ def test_a_global_batch_is_divided(
         raise UsageError("enough")
 
     monkeypatch.setattr(command, "estimate", caught)
-    words = [
-        "memory",
-        "--strategy",
-        "pytorch_ddp",
-        "--nproc",
-        "2",
-        "--grad-accum",
-        "2",
-        "--global-batch-size",
-    ]
+    words = ["memory", "--strategy", "pytorch_ddp", "--nproc", "2", "--grad-accum", "2", "--global-batch-size"]
     assert main([*words, "16"]) == 2
     assert seen[0].config.batch_size == 4
     assert main([*words, "15"]) == 2

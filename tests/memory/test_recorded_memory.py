@@ -102,9 +102,7 @@ def made_trace(tmp_path, change=None, head=None):
             "Total Reserved": 1 << 30, "Total Allocated": held, "Bytes": sign << number, "Device Id": 0,
             "Device Type": 1, "Addr": 4096 * number,
         }  # fmt: skip
-        changes.append(
-            {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": when, "args": args}
-        )
+        changes.append({"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": when, "args": args})
     if change is not None:
         change(changes)
     path = tmp_path / "rank_0.pt.trace.json"
@@ -121,9 +119,7 @@ def test_each_kind(tmp_path):
             if (made is None or when >= made * 1000) and (freed is None or when < freed * 1000)
         ]
         assert all(there) and there, (number, kind)
-    held = np.array(
-        [sum(1 << number for number, (kind, *_) in enumerate(BLOCKS) if kind == one) for one in KINDS]
-    )
+    held = np.array([sum(1 << number for number, (kind, *_) in enumerate(BLOCKS) if kind == one) for one in KINDS])
     assert (np.bitwise_or.reduce(found.held, axis=0) == held).all()
 
 
@@ -191,15 +187,11 @@ def test_of_a_trace_without_such_events_only_the_beginning_is_read(tmp_path, mon
 
 def test_events_that_lie_across_chunks(tmp_path, monkeypatch):
     text = gzip.decompress(RUN.read_bytes())
-    monkeypatch.setattr(
-        memory_events, "chunks", lambda _: (text[at : at + 999] for at in range(0, len(text), 999))
-    )
+    monkeypatch.setattr(memory_events, "chunks", lambda _: (text[at : at + 999] for at in range(0, len(text), 999)))
     found = read_memory_events(str(RUN))
     monkeypatch.undo()
     whole = read_memory_events(str(RUN))
-    assert all(
-        (getattr(found, name) == getattr(whole, name)).all() for name in ("ts", "tid", "address", "held")
-    )
+    assert all((getattr(found, name) == getattr(whole, name)).all() for name in ("ts", "tid", "address", "held"))
 
 
 @pytest.fixture

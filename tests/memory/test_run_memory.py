@@ -69,12 +69,7 @@ def test_sizes_that_grow_from_step_to_step():
 
 def test_memory_that_runs_out_again_and_again():
     found, text = said("retries")
-    assert (
-        "TO-M005",
-        "warning",
-        "retries",
-        (0,),
-    ) in found and "13 times in the later part of the run" in text
+    assert ("TO-M005", "warning", "retries", (0,)) in found and "13 times in the later part of the run" in text
 
 
 @pytest.mark.parametrize(
@@ -83,11 +78,7 @@ def test_memory_that_runs_out_again_and_again():
         ("oom_forward", 1, ["asked for 5.00 GiB", "too large: 2.38 GiB more", "plant_memory.py:28 forward"]),
         ("oom_optimizer", 0, ["step 0", "2.00 GiB gradients, 2.00 GiB optimizer state", "too large"]),
         ("oom_fragmented", 0, ["fragmented: 4.58 GiB lay free", "at most 31.00 MiB", "plant_memory.py:54"]),
-        (
-            "oom_others",
-            0,
-            ["134.55 GiB of the device were held by neither", "4.45 GiB of 139.80 GiB were free"],
-        ),
+        ("oom_others", 0, ["134.55 GiB of the device were held by neither", "4.45 GiB of 139.80 GiB were free"]),
     ],
 )
 def test_where_memory_ran_out(name, rank, words, capsys):
@@ -208,9 +199,7 @@ def test_the_page_shows_who_held_what(tmp_path):
     report = analyze(run, jobs=1)
     rows = report.memory
     assert [(row.rank, row.peak_bytes) for row in rows.ranks] == [(0, 5854344192), (1, 5854344192)]
-    assert (
-        rows.ranks[1].lines[0].line == "plant_memory.py:19 forward" and rows.ranks[1].grows_bytes > 30 * MIB
-    )
+    assert rows.ranks[1].lines[0].line == "plant_memory.py:19 forward" and rows.ranks[1].grows_bytes > 30 * MIB
     assert rows.over_time.rank == 1 and len(rows.over_time.held_bytes) == len(rows.over_time.moments)
     page = describe(report)
     top = page.charts["memory-over-time"]["data"][-2]["y"]

@@ -21,15 +21,12 @@ MIB = 1 << 20
 def stack(*lines: str) -> list[dict[str, Any]]:
     """Frames, innermost first, of `file:line:function`."""
     return [
-        {"filename": file, "line": int(line), "name": name}
-        for file, line, name in (text.split(":") for text in lines)
+        {"filename": file, "line": int(line), "name": name} for file, line, name in (text.split(":") for text in lines)
     ]
 
 
 MODEL = stack(
-    "/x/site-packages/torch/nn/linear.py:116:forward",
-    "/home/me/model.py:40:forward",
-    "/home/me/train.py:9:main",
+    "/x/site-packages/torch/nn/linear.py:116:forward", "/home/me/model.py:40:forward", "/home/me/train.py:9:main"
 )
 LOSS = stack("/home/me/train.py:12:loss")
 BASE = 0x7F0000000000
@@ -63,9 +60,7 @@ def snapshot(extra: int = 0, oom: int | None = None) -> dict[str, Any]:
         {"action": "free_completed", "addr": BASE << 1, "size": 11 * MIB, "frames": [], **event},
     ]
     if oom is not None:
-        trace.append(
-            {"action": "oom", "addr": 0, "device_free": 7 * MIB, "size": oom, "frames": LOSS, **event}
-        )
+        trace.append({"action": "oom", "addr": 0, "device_free": 7 * MIB, "size": oom, "frames": LOSS, **event})
     return {
         "segments": [
             {**segment, **sized, "address": BASE, "total_size": 10 * MIB, "blocks": blocks},
@@ -86,9 +81,7 @@ def torchs_own_reader() -> ModuleType:
     """torch/cuda/_memory_viz.py, which needs no torch."""
     found = importlib.util.find_spec("torch")
     assert found is not None and found.origin is not None
-    spec = importlib.util.spec_from_file_location(
-        "memory_viz", Path(found.origin).parent / "cuda" / "_memory_viz.py"
-    )
+    spec = importlib.util.spec_from_file_location("memory_viz", Path(found.origin).parent / "cuda" / "_memory_viz.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

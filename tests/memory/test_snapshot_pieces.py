@@ -38,9 +38,7 @@ def test_pieces_that_the_peak_had_filled_cost_nothing() -> None:
 
 def test_pieces_that_no_peak_needed() -> None:
     told = said(replace(AT_END, peak=12 * GIB))
-    assert (
-        "never held more than 12.00 GiB at once here" in told and "expandable_segments:True may help" in told
-    )
+    assert "never held more than 12.00 GiB at once here" in told and "expandable_segments:True may help" in told
 
 
 def test_without_a_history_the_peak_is_not_known() -> None:
@@ -50,9 +48,7 @@ def test_without_a_history_the_peak_is_not_known() -> None:
 
 @pytest.mark.parametrize(("largest", "why"), [(3, "another stream, of a CUDA graph"), (1, "fragmented")])
 def test_a_piece_that_torch_may_not_use_is_no_fragmentation(largest: int, why: str) -> None:
-    short = replace(
-        AT_END, asked=2 * GIB, device_free=GIB // 2, unused_then=18 * GIB, largest_free=largest * GIB
-    )
+    short = replace(AT_END, asked=2 * GIB, device_free=GIB // 2, unused_then=18 * GIB, largest_free=largest * GIB)
     assert why in said(short)
 
 

@@ -68,9 +68,7 @@ def test_every_protocol_of_pickles(tmp_path: Path, protocol: int) -> None:
 def test_a_line_that_torch_writes_without_its_sign(tmp_path: Path) -> None:
     """-1 as 2**64 - 1, as in a public snapshot."""
     found = snapshot()
-    found["segments"][0]["blocks"][2]["frames"] = [
-        {"filename": "/x/a.py", "line": (1 << 64) - 1, "name": "f"}
-    ]
+    found["segments"][0]["blocks"][2]["frames"] = [{"filename": "/x/a.py", "line": (1 << 64) - 1, "name": "f"}]
     path = tmp_path / "a.pickle"
     path.write_bytes(pickle.dumps(found))
     rows = native_rows(path)

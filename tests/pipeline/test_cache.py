@@ -31,9 +31,7 @@ def parsed(monkeypatch):
     monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 1 << 40)
     seen = []
     summarize = ranks.summarize
-    monkeypatch.setattr(
-        ranks, "summarize", lambda file, *options: seen.append(file.rank) or summarize(file, *options)
-    )
+    monkeypatch.setattr(ranks, "summarize", lambda file, *options: seen.append(file.rank) or summarize(file, *options))
     return seen
 
 
@@ -135,19 +133,13 @@ def test_the_fingerprint_covers_all_code_that_the_map_runs():
         "summarize(discover(sys.argv[1]).windows[0].files[0]); import traceops.pipeline.mapping.codec; "
         "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.startswith('traceops.')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(DATA / "ddp4")], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(DATA / "ddp4")], capture_output=True, text=True, check=True)
     package = Path(traceops.__file__).parent
     used = {Path(line).relative_to(package) for line in done.stdout.split()}
     covered = {Path(part) for part in MAP_CODE}
     beyond = {path for path in used if path not in covered and path.parents[0] not in covered}
     # The version is in the key by itself, and the packages' own files import nothing.
-    assert {str(path) for path in beyond} <= {
-        "version.py",
-        "pipeline/__init__.py",
-        "pipeline/mapping/__init__.py",
-    }
+    assert {str(path) for path in beyond} <= {"version.py", "pipeline/__init__.py", "pipeline/mapping/__init__.py"}
 
 
 def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
@@ -196,9 +188,7 @@ def test_a_damaged_entry_is_replaced(ddp, cache, parsed, damage):
     report_text(ddp, cache=True)
     first, second = entries(cache)[:2]
     whole = first.read_bytes()
-    first.write_bytes(
-        {"empty": b"", "cut": whole[:-9], "text": b"text", "other entry": second.read_bytes()}[damage]
-    )
+    first.write_bytes({"empty": b"", "cut": whole[:-9], "text": b"text", "other entry": second.read_bytes()}[damage])
     parsed.clear()
     assert report_text(ddp, cache=True) == fresh
     assert len(parsed) == 1

@@ -79,9 +79,7 @@ def test_equal_parts_are_one_object():
 
 
 def test_half_a_surrogate_pair_in_a_name_is_replaced():
-    assert decode(encode(everything(names=(("rank_\udcff", 1.0),))), Everything, {}).names == (
-        ("rank_?", 1.0),
-    )
+    assert decode(encode(everything(names=(("rank_\udcff", 1.0),))), Everything, {}).names == (("rank_?", 1.0),)
 
 
 def test_what_has_no_word_in_a_file_is_a_mistake_that_shows():

@@ -357,9 +357,7 @@ def test_a_killed_dask_worker_costs_its_rank(dask_cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dask_cluster_with_tls_reads_the_traces_and_is_asked_for_by_name(
-    dask_cluster, tmp_path, monkeypatch
-):
+def test_a_dask_cluster_with_tls_reads_the_traces_and_is_asked_for_by_name(dask_cluster, tmp_path, monkeypatch):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed: there is no certificate")
     key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")

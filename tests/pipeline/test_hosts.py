@@ -21,9 +21,7 @@ def two_hosts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hsdp")
     for path in (DATA / "slow_hsdp4").glob("*.json*"):
         shutil.copy(path, folder / path.name)
-    run = (
-        json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {"world_size": 4}
-    )
+    run = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {"world_size": 4}
     told = {entry["rank"]: entry for entry in run.get("ranks", [])}
     run["hosts"] = ["node-0", "node-1"]
     run["ranks"] = [{**told.get(rank, {}), "rank": rank, "host": f"node-{rank // 2}"} for rank in range(4)]
@@ -40,10 +38,7 @@ def test_a_row_a_host_adds_up_to_what_its_ranks_do(two_hosts):
             assert getattr(row, name) == pytest.approx(sum(getattr(one, name) for one in own) / 2, abs=1e-5)
         assert row.late_share == pytest.approx(sum(one.late_share for one in own), abs=1e-5)
         whole = sum(one.transfer_ms for one in own) / 2, sum(one.wait_ms for one in own) / 2
-        split = (
-            row.inside_transfer_ms + row.between_transfer_ms,
-            row.inside_wait_ms + row.between_wait_ms,
-        )
+        split = (row.inside_transfer_ms + row.between_transfer_ms, row.inside_wait_ms + row.between_wait_ms)
         assert split == pytest.approx(whole, rel=1e-4), "all of it lies inside or between"
         assert row.inside_transfer_ms > 0 and row.between_transfer_ms > 0
         assert row.inside_busbw_gbs and row.between_busbw_gbs

@@ -13,9 +13,7 @@ EPOCH_NS = 1_790_857_026 * 10**9
 HOUR_US = 3_600_000_000
 
 
-def write(
-    path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0, group=(0, 1), pid=1
-):
+def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0, group=(0, 1), pid=1):
     """Two ranks' traces: one all-reduce a step; `begin_us` after the epoch that the file names."""
     events = []
     for i, step in enumerate(steps):
@@ -61,9 +59,7 @@ def test_two_captures_an_hour_apart_are_not_one_run(tmp_path):
     report = analyze(tmp_path)
     assert report.run.ranks_present == (1,) and report.run.ranks_missing == (0,)
     (message,) = said(report, "TO-V002")
-    assert (
-        "rank_0.json: begins 1:00:00 before rank 1 does: it is of another capture. It is left out" in message
-    )
+    assert "rank_0.json: begins 1:00:00 before rank 1 does: it is of another capture. It is left out" in message
     assert_not_clean(report)
     assert said(report, "TO-V001") == ["1 of 2 ranks has no usable trace: 0."]
     assert "1 of 2 ranks has no usable trace (0), so nothing is known of it" in verdict(report).sentence
@@ -199,10 +195,7 @@ def test_a_trace_of_a_run_of_the_same_minute_is_left_out_by_its_process(tmp_path
     report = analyze(tmp_path)
     assert report.run.ranks_present == (0,)
     (message,) = said(report, "TO-V002")
-    assert (
-        "rank_1.json: was recorded by process 91, and rank 1 was 41: it is of another run. It is left"
-        in message
-    )
+    assert "rank_1.json: was recorded by process 91, and rank 1 was 41: it is of another run. It is left" in message
     assert_not_clean(report)
 
 
@@ -256,10 +249,7 @@ def test_ranks_with_other_steps_are_left_out_of_all_numbers(tmp_path, steps, lef
     report = analyze(tmp_path)
     assert report.run.ranks_present == tuple(rank for rank in range(len(steps)) if rank not in left)
     (message,) = [text for text in said(report, "TO-V003") if "recorded other steps" in text]
-    assert (
-        f"Rank {left[0]} recorded other steps (" in message
-        and "none in common. All numbers are of" in message
-    )
+    assert f"Rank {left[0]} recorded other steps (" in message and "none in common. All numbers are of" in message
     assert said(report, "TO-V001") == [], "they have a trace"
     assert_not_clean(report)
 
@@ -308,8 +298,7 @@ def test_a_window_that_the_programs_end_cut_short_costs_no_earlier_one(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("why", "ms", "analysed"),
-    [("slower", 30.0, 1), ("slower", 50.0, 0), ("slower", None, 1), (None, 50.0, 1)],
+    ("why", "ms", "analysed"), [("slower", 30.0, 1), ("slower", 50.0, 0), ("slower", None, 1), (None, 50.0, 1)]
 )
 def test_a_window_that_was_to_be_better_and_is_not_is_not_analysed(tmp_path, why, ms, analysed):
     """Something else came up on the machine just then. One that the user asked for is analysed all the same."""

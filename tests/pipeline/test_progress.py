@@ -36,11 +36,7 @@ def test_it_says_how_far_how_fast_and_how_long(monkeypatch):
         (Done(0, 4, 0, 80_000_000), 1, "reading traces  0/4 ranks"),
         (Done(3, 4, 0, 0), 3, "reading traces  3/4 ranks  0:01 left"),
         (Done(4, 4, 8_000_000, 8_000_000), 2, "reading traces  4/4 ranks  8 MB  4 MB/s"),
-        (
-            Done(1, 1024, 10**9, 1024 * 10**9),
-            20,
-            "reading traces  1/1024 ranks  1,000 MB  50 MB/s  5:41:00 left",
-        ),
+        (Done(1, 1024, 10**9, 1024 * 10**9), 20, "reading traces  1/1024 ranks  1,000 MB  50 MB/s  5:41:00 left"),
     ],
 )
 def test_texts(done, seconds, text):

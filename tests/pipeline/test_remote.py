@@ -52,9 +52,7 @@ def serve(tmp_path):
 
     def start(**attributes):
         handler = type("Handler", (_Server,), {"asked": [], **attributes})
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), functools.partial(handler, directory=str(tmp_path))
-        )
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(tmp_path)))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         running.append(server)
         return f"http://127.0.0.1:{server.server_port}", handler
@@ -134,9 +132,7 @@ def counted(monkeypatch):
     parsed = []
     summarize = ranks.summarize
     with monkeypatch.context() as patch:
-        patch.setattr(
-            ranks, "summarize", lambda file, *options: parsed.append(file.rank) or summarize(file, *options)
-        )
+        patch.setattr(ranks, "summarize", lambda file, *options: parsed.append(file.rank) or summarize(file, *options))
         yield parsed
 
 

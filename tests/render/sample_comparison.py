@@ -81,12 +81,7 @@ def sample_comparison(verdict: ComparisonVerdict = "regression", hostile: str = 
         warnings=(hostile, "torch 2.11 against 2.12"),
         notes=(hostile,),
         paired=True,
-        settings={
-            "seed": 1,
-            "thresholds": {"step_time": 5.0},
-            "until": date(2027, 1, 31),
-            "name": hostile,
-        },
+        settings={"seed": 1, "thresholds": {"step_time": 5.0}, "until": date(2027, 1, 31), "name": hostile},
         steps=_steps(),
     )
 
@@ -145,12 +140,7 @@ def _step(verdict: ComparisonVerdict) -> MetricChange:
         )  # fmt: skip
     if verdict == "inconclusive":
         return replace(
-            STEP,
-            outcome="inconclusive",
-            reason="4 steps are too few",
-            low_pct=-2.0,
-            high_pct=12.0,
-            mde_pct=9.0,
+            STEP, outcome="inconclusive", reason="4 steps are too few", low_pct=-2.0, high_pct=12.0, mde_pct=9.0
         )
     return replace(
         STEP, head=60.2, outcome="unchanged", reason="no change was found", change=0.086, change_pct=0.14,
@@ -181,9 +171,7 @@ def _ledger() -> list[MetricChange]:
 def _side(label: str, hostile: str) -> Side:
     began = 1_795_258_081_060_300_389 + 30_000_000_000 * (label == "head")
     captures = tuple(
-        CaptureInfo(
-            f"{label}_{n}", f"profile/{label}_{n}{hostile}", began + n * 60_000_000_000, COMMIT, n > 1, 8, 12
-        )
+        CaptureInfo(f"{label}_{n}", f"profile/{label}_{n}{hostile}", began + n * 60_000_000_000, COMMIT, n > 1, 8, 12)
         for n in (1, 2, 3)
     )
     run = {
@@ -199,18 +187,9 @@ def _changes(hostile: str) -> tuple[Change, ...]:
         Change("kernel", "new", f"void at::native::{hostile}<float>(int)", "", None, 2.0, None, 2.1, hostile),
         Change("kernel", "renamed", "gemm_f32", f"gemm_tf32 {hostile}", 12.0, 12.0, 3.0, 3.1),
         Change("operator", "changed", "aten::item", "aten::item", 1.0, 4.0, 0.3, 1.2, "[8, 8]"),
-        Change(
-            "collective", "vanished", "all_reduce", "all_reduce", 0.5, None, 0.2, None, "2 ranks, 33.6 MB"
-        ),
+        Change("collective", "vanished", "all_reduce", "all_reduce", 0.5, None, 0.2, None, "2 ranks, 33.6 MB"),
         Change("blocking_call", "changed", "cudaStreamSynchronize", "cudaStreamSynchronize", 0.001, 3.0),
-        Change(
-            "environment",
-            "changed",
-            "OMP_NUM_THREADS",
-            "OMP_NUM_THREADS",
-            base_value=None,
-            head_value=hostile,
-        ),
+        Change("environment", "changed", "OMP_NUM_THREADS", "OMP_NUM_THREADS", base_value=None, head_value=hostile),
     )
 
 

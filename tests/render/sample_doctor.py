@@ -26,8 +26,7 @@ LOOKS = (
 def _trials(gpus: tuple[int, ...], ways: tuple[str, ...], **changed: str) -> tuple[Trial, ...]:
     names = ("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
     return tuple(
-        Trial(name, "ok", gpus, 1.5 + place, 45.0, set=changed, transports=ways)
-        for place, name in enumerate(names)
+        Trial(name, "ok", gpus, 1.5 + place, 45.0, set=changed, transports=ways) for place, name in enumerate(names)
     )
 
 
@@ -99,9 +98,7 @@ def p2p_off() -> Checkup:
     unchanged = _trials((0, 1, 2, 3), ("SHM/direct",))
     with_change = tuple(
         replace(
-            trial,
-            unset=change.unset,
-            measured=sweep("all_reduce", range(4), 360.0) if trial.name == "sweep" else (),
+            trial, unset=change.unset, measured=sweep("all_reduce", range(4), 360.0) if trial.name == "sweep" else ()
         )
         for trial in _trials((0, 1, 2, 3), ("P2P/CUMEM",))
     )
@@ -141,19 +138,11 @@ def broken() -> Checkup:
         Trial("pairs", "not_evaluated", (0, 1), 0.0, 60.0, "not begun", pairs=(PairState((0, 1), "hung"),)),
     )  # fmt: skip
     works = tuple(
-        replace(
-            trial, measured=sweep("all_reduce", range(2), 9.9, "l4-host") if trial.name == "sweep" else ()
-        )
+        replace(trial, measured=sweep("all_reduce", range(2), 9.9, "l4-host") if trial.name == "sweep" else ())
         for trial in _trials((0, 1), ("SHM/direct",), NCCL_P2P_DISABLE="1")
     )
     shm = Look(
-        "l4-host",
-        "memory",
-        "/dev/shm",
-        "64 MB",
-        "error",
-        "NCCL's shared memory does not fit",
-        "docker run --ipc=host",
+        "l4-host", "memory", "/dev/shm", "64 MB", "error", "NCCL's shared memory does not fit", "docker run --ipc=host"
     )
     remedy = Remedy(change, 9.2, None)
     return _checkup(
@@ -170,11 +159,7 @@ def beyond_help() -> Checkup:
     """Nothing works: one GPU stands in for all."""
     dead = Trial("start", "hung", (0, 1), 45.0, 45.0, "rank 1 never came to it")
     return replace(
-        broken(),
-        trials=(dead, replace(dead, set={"NCCL_IB_DISABLE": "1"})),
-        settings=None,
-        remedies=(),
-        fallback=2,
+        broken(), trials=(dead, replace(dead, set={"NCCL_IB_DISABLE": "1"})), settings=None, remedies=(), fallback=2
     )
 
 
@@ -197,18 +182,10 @@ def cpu_only() -> Checkup:
 def eight_with_a_slow_pair() -> Checkup:
     """8 H200s, one with half a PCIe link and two NVLinks down; one pair far below the others."""
     machine = with_narrow(nvswitch(8, numas=2, nics=8), 3)
-    measured = (
-        *sweep("all_reduce", range(8), 470.0),
-        *pair_sweep(range(8), 380.0, slow={(3, 5): 90.0}),
-    )
-    width = Look(
-        HOST, "PCIe", "GPU3", "Gen5 ×8", "warning", "its siblings have ×16", "Reseat the card or its riser."
-    )
+    measured = (*sweep("all_reduce", range(8), 470.0), *pair_sweep(range(8), 380.0, slow={(3, 5): 90.0}))
+    width = Look(HOST, "PCIe", "GPU3", "Gen5 ×8", "warning", "its siblings have ×16", "Reseat the card or its riser.")
     return _checkup(
-        machines=(machine,),
-        looks=(*LOOKS, width),
-        trials=_trials(tuple(range(8)), ("P2P/CUMEM",)),
-        measured=measured,
+        machines=(machine,), looks=(*LOOKS, width), trials=_trials(tuple(range(8)), ("P2P/CUMEM",)), measured=measured
     )
 
 

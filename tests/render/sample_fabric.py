@@ -8,15 +8,7 @@ from itertools import combinations
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote, Reference
-from traceops.fabric.nccl import (
-    Communicator,
-    Connection,
-    GraphBandwidth,
-    NcclLog,
-    NcclSetting,
-    Network,
-    RankPlace,
-)
+from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, NcclSetting, Network, RankPlace
 
 MB = 1 << 20
 DGX1 = (  # NVLinks of a DGX-1 with V100s, as nvidia-smi topo -m has them
@@ -70,9 +62,7 @@ def nvswitch(gpus: int = 4, host: str | None = "node-1", numas: int = 1, nics: i
     for card in cards:
         for gpu in made:
             near = card.label[3:] == str(gpu.index)
-            joined[card.label, gpu.label] = Path(
-                "PIX" if near else "NODE" if card.numa == gpu.numa else "SYS"
-            )
+            joined[card.label, gpu.label] = Path("PIX" if near else "NODE" if card.numa == gpu.numa else "SYS")
     return Machine(host, made, cards, joined)
 
 
@@ -100,14 +90,10 @@ def pcie_box(gpus: int = 16, host: str = "pcie-box") -> Machine:
     nics = tuple(Nic(f"NIC{index}") for index in range(gpus))
     joined = {}
     for i, j in combinations(range(gpus), 2):
-        joined[f"GPU{i}", f"GPU{j}"] = Path(
-            "PIX" if i // 2 == j // 2 else "NODE" if i // 4 == j // 4 else "SYS"
-        )
+        joined[f"GPU{i}", f"GPU{j}"] = Path("PIX" if i // 2 == j // 2 else "NODE" if i // 4 == j // 4 else "SYS")
     for i in range(gpus):
         for j in range(gpus):
-            joined[f"NIC{i}", f"GPU{j}"] = Path(
-                "PIX" if i // 2 == j // 2 else "NODE" if i // 4 == j // 4 else "SYS"
-            )
+            joined[f"NIC{i}", f"GPU{j}"] = Path("PIX" if i // 2 == j // 2 else "NODE" if i // 4 == j // 4 else "SYS")
     return Machine(host, cards, nics, joined)
 
 
@@ -116,10 +102,7 @@ def no_gpu(host: str = "cpu-host") -> Machine:
 
 
 def pair_sweep(
-    gpus: Sequence[int],
-    gbs: float,
-    host: str | None = "node-1",
-    slow: dict[tuple[int, int], float] | None = None,
+    gpus: Sequence[int], gbs: float, host: str | None = "node-1", slow: dict[tuple[int, int], float] | None = None
 ) -> tuple[Measured, ...]:
     """Every pair once, near `gbs`, but for those in `slow`."""
     made = []
@@ -143,9 +126,7 @@ def sweep(
 
 def shm_log(host: str = "node-1", transport: str = "SHM", detail: str = "direct/direct") -> NcclLog:
     """A ring of four ranks that shared memory connects, on a host where all pairs have NVLink."""
-    places = {
-        rank: RankPlace(rank, host, 2225 + rank, rank, rank, f"0000:00:{rank + 6:02x}.0") for rank in range(4)
-    }
+    places = {rank: RankPlace(rank, host, 2225 + rank, rank, rank, f"0000:00:{rank + 6:02x}.0") for rank in range(4)}
     connections = tuple(
         Connection(
             rank,

@@ -27,9 +27,7 @@ LOADING = "sleeping in load_batch (data.py:31)"
 
 def row(rank: int, state: RankState, **known: Any) -> RankStatus:
     """The status of a rank; what is not given is not known."""
-    return RankStatus(
-        **{"rank": rank, "state": state, "pending": 0, "sources": ("flight recorder",), **known}
-    )
+    return RankStatus(**{"rank": rank, "state": state, "pending": 0, "sources": ("flight recorder",), **known})
 
 
 def waiting(
@@ -43,9 +41,7 @@ def waiting(
 
 def edges(rows: Sequence[RankStatus], reason: WaitReason = "not_called") -> tuple[Wait, ...]:
     """The waits that rows tell of."""
-    return tuple(
-        Wait(row.rank, on, reason, row.group, row.op, row.sequence) for row in rows for on in row.waits_for
-    )
+    return tuple(Wait(row.rank, on, reason, row.group, row.op, row.sequence) for row in rows for on in row.waits_for)
 
 
 def evidence(ranks: int, **known: Any) -> HangEvidence:
@@ -54,11 +50,7 @@ def evidence(ranks: int, **known: Any) -> HangEvidence:
     operation = Operation(64, "0", "all_reduce", 64, sizes_in=((1048576,),), dtypes_in=("Float",))
     records = {
         rank: RankRecord(
-            rank,
-            f"run/evidence/dump_{rank}",
-            {"0": group},
-            (operation,),
-            {"0": GroupStatus(enqueued=64, completed=63)},
+            rank, f"run/evidence/dump_{rank}", {"0": group}, (operation,), {"0": GroupStatus(enqueued=64, completed=63)}
         )
         for rank in range(ranks)
     }
@@ -75,11 +67,7 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
     others = tuple(rank for rank in range(ranks) if rank != culprit)
     rows = [waiting(rank, [culprit], f"default_pg{text}") for rank in others]
     rows.append(row(culprit, "root", step=12, doing=LOADING + text, host=f"node{text}"))
-    frames = (
-        Frame("sleep", f"lib{text}.py", 9),
-        Frame("load_batch", "data.py", 31),
-        Frame("main", "train.py", 120),
-    )
+    frames = (Frame("sleep", f"lib{text}.py", 9), Frame("load_batch", "data.py", 31), Frame("main", "train.py", 120))
     stacks = {culprit: RankStacks(culprit, "run/evidence/stack", (ThreadStack(True, frames, f"Main{text}"),))}
     root = Root(
         rule="TO-H001",
@@ -191,9 +179,7 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
             rows.append(waiting(rank, [culprit], f"replicate_{replica}", 900))
         else:
             peer = shard * group_size + own
-            rows.append(
-                waiting(rank, [peer], f"shard_{shard}", 1801, op="_all_gather_base", where="fsdp.py:12")
-            )
+            rows.append(waiting(rank, [peer], f"shard_{shard}", 1801, op="_all_gather_base", where="fsdp.py:12"))
     waits = tuple(rank for rank in range(ranks) if rank != culprit)
     root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}",
                 waiting=waits, cause="host", group=f"replicate_{own}", op="all_reduce", sequence=900,

@@ -52,11 +52,7 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
             "matching": {"events": 100, "matched_pct": 97.5, "unmatched": {hostile: 5}},
             "notes": [hostile],
             "clocks": {"anchors": 42, "residual_p50_us": 3.5, "residual_p95_us": 9.33, "unaligned": []},
-            "replay": {
-                "error_pct": 0.2733,
-                "straggler_slowdown": 1.6667,
-                "steps": list(range(3, 3 + steps)),
-            },
+            "replay": {"error_pct": 0.2733, "straggler_slowdown": 1.6667, "steps": list(range(3, 3 + steps))},
         },
         ranks=rank_rows,
         steps=[
@@ -83,26 +79,16 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
         ],
         checks=[Check(rule.id, "not_evaluated", f"reason {hostile}") for rule in RULES],
         what_if=[
-            {
-                "change": hostile,
-                "ranks": [0],
-                "step_time_ms": 50.0,
-                "predicted_step_time_ms": 20.0,
-                "saved_pct": 60.0,
-            }
+            {"change": hostile, "ranks": [0], "step_time_ms": 50.0, "predicted_step_time_ms": 20.0, "saved_pct": 60.0}
         ],
         tables={
             **cross_tables(ranks, steps, late, hostile),
-            "kernels": [
-                _kernel(f"void at::native::{hostile}<float, {n}>(int, float*)", n) for n in range(40)
-            ],
+            "kernels": [_kernel(f"void at::native::{hostile}<float, {n}>(int, float*)", n) for n in range(40)],
             "blocking_calls": [
                 {"rank": 0, "call": hostile, "operator": hostile, "count": 3, "total_ms": 1.5},
                 {"rank": 0, "call": "cudaEventSynchronize", "operator": "", "count": 1, "total_ms": None},
             ],
-            "hta_temporal_breakdown": [
-                {"rank": rank, "idle_time(us)": 1.0, hostile: hostile} for rank in range(ranks)
-            ],
+            "hta_temporal_breakdown": [{"rank": rank, "idle_time(us)": 1.0, hostile: hostile} for rank in range(ranks)],
             "hta_idle_time_breakdown": [
                 {"rank": rank, "stream": s, "idle_category": "host_wait", "idle_time": float("nan")}
                 for rank in range(ranks)

@@ -25,14 +25,7 @@ from traceops.report.model import Report
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables, TimelineRow
 
-FIGURES = (
-    lateness_figure,
-    arrivals_figure,
-    bandwidth_figure,
-    what_if_figure,
-    critical_path_figure,
-    timeline_figure,
-)
+FIGURES = (lateness_figure, arrivals_figure, bandwidth_figure, what_if_figure, critical_path_figure, timeline_figure)
 
 
 def bars(figure: go.Figure) -> dict[str, Any]:

@@ -10,12 +10,7 @@ from sample_report import sample_report, with_tables
 
 from traceops.core.findings import Check
 from traceops.render.report.cross_tables import arrivals_table, lateness_table, path_table, timeline_table
-from traceops.render.report.cross_text import (
-    clocks_sentence,
-    path_sentence,
-    replay_sentence,
-    waiting_sentence,
-)
+from traceops.render.report.cross_text import clocks_sentence, path_sentence, replay_sentence, waiting_sentence
 from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import PathRow, Tables
 
@@ -54,9 +49,7 @@ def test_replay_says_its_error_and_the_slowdown() -> None:
     assert "steps 3–5 is within 0.27 %" in replay_sentence(report)
     assert "S = 1.67" in replay_sentence(report)
     unfit = replace(report, findings=(dataclasses.replace(report.findings[0], rule="TO-V006"),))
-    assert "S =" not in replay_sentence(unfit) and "do not trust what compares ranks" in replay_sentence(
-        unfit
-    )
+    assert "S =" not in replay_sentence(unfit) and "do not trust what compares ranks" in replay_sentence(unfit)
     doubtful = Replay(error_pct=7.0, straggler_slowdown=1.004, steps=(3,))
     report = replace(report, summary=replace(report.summary, replay=doubtful))
     assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)
@@ -91,12 +84,7 @@ def test_waiting_in_some_steps_only_is_not_called_no_straggler() -> None:
 def test_lateness_table_has_the_worst_rank_first_and_only_causes_that_occur() -> None:
     table = lateness_table(sample_report(20))
     assert table is not None and len(table.rows) == 8 and "20 ranks" in table.note
-    assert [column.label for column in table.columns][:4] == [
-        "Rank",
-        "Others wait ms",
-        "GPU ms",
-        "Unknown ms",
-    ]
+    assert [column.label for column in table.columns][:4] == ["Rank", "Others wait ms", "GPU ms", "Unknown ms"]
     assert [cell.text for cell in table.rows[0]][:3] == ["1", "24.00", "19.00"]
 
 
@@ -111,6 +99,4 @@ def test_path_and_timeline_tables_keep_unknown_cells_empty() -> None:
 
 def test_no_tables_without_rows() -> None:
     bare = replace(sample_report(), tables=Tables())
-    assert (
-        lateness_table(bare) is arrivals_table(bare) is path_table(bare) is timeline_table(bare, []) is None
-    )
+    assert lateness_table(bare) is arrivals_table(bare) is path_table(bare) is timeline_table(bare, []) is None

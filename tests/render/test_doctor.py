@@ -14,16 +14,7 @@ import jsonschema
 import pytest
 from html_page import TABLES, TABLES_HASH, Page
 from plotly_schema import drawn
-from sample_doctor import (
-    beyond_help,
-    broken,
-    cpu_only,
-    eight_with_a_slow_pair,
-    healthy,
-    hostile,
-    many_hosts,
-    p2p_off,
-)
+from sample_doctor import beyond_help, broken, cpu_only, eight_with_a_slow_pair, healthy, hostile, many_hosts, p2p_off
 from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 
@@ -101,11 +92,7 @@ def page(checkup: Checkup) -> Page:
             "No setting that was tried lets several GPUs work together here. Train on one GPU that accumulates "
             "gradients over 2 batches a step.",
         ),
-        (
-            "cpu_only",
-            "clear",
-            "Nothing wrong was found on gloo, without GPUs: all_reduce 1.1 GB/s at 256 MiB.",
-        ),
+        ("cpu_only", "clear", "Nothing wrong was found on gloo, without GPUs: all_reduce 1.1 GB/s at 256 MiB."),
         ("eight", "warning", "GPU3: Gen5 ×8; its siblings have ×16."),
         ("many", "error", "/dev/shm: 64 MB; too small."),
     ],
@@ -184,9 +171,7 @@ def test_files_of_an_earlier_checkup_go(tmp_path: Path) -> None:
 
 
 def test_csv_files_have_every_row_and_nothing_unknown_as_zero(checkup: Checkup) -> None:
-    files = {
-        name: list(csv.DictReader(io.StringIO(text))) for name, text in render_doctor_csv(checkup).items()
-    }
+    files = {name: list(csv.DictReader(io.StringIO(text))) for name, text in render_doctor_csv(checkup).items()}
     assert len(files["looks.csv"]) == len(checkup.looks)
     assert len(files["trials.csv"]) == len(checkup.trials)
     assert len(files["bandwidth.csv"]) >= len(checkup.measured)
@@ -196,9 +181,7 @@ def test_csv_files_have_every_row_and_nothing_unknown_as_zero(checkup: Checkup) 
 def test_bandwidth_of_a_change_says_so() -> None:
     rows = list(csv.DictReader(io.StringIO(render_doctor_csv(p2p_off())["bandwidth.csv"])))
     changed = [row for row in rows if row["unset"] == "NCCL_P2P_DISABLE"]
-    assert len(changed) == 7 and max(float(row["busbw_gbs"]) for row in changed) == pytest.approx(
-        350.6, abs=1
-    )
+    assert len(changed) == 7 and max(float(row["busbw_gbs"]) for row in changed) == pytest.approx(350.6, abs=1)
     assert all(row["set"] == "" and row["unset"] == "" for row in rows[: len(p2p_off().measured)])
 
 
@@ -249,9 +232,7 @@ def test_the_page_has_the_lines_to_paste() -> None:
 
 
 def test_the_figure_marks_a_gpu_that_fails_by_itself() -> None:
-    bad = Look(
-        "vm", "tests", "GPU 2 alone", "does not work either", "error", facts={"gpus": [2], "alone": True}
-    )
+    bad = Look("vm", "tests", "GPU 2 alone", "does not work either", "error", facts={"gpus": [2], "alone": True})
     shown = page(replace(healthy(), looks=(*healthy().looks, bad))).text()
     assert "fails alone" in shown.partition("GPU2")[2].partition("GPU3")[0]
 
@@ -302,10 +283,7 @@ def test_a_pair_that_hung_stands_in_the_matrix_without_a_number() -> None:
 
 
 def test_both_directions_of_a_pair_are_kept_apart() -> None:
-    rows = (
-        Measured("send_recv", (0, 1), 1 << 28, 1.0, 20.0),
-        Measured("send_recv", (1, 0), 1 << 28, 1.0, 8.0),
-    )
+    rows = (Measured("send_recv", (0, 1), 1 << 28, 1.0, 20.0), Measured("send_recv", (1, 0), 1 << 28, 1.0, 8.0))
     (matrix,) = pair_matrices(Checkup((), "nccl", 0.0, 0.0, (), (), (), (), (), measured=rows))
     assert matrix.gbs == {(0, 1): 20.0, (1, 0): 8.0}
 
@@ -349,10 +327,7 @@ def test_the_terminal_leads_with_the_machine_and_what_is_wrong() -> None:
     lines = printed(p2p_off()).splitlines()
     assert lines[0] == "node-1: 4 × NVIDIA H200"
     assert lines[2].startswith("▲ All-reduce gets 17.9 GB/s")
-    assert (
-        "    nccl.log:140  vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
-        in lines
-    )
+    assert "    nccl.log:140  vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct" in lines
     assert "unset NCCL_P2P_DISABLE" in lines
     assert lines[-1] == "Report: reports/x/doctor.html (beside it doctor.json)"
 
@@ -392,8 +367,7 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(1 << 28, "256 MiB"), (1 << 16, "64 KiB"), (1000, "1.0 kB"), (3 << 30, "3 GiB"), (8, "8 B")],
+    ("nbytes", "text"), [(1 << 28, "256 MiB"), (1 << 16, "64 KiB"), (1000, "1.0 kB"), (3 << 30, "3 GiB"), (8, "8 B")]
 )
 def test_sizes_of_messages(nbytes: int, text: str) -> None:
     assert message_text(nbytes) == text
@@ -416,9 +390,7 @@ def test_pages_fit_and_say_nothing_in_a_browser(browser: Any, tmp_path: Path, wi
     for name in ("eight", "broken", "cpu_only", "hostile"):
         (path,) = write_doctor(ALL[name], tmp_path / name, ("html",))
         tab.goto(path.as_uri())
-        assert not tab.evaluate(
-            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-        ), name
+        assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"), name
         assert tab.locator("svg.topo:visible").count() == 1
         for text in tab.locator("svg.topo:visible g text").element_handles():
             assert text.evaluate(inside), (name, text.text_content())
@@ -436,15 +408,10 @@ def test_what_nccl_warned_of_in_a_saved_log_is_no_clean_bill() -> None:
     """pytorch/ci-infra pull request 490: nothing but NCCL's own line says that /dev/shm is full."""
     full = "shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-{} to 9637892 bytes, error: No space left"
     absent = "ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]"  # up to 2.10 so, on every machine without IB
-    texts = [
-        f"vm:{pid}:{pid} [0] {text}"
-        for pid, text in enumerate((absent, full.format("WU88"), full.format("4x")))
-    ]
+    texts = [f"vm:{pid}:{pid} [0] {text}" for pid, text in enumerate((absent, full.format("WU88"), full.format("4x")))]
     quotes = tuple(Quote("nccl.log", number, text) for number, text in enumerate(texts, 1))
     events = (NetworkEvent("no_library", "vm", 0, quotes[0], "IB"),)
-    seen = replace(
-        healthy(), log=NcclLog(("nccl.log",), warnings=quotes, network_events=events), trials=(), looks=()
-    )
+    seen = replace(healthy(), log=NcclLog(("nccl.log",), warnings=quotes, network_events=events), trials=(), looks=())
     said = "No rule says what is wrong, but NCCL itself warned: Error: failed to extend /dev/shm/nccl-WU88"
     assert doctor_verdict(seen).sentence.startswith(said)
     assert doctor_verdict(seen).sentence.endswith("No space left.")  # of both processes once

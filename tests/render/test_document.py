@@ -36,12 +36,8 @@ from traceops.render.writers.markdown import FoldedPart, folded, size
 from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
-TABLE = build_table(
-    "Times", (Column("name", "Name", number=False), Column("ms", "ms")), [{"name": HOSTILE, "ms": 1.5}]
-)
-FINDING = Finding(
-    "TO-X001", "error", "high", "Too slow", HOSTILE, (Evidence("time", 3.5, "ms"),), (1,), advice="Wait."
-)
+TABLE = build_table("Times", (Column("name", "Name", number=False), Column("ms", "ms")), [{"name": HOSTILE, "ms": 1.5}])
+FINDING = Finding("TO-X001", "error", "high", "Too slow", HOSTILE, (Evidence("time", 3.5, "ms"),), (1,), advice="Wait.")
 BLOCKS = (
     text("One ", bold("two"), " ", code(HOSTILE), Span(" three", "", "#part")),
     soft("soft words"),

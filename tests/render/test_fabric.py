@@ -24,12 +24,7 @@ from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 from traceops.fabric.to_json import fabric_json
 from traceops.render.document import Drawing
 from traceops.render.report.csv import CSV_FILES, render_csv_files
-from traceops.render.report.fabric_html import (
-    connections_table,
-    fabric_blocks,
-    nccl_sentence,
-    reference_table,
-)
+from traceops.render.report.fabric_html import connections_table, fabric_blocks, nccl_sentence, reference_table
 from traceops.render.report.html import render_html
 from traceops.render.report.terminal import print_report
 from traceops.report.cross_rows import ReferenceRow
@@ -139,9 +134,7 @@ def test_connections_of_few_hosts_name_them() -> None:
 
 
 def test_connections_of_unknown_places_are_not_said_to_be_inside() -> None:
-    log = NcclLog(
-        (), communicators=(Communicator("x", 2, {}, (Connection(0, 1, "NET", "IB", 1, Quote("l", 1, "")),)),)
-    )
+    log = NcclLog((), communicators=(Communicator("x", 2, {}, (Connection(0, 1, "NET", "IB", 1, Quote("l", 1, "")),)),))
     (only,) = alike_connections(log.communicators)
     assert only.within_host is None
     table = connections_table(log)
@@ -224,15 +217,11 @@ def test_the_terminal_quotes_few_lines_and_says_how_many_more(count: int) -> Non
 
 def test_what_came_from_a_log_stays_text() -> None:
     quote = Quote(HOSTILE, 1, HOSTILE)
-    log = replace(
-        shm_log(HOSTILE, detail=HOSTILE), files=(HOSTILE,), nccl_versions=(HOSTILE,), warnings=(quote,)
-    )
+    log = replace(shm_log(HOSTILE, detail=HOSTILE), files=(HOSTILE,), nccl_versions=(HOSTILE,), warnings=(quote,))
     found = replace(FOUND, evidence=(Evidence(HOSTILE, HOSTILE, file=HOSTILE, line=1),))
     hostile = Fabric((nvswitch(4, HOSTILE),), log, problems=((HOSTILE, HOSTILE),))
     odd = structs.replace(row(group=HOSTILE, op=HOSTILE), reference_source=HOSTILE)
-    report = structs.replace(
-        sample_report(), fabric=hostile, findings=(found,), tables=Tables(reference=(odd,))
-    )
+    report = structs.replace(sample_report(), fabric=hostile, findings=(found,), tables=Tables(reference=(odd,)))
     shown = Page(render_html(report, plotlyjs="cdn"))
     assert shown.mismatched == []
     assert not any("onerror" in attributes for _, attributes in shown.elements)

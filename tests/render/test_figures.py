@@ -68,11 +68,7 @@ def test_beyond_64_ranks_kinds_are_shown_and_all_are_in_the_distribution() -> No
     assert LATE in shown and 0 in shown  # findings name them: a row of their own
     groups = groups_of(report)
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(1024))
-    assert list(drawn(ledger_figure(report)).data[0].y) == [
-        "rank 0",
-        "rank 1",
-        f"rank {shown[2]} and 1021 alike",
-    ]
+    assert list(drawn(ledger_figure(report)).data[0].y) == ["rank 0", "rank 1", f"rank {shown[2]} and 1021 alike"]
     boxes = {box.y[0]: box for box in drawn(distribution_figure(report)).data}
     box = boxes[TERMS["idle_input"].label]
     assert (box.lowerfence[0], box.median[0], box.upperfence[0]) == (0.0, 0.0, 30.0)

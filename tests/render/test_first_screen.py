@@ -38,32 +38,19 @@ def slow_loader() -> Report:
 
 def answer_of(report: Report) -> tuple[dict[str, str], Answer]:
     found = next(block for block in first_screen(report) if isinstance(block, Answer))
-    said = {
-        label: " ".join(one.plain for one in blocks if isinstance(one, Text)) for label, blocks in found.lines
-    }
+    said = {label: " ".join(one.plain for one in blocks if isinstance(one, Text)) for label, blocks in found.lines}
     return said, found
 
 
 def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
     said, answer = answer_of(slow_loader)
     assert said["Where"] == "Rank 1, in all 3 steps"
-    assert (
-        said["Why"]
-        == "It waits longer for its input: dataloader_next takes 30.2 ms a step, on its peers none."
-    )
+    assert said["Why"] == "It waits longer for its input: dataloader_next takes 30.2 ms a step, on its peers none."
     assert said["Do"].startswith("Look at the loader")
-    assert said["How sure"].startswith(
-        "High. Late in 3 of 3 steps; by luck alone this would be seen in 1.9 % of cases"
-    )
+    assert said["How sure"].startswith("High. Late in 3 of 3 steps; by luck alone this would be seen in 1.9 % of cases")
     now, then = answer.costs
-    assert (now.text, then.label, then.text) == (
-        "53.8 ms",
-        "Fixed, at its peers' pace",
-        "23.3 ms (57 % less)",
-    )
-    assert (
-        now.text in verdict(slow_loader).sentence and "23.3 ms (57 % less)" in verdict(slow_loader).sentence
-    )
+    assert (now.text, then.label, then.text) == ("53.8 ms", "Fixed, at its peers' pace", "23.3 ms (57 % less)")
+    assert now.text in verdict(slow_loader).sentence and "23.3 ms (57 % less)" in verdict(slow_loader).sentence
 
 
 def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loader: Report) -> None:
@@ -106,15 +93,11 @@ def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loade
 def test_a_text_of_the_picture_is_no_longer_than_a_narrow_page(slow_loader: Report) -> None:
     """'Idle: launched late: 25.8 ms in this step (rank 0: none)' began with 'nched late' on a page of 400 px."""
     rows = [
-        replace(row, kind="idle_host" if row.kind == "idle_input" else row.kind)
-        for row in slow_loader.tables.timeline
+        replace(row, kind="idle_host" if row.kind == "idle_input" else row.kind) for row in slow_loader.tables.timeline
     ]
     steps = aligned_steps(with_tables(slow_loader, timeline=rows), lead_finding(slow_loader))
     assert steps is not None
-    assert (
-        steps.lanes[0].marks[0].text.startswith("Idle: launched late: ")
-        and "(rank" in steps.lanes[0].marks[0].text
-    )
+    assert steps.lanes[0].marks[0].text.startswith("Idle: launched late: ") and "(rank" in steps.lanes[0].marks[0].text
     assert all(len(mark.text) <= 50 for lane in steps.lanes for mark in lane.marks)
 
 
@@ -123,15 +106,11 @@ def test_another_rule_about_the_same_rank_and_gain_is_no_other_problem(slow_load
     again = replace_finding(first, rule="TO-B001", title="A stage", message="Rank 1 computes longer.")
     other = replace_finding(again, rule="TO-C001", title="A link", ranks=(2,))
     report = replace(slow_loader, findings=(first, again, other))
-    heads = [
-        "".join(span.text for span in one.summary) for one in first_screen(report) if isinstance(one, Fold)
-    ]
+    heads = ["".join(span.text for span in one.summary) for one in first_screen(report) if isinstance(one, Fold)]
     assert heads[:2] == ["The same, by another rule (1): A stage", "Other findings (1): A link"]
 
 
-def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findings(
-    slow_loader: Report,
-) -> None:
+def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findings(slow_loader: Report) -> None:
     folds = [block for block in first_screen(slow_loader) if isinstance(block, Fold)]
     heads = ["".join(span.text for span in one.summary) for one in folds]
     unjudged = [one for one in slow_loader.checks if one.status == "not_evaluated" and one.unjudged is UNSET]
@@ -145,11 +124,7 @@ def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findin
     assert {"#finding-1", "#finding-2", "#lateness", "#idle"} <= set(links)
     assert all(link[1:] in ids for link in links)
     assert page.mismatched == [] and page.open == []
-    own = (
-        '{"names":',
-        "// The timeline of a step",
-        "// Tables:",
-    )  # nothing on the first screen needs a script
+    own = ('{"names":', "// The timeline of a step", "// Tables:")  # nothing on the first screen needs a script
     assert all(text.startswith(own) for text in page.scripts())
 
 
@@ -207,16 +182,10 @@ def replace_finding(finding: Finding, **changes: object) -> Finding:
 
 def test_what_a_cure_gives_is_a_range_where_no_rule_predicts_it() -> None:
     report = sample_report()
-    exposed = Finding(
-        "TO-O001", "warning", "high", "t", "m", (Evidence("e", 1.0),), ranks=(0, 1, 2, 3), impact_ms=10.0
-    )
+    exposed = Finding("TO-O001", "warning", "high", "t", "m", (Evidence("e", 1.0),), ranks=(0, 1, 2, 3), impact_ms=10.0)
     report = replace(report, findings=(exposed,))
     cure = cure_of(report, exposed)
-    assert (
-        cure is not None
-        and cure.least_ms == pytest.approx(cure.now_ms - 10.0)
-        and cure.then_ms == cure.now_ms
-    )
+    assert cure is not None and cure.least_ms == pytest.approx(cure.now_ms - 10.0) and cure.then_ms == cure.now_ms
     _, answer = answer_of(report)
     assert answer.costs[1].text.endswith("(at most 19 % less)") or "at most" in answer.costs[1].text
     assert answer.note.startswith("At most what it costs can be saved")

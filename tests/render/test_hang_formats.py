@@ -66,23 +66,16 @@ def test_hang_json_says_who_is_known_and_what_was_read() -> None:
         {"ranks": [0, 1, 2], "on": [3], "why": "has not called it", "group": "default_pg", "op": "all_reduce",
          "sequence": 64}
     ]  # fmt: skip
-    assert hang["roots"][0]["evidence"][0] == {
-        "what": "last enqueued by rank 3",
-        "value": "#63 of default_pg",
-    }
+    assert hang["roots"][0]["evidence"][0] == {"what": "last enqueued by rank 3", "value": "#63 of default_pg"}
 
 
 @pytest.mark.parametrize("diagnosis", [None, skipped(), nobody_waits()])
 def test_report_json_has_the_same_object_or_null(diagnosis: Diagnosis | None) -> None:
     held = json.loads(render_json(structs.replace(sample_report(), hang=diagnosis)))
-    assert held["hang"] == (
-        None if diagnosis is None else json.loads(msgspec.json.encode(hang_json(diagnosis)))
-    )
+    assert held["hang"] == (None if diagnosis is None else json.loads(msgspec.json.encode(hang_json(diagnosis))))
     if diagnosis is not None:
         jsonschema.validate(held["hang"], HANG_ONLY)
-    jsonschema.validate(
-        held["hang"], {**REPORT_SCHEMA["properties"]["hang"], "$defs": REPORT_SCHEMA["$defs"]}
-    )
+    jsonschema.validate(held["hang"], {**REPORT_SCHEMA["properties"]["hang"], "$defs": REPORT_SCHEMA["$defs"]})
 
 
 def test_a_row_a_rank_and_a_row_an_edge() -> None:

@@ -27,18 +27,12 @@ ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobo
 def page(diagnosis: Diagnosis) -> Page:
     findings = [
         BY_ID[root.rule].finding(
-            "error",
-            root.confidence,
-            root.message,
-            [Evidence(*pair) for pair in root.evidence],
-            ranks=root.ranks,
+            "error", root.confidence, root.message, [Evidence(*pair) for pair in root.evidence], ranks=root.ranks
         )
         for root in diagnosis.roots
     ]
     checked = checks([Verdict(found.rule, (found,)) for found in findings])
-    return Page(
-        render_hang_html(diagnosis, findings, [check for check in checked if check.rule.startswith("TO-H")])
-    )
+    return Page(render_hang_html(diagnosis, findings, [check for check in checked if check.rule.startswith("TO-H")]))
 
 
 @pytest.mark.parametrize("diagnosis", [*ALL, skipped(text=HOSTILE)])
@@ -58,14 +52,7 @@ def test_every_link_has_its_section() -> None:
     ids = [attributes.get("id") for _, attributes in shown.elements if attributes.get("id")]
     assert len(ids) == len(set(ids))
     assert all((a["href"] or "")[1:] in ids for a in shown.all("a"))
-    assert [a["id"] for a in shown.all("section")] == [
-        "waits",
-        "findings",
-        "ranks",
-        "stacks",
-        "read",
-        "checks",
-    ]
+    assert [a["id"] for a in shown.all("section")] == ["waits", "findings", "ranks", "stacks", "read", "checks"]
 
 
 def test_every_cause_is_said_with_evidence_and_the_graph_has_a_table() -> None:

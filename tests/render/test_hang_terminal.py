@@ -43,9 +43,7 @@ def test_the_path_of_the_report_is_the_one_it_was_written_to() -> None:
 
 def test_the_first_line_names_who_what_and_who_waits() -> None:
     lines = printed(skipped())
-    assert lines[0].startswith(
-        "✖ Rank 3 never entered all_reduce #64 of default_pg (4.2 MB, train.py:128); ranks 0-2"
-    )
+    assert lines[0].startswith("✖ Rank 3 never entered all_reduce #64 of default_pg (4.2 MB, train.py:128); ranks 0-2")
     text = flowing(skipped())
     assert "It is sleeping in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
     assert text.count("load_batch (data.py:31)") == 3  # the sentence, its proof, the table
@@ -78,9 +76,8 @@ def test_512_ranks_are_three_rows() -> None:
 
 
 def test_nobody_waiting_is_said_with_what_was_read() -> None:
-    assert (
-        "Nobody is seen to wait for another rank. Read: flight-recorder dumps of ranks 0-3 (4 of 4)"
-        in flowing(nobody_waits())
+    assert "Nobody is seen to wait for another rank. Read: flight-recorder dumps of ranks 0-3 (4 of 4)" in flowing(
+        nobody_waits()
     )
     text = flowing(nobody_waits(4, 3))
     assert "Nothing is known of rank 3: one of them may be what the others wait for." not in text

@@ -196,14 +196,7 @@ def test_without_tables_that_compare_ranks_their_sections_are_left_out_and_why_i
 def test_empty_report_is_a_page_without_charts() -> None:
     report = sample_report(1)
     bare = replace(
-        report,
-        ranks=(),
-        steps=(),
-        collectives=(),
-        findings=(),
-        what_if=(),
-        tables=Tables(),
-        summary=Summary(),
+        report, ranks=(), steps=(), collectives=(), findings=(), what_if=(), tables=Tables(), summary=Summary()
     )
     page = Page(render_html(bare, plotlyjs="cdn"))
     assert page.mismatched == [] and set(page.scripts()) == {TABLES}

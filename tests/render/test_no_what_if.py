@@ -82,10 +82,7 @@ def test_of_gloo_nothing_is_advised_that_was_done(reason, tmp_path):
     matching = replace(report.summary.matching, unmatched={reason: 4})
     summary = replace(report.summary, replay=None, no_replay="nothing_matched", matching=matching)
     [line] = told(replace(report, summary=summary), tmp_path)
-    assert (
-        line
-        == f"No what-if: no communication is matched across ranks ({reason}). {to_match(report, reason)}."
-    )
+    assert line == f"No what-if: no communication is matched across ranks ({reason}). {to_match(report, reason)}."
     assert "gloo's events" in line
 
 
@@ -94,6 +91,4 @@ def test_that_ranks_made_different_numbers_of_steps_is_said_of_the_whole_run():
     rows = WholeRunRows(
         steps=29, typical_steps=29, typical_ms=127.0, ended_after=EndedRow(least=30, most=40, first=(2,))
     )
-    assert sentence(rows, report).endswith(
-        " Ranks made different numbers of steps: rank 2 30, others up to 40."
-    )
+    assert sentence(rows, report).endswith(" Ranks made different numbers of steps: rank 2 30, others up to 40.")

@@ -94,11 +94,7 @@ def the_step_is_one_number(report: Report, page: str, text: str) -> None:
         half = len(middle) // 2
         median = middle[half] if len(middle) % 2 else (middle[half - 1] + middle[half]) / 2
         assert typical == pytest.approx(median, abs=1e-5)
-        shown = (
-            f"step {typical:.2f} ms"
-            if report.summary.steps_found_by != "window"
-            else f"window of {typical:.2f} ms"
-        )
+        shown = f"step {typical:.2f} ms" if report.summary.steps_found_by != "window" else f"window of {typical:.2f} ms"
         assert shown in text
 
 

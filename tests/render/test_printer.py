@@ -31,9 +31,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, *parts: tuple[str, str], hangin
 
 
 def test_a_terminal_gets_lines_broken_at_words_and_indented(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = on_terminal(
-        monkeypatch, ("● TO-X001 ", "cyan"), ("A title. ", "bold"), ("word " * 20, ""), hanging=2
-    )
+    lines = on_terminal(monkeypatch, ("● TO-X001 ", "cyan"), ("A title. ", "bold"), ("word " * 20, ""), hanging=2)
     assert lines[0].startswith("● TO-X001 A title. word")
     assert all(line.startswith("  word") and len(line) <= 40 for line in lines[1:])
     assert sum(line.count("word") for line in lines) == 20
@@ -67,9 +65,7 @@ def test_a_terminal_gets_the_same_text_as_a_pipe(monkeypatch: pytest.MonkeyPatch
     terminal, pipe = Terminal(), io.StringIO()
     lines = printed(pipe)
     shown = printed(terminal)
-    words = next(
-        place for place, line in enumerate(shown) if "where" in line
-    )  # above: one line, broken at words
+    words = next(place for place, line in enumerate(shown) if "where" in line)  # above: one line, broken at words
     assert " ".join(shown[:words]).split() == lines[0].split()
     assert shown[words:] == lines[1:]
     assert max(map(len, shown)) <= 80

@@ -47,12 +47,8 @@ def small_detail(length: int = 2_000_000) -> Detail:
             length,
             (DetailLane("stream", 7, 0, kernels), DetailLane("thread", 4001, 2, host)),
             (
-                DetailTransfer(
-                    900_000 + late, 1_400_000, 1_600_000, "allreduce", "dp", "data", 1_000_000, 5.0, 1
-                ),
-                DetailTransfer(
-                    1_650_000, None, 1_700_000, "<b>gather</b>", "", "unknown", None, None, None, 1
-                ),
+                DetailTransfer(900_000 + late, 1_400_000, 1_600_000, "allreduce", "dp", "data", 1_000_000, 5.0, 1),
+                DetailTransfer(1_650_000, None, 1_700_000, "<b>gather</b>", "", "unknown", None, None, None, 1),
             ),
         )
 
@@ -116,11 +112,7 @@ def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Rep
     assert waits[1] == min(waits) and min(waits[0], waits[2], waits[3]) > 30e6, "all wait for rank 1"
     late = [moved[8] for rank in head["ranks"] for moved in rank["moved"][:1]]
     assert late == [1, 1, 1, 1]
-    links = [
-        (a.get("data-step"), a.get("data-rank"))
-        for a in page.all("a")
-        if "data-rank" in a or "data-step" in a
-    ]
+    links = [(a.get("data-step"), a.get("data-rank")) for a in page.all("a") if "data-rank" in a or "data-step" in a]
     assert links and all(step in {"3", "4", "5"} for step, _ in links)
     assert next(rank for _, rank in links) == "1"
     assert all(a["href"] == "#timeline" for a in page.all("a") if "data-step" in a)
@@ -204,9 +196,7 @@ def test_ranks_stand_by_host_and_one_of_a_kind_can_stand_for_it() -> None:
     report = msgspec.structs.replace(report, ranks=rows, findings=named)
     detail = small_detail()
     step = detail.steps[0]
-    few = replace(
-        detail, steps=(replace(step, ranks=tuple(replace(step.ranks[0], rank=r) for r in (3, 9, 12))),)
-    )
+    few = replace(detail, steps=(replace(step, ranks=tuple(replace(step.ranks[0], rank=r) for r in (3, 9, 12))),))
     drawn = drawn_ranks(report, few)
     assert [(one["host"], one["rank"], one["label"]) for one in drawn["shown"]] == [
         ("node-0", 3, "rank 3"),

@@ -19,13 +19,7 @@ from traceops.render.answer import AlignedSteps, Mark, StepLane
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.report.cross_figures import lateness_figure, what_if_figure
-from traceops.render.report.figures import (
-    distribution_figure,
-    idle_figure,
-    laid_out,
-    ledger_figure,
-    steps_figure,
-)
+from traceops.render.report.figures import distribution_figure, idle_figure, laid_out, ledger_figure, steps_figure
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.path_figures import timeline_figure
 from traceops.render.svg.axis import axis_of, nice_ticks
@@ -94,10 +88,7 @@ def test_a_text_beside_a_bar_is_not_cut_where_the_page_is_narrow() -> None:
     assert (short.anchor, round(short.x), short.dx) == ("start", 20, 6)
 
 
-@pytest.mark.parametrize(
-    "left, right, anchor",
-    [(50, 90, "end"), (10, 50, "start"), (40, 60, "middle")],
-)
+@pytest.mark.parametrize("left, right, anchor", [(50, 90, "end"), (10, 50, "start"), (40, 60, "middle")])
 def test_what_is_said_of_a_mark_begins_or_ends_with_it_where_its_middle_has_no_room(
     left: float, right: float, anchor: str
 ) -> None:
@@ -144,15 +135,11 @@ def test_a_figure_without_data_is_an_empty_plot() -> None:
 
 
 def test_ticks_are_round_and_never_powers_of_ten() -> None:
-    assert [text for _, text in nice_ticks(0, 57)] == ["0", "10", "20", "30", "40", "50"] or len(
-        nice_ticks(0, 57)
-    ) > 2
+    assert [text for _, text in nice_ticks(0, 57)] == ["0", "10", "20", "30", "40", "50"] or len(nice_ticks(0, 57)) > 2
     assert [text for _, text in nice_ticks(0, 0.003, 4)] == ["0.000", "0.001", "0.002", "0.003"]
     assert nice_ticks(0, 4e6, 5)[-1][1] == "4,000,000"
     assert nice_ticks(3, 3) == [(3, "3")]
-    assert axis_of({"type": "category", "autorange": "reversed"}, ["a", "b"]).share("a") == pytest.approx(
-        0.75
-    )
+    assert axis_of({"type": "category", "autorange": "reversed"}, ["a", "b"]).share("a") == pytest.approx(0.75)
 
 
 def test_numbers_of_hover_texts() -> None:
@@ -160,10 +147,7 @@ def test_numbers_of_hover_texts() -> None:
     assert number_as(0.0000123, ".3g") == "0.0000123" and digits_text(11600.0, 3) == "11,600"
     assert us_text(9.812) == "9.81 µs" and us_text(11_600) == "11.6 ms"
     assert number_as(0.5, ".3f") == "0.500" and number_as(None, ".3f") == "–"
-    trace = {
-        "hovertemplate": "%{y}: %{x:.2f}<br>%{customdata[1]}<extra>n</extra>",
-        "customdata": [["a", "&lt;b"]],
-    }
+    trace = {"hovertemplate": "%{y}: %{x:.2f}<br>%{customdata[1]}<extra>n</extra>", "customdata": [["a", "&lt;b"]]}
     assert titles(trace)(0, {"x": 1.0, "y": "r"}) == "r: 1.00\n<b"
 
 

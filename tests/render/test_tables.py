@@ -80,20 +80,14 @@ def test_each_column_of_numbers_has_a_unit_or_is_a_count(ddp: Report) -> None:
         f"{table.caption}: {column.label}"
         for table in tables
         for column in table.columns
-        if column.number
-        and not any(u in f"{column.label} {column.unit}" for u in units)
-        and column.label not in counts
+        if column.number and not any(u in f"{column.label} {column.unit}" for u in units) and column.label not in counts
     }
     assert missing == set()
 
 
 def test_links_to_csv_files_are_there_where_the_files_are(ddp: Report, tmp_path: Path) -> None:
     write_report(ddp, tmp_path, ("html", "csv"))
-    links = {
-        a["href"]
-        for a in Page((tmp_path / "summary.html").read_bytes()).all("a")
-        if ".csv" in (a["href"] or "")
-    }
+    links = {a["href"] for a in Page((tmp_path / "summary.html").read_bytes()).all("a") if ".csv" in (a["href"] or "")}
     assert {"./kernels.csv", "./collectives.csv", "./summary.csv", "./steps.csv"} <= links
     assert all((tmp_path / str(link)).is_file() for link in links)
     assert not [a for a in Page(render_html(ddp)).all("a") if ".csv" in (a["href"] or "")]
@@ -141,12 +135,7 @@ def test_a_browser_sorts_searches_and_saves(browser: Any, tmp_path: Path) -> Non
     assert heads.all_inner_texts()[1].startswith("Time ms")
     whole = tab.evaluate(cells.format(1))
     heads.nth(1).locator("button").press("Enter")
-    assert tab.evaluate(cells.format(1))[:3] + tab.evaluate(cells.format(1))[-1:] == [
-        "1234",
-        "10.25",
-        "9.50",
-        "–",
-    ]
+    assert tab.evaluate(cells.format(1))[:3] + tab.evaluate(cells.format(1))[-1:] == ["1234", "10.25", "9.50", "–"]
     assert heads.nth(1).get_attribute("aria-sort") == "descending"
     heads.nth(1).locator("button").click()
     assert tab.evaluate(cells.format(1))[-3:] == ["10.25", "1234", "–"]

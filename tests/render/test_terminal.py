@@ -88,9 +88,7 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 def test_numbers_of_one_metric_say_whose_they_are() -> None:
-    waits = [
-        Evidence("waits for a core", pct, "% of steps", rank=rank) for rank, pct in ((1, 34.3), (0, 22.2))
-    ]
+    waits = [Evidence("waits for a core", pct, "% of steps", rank=rank) for rank, pct in ((1, 34.3), (0, 22.2))]
     evidence = (*waits, Evidence("alone", 3, "ms", rank=1))
     assert evidence_lines(Finding("TO-W002", "info", "high", "title", "message", evidence)) == [
         "waits for a core 34.3 % of steps (rank 1); waits for a core 22.2 % of steps (rank 0); alone 3 ms"

@@ -7,17 +7,7 @@ from itertools import combinations
 
 import pytest
 from html_page import Page
-from sample_fabric import (
-    dgx1,
-    no_gpu,
-    nvswitch,
-    pair_sweep,
-    pcie_box,
-    shm_log,
-    sweep,
-    two_l4,
-    with_narrow,
-)
+from sample_fabric import dgx1, no_gpu, nvswitch, pair_sweep, pcie_box, shm_log, sweep, two_l4, with_narrow
 from sample_report import HOSTILE
 
 from traceops.fabric.fabric import Fabric
@@ -103,9 +93,7 @@ def test_the_way_nccl_took_is_wrong_where_links_lie_idle() -> None:
 
 
 def test_shared_memory_is_all_right_between_numa_nodes_without_links() -> None:
-    figure = topology_figure(
-        two_l4(), pair_sweep(range(2), 9.8, "l4-host"), (Way("GPU0", "GPU1", "SHM/direct"),)
-    )
+    figure = topology_figure(two_l4(), pair_sweep(range(2), 9.8, "l4-host"), (Way("GPU0", "GPU1", "SHM/direct"),))
     assert "Between NUMA nodes · SYS · 9.8 GB/s · NCCL: SHM/direct" in said(figure.drawings[0])
     assert figure.problems == ("GPU0: PCIe Gen4 ×8 of ×16",)
 
@@ -114,19 +102,13 @@ def test_nics_of_two_l4s_stand_with_their_gpu() -> None:
     machine = two_l4()
     nodes = shape_of(machine).nodes
     assert [[nic.name for nic in node.nics] for node in nodes] == [["mlx5_bond_0"], ["mlx5_0", "mlx5_1"]]
-    assert [near_text(machine, nic) for nic in machine.nics] == [
-        "NODE to GPU1",
-        "NODE to GPU1",
-        "NODE to GPU0",
-    ]
+    assert [near_text(machine, nic) for nic in machine.nics] == ["NODE to GPU1", "NODE to GPU1", "NODE to GPU0"]
     assert {"bonded", "down"} <= set(said(topology_figure(machine).drawings[0]))
 
 
 def test_without_numa_numbers_devices_stand_with_what_is_near() -> None:
     nodes = shape_of(pcie_box()).nodes
-    assert [[gpu.index for gpu in node.gpus] for node in nodes] == [
-        list(range(a, a + 4)) for a in (0, 4, 8, 12)
-    ]
+    assert [[gpu.index for gpu in node.gpus] for node in nodes] == [list(range(a, a + 4)) for a in (0, 4, 8, 12)]
     assert all(len(node.nics) == 4 for node in nodes)
 
 

@@ -67,9 +67,7 @@ def test_first_serious_finding_says_who_loses_what_of_which_step() -> None:
 def test_waiting_of_the_others_is_added_and_the_further_findings_counted() -> None:
     findings = [make_finding("TO-I002"), make_finding("TO-I001", "info")]
     said = verdict(make_report(findings, wait_pct=68.0))
-    assert said.sentence.endswith(
-        "(TO-I002, error). Rank 0 waits 34.0 ms a step in collectives. 1 more finding below."
-    )
+    assert said.sentence.endswith("(TO-I002, error). Rank 0 waits 34.0 ms a step in collectives. 1 more finding below.")
 
 
 def test_a_late_rank_that_no_finding_names_is_named_beside_the_finding() -> None:
@@ -88,10 +86,7 @@ def test_unexplained_waiting_names_the_rank_that_causes_it(pct: float, level: st
 def test_ranks_that_wait_for_each_other_by_turns_are_both_told() -> None:
     """'Rank 1 causes 51 % of that' of two healthy ranks on one GPU: it read as if rank 1 were the late one."""
     said = verdict(make_report(wait_pct=50.0, late={0: 0.49, 1: 0.51}))
-    assert (
-        "for others that are late, by turns: for rank 1 for 51 % and for rank 0 for 49 % of that"
-        in said.sentence
-    )
+    assert "for others that are late, by turns: for rank 1 for 51 % and for rank 0 for 49 % of that" in said.sentence
     assert "causes" not in said.sentence
 
 
@@ -104,10 +99,7 @@ def test_of_ranks_that_nothing_may_compare_none_is_named() -> None:
     findings = [make_finding("TO-V006", "info", ranks=())]
     said = verdict(make_report(findings, wait_pct=26.5, late={0: 0.0, 1: 1.0}))
     assert "rank 1" not in said.sentence
-    assert (
-        "the traces do not tell which one: the ends of collectives do not fit together (TO-V006)"
-        in said.sentence
-    )
+    assert "the traces do not tell which one: the ends of collectives do not fit together (TO-V006)" in said.sentence
 
 
 def test_finding_without_a_clause_speaks_through_its_message() -> None:
@@ -140,10 +132,7 @@ def test_info_findings_do_not_make_a_clear_level() -> None:
     assert "Nothing serious found" in said.sentence and "1 finding of severity info" in said.sentence
 
 
-@pytest.mark.parametrize(
-    "saved, without",
-    [(13.28, ""), (5.887, "; without that a step would be 5.89 ms shorter")],
-)
+@pytest.mark.parametrize("saved, without", [(13.28, ""), (5.887, "; without that a step would be 5.89 ms shorter")])
 def test_transfer_that_costs_less_than_it_takes_says_both(saved: float, without: str) -> None:
     """The sentence had 13.3 ms and the bar below it 5.9."""
     exposed = make_finding("TO-O001", "warning", (0, 1), saved)
@@ -174,16 +163,11 @@ def straggler(
         Evidence("saved at its peers' pace", saved, "ms/step", 5.0, rank),
         Evidence("waiting for it", waits, "ms/step and rank", rank=rank),
     )
-    return Finding(
-        rule, severity, confidence, "Title", "A long message.", evidence, (rank,), steps, saved, cause
-    )
+    return Finding(rule, severity, confidence, "Title", "A long message.", evidence, (rank,), steps, saved, cause)
 
 
 FOUR: dict[int, float | None] = {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
-FIRED, CLEAR = (
-    Check("TO-S001", "fired", "why"),
-    Check("TO-S001", "clear", "why"),
-)
+FIRED, CLEAR = (Check("TO-S001", "fired", "why"), Check("TO-S001", "clear", "why"))
 
 
 def test_a_straggler_is_one_crisp_clause_and_waiting_is_not_said_again() -> None:
@@ -219,9 +203,7 @@ def test_the_replayed_step_is_what_savings_are_taken_from() -> None:
 def test_late_in_some_steps_names_them() -> None:
     found = straggler(rule="TO-S002", severity="warning", steps=(14,))
     said = verdict(make_report([found], late=FOUR, checks=[CLEAR]))
-    assert said.sentence.startswith(
-        "Rank 2's GPU computes longer in step 14: the other 3 ranks wait 22.2 ms of each"
-    )
+    assert said.sentence.startswith("Rank 2's GPU computes longer in step 14: the other 3 ranks wait 22.2 ms of each")
     assert "for it on average" in said.sentence
 
 
@@ -239,9 +221,7 @@ def test_stragglers_that_only_help_together_are_one_clause() -> None:
 
 def test_stragglers_without_a_common_prediction_stay_apart() -> None:
     report = make_report([straggler(0), straggler(2)], late=FOUR, checks=[FIRED])
-    assert (
-        verdict(report).sentence.startswith("Rank 0's GPU") and "1 more finding" in verdict(report).sentence
-    )
+    assert verdict(report).sentence.startswith("Rank 0's GPU") and "1 more finding" in verdict(report).sentence
 
 
 def test_a_straggler_whose_cure_saves_nothing_is_a_remark() -> None:
@@ -265,9 +245,7 @@ def test_unknown_numbers_are_left_out_of_the_clause() -> None:
 @pytest.mark.parametrize("findings", [[], [make_finding("TO-I001", ranks=(0,))]])
 def test_waiting_accuses_nobody_where_stragglers_are_clear(findings: list[Finding]) -> None:
     said = verdict(make_report(findings, wait_pct=50.0, late=FOUR, checks=[CLEAR]))
-    assert (
-        "late" not in said.sentence.replace("launches too late", "") and "rank 2" not in said.sentence.lower()
-    )
+    assert "late" not in said.sentence.replace("launches too late", "") and "rank 2" not in said.sentence.lower()
 
 
 def test_much_waiting_is_no_clean_bill_though_nobody_is_to_blame() -> None:
@@ -283,9 +261,7 @@ def test_waiting_is_still_named_where_stragglers_could_not_be_judged() -> None:
 
 
 def what_if(ranks: tuple[int, ...], step: float, predicted: float) -> WhatIfRow:
-    return WhatIfRow(
-        change="c", ranks=ranks, step_time_ms=step, predicted_step_time_ms=predicted, saved_pct=None
-    )
+    return WhatIfRow(change="c", ranks=ranks, step_time_ms=step, predicted_step_time_ms=predicted, saved_pct=None)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ OF_ALL_RUNS = (Checks, Drawing, Terms)  # the words of rules and of terms are th
 def report():
     """A run whose ranks are one window each, though its traces mark steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks]
-        )
+        patch.setattr(conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks])
         return analyze(str(DATA / "slow_loader4"))
 
 
@@ -77,15 +75,11 @@ def test_the_headline_has_what_the_finding_measured_and_not_what_its_cure_saves(
     )
 
 
-REWRITES = re.compile(
-    r"""\.(?:sub|subn|replace)\(\s*[rf]*["'][^"'\n]*\b(?:steps?|windows?)\b[^"'\n]*["']""", re.I
-)
+REWRITES = re.compile(r"""\.(?:sub|subn|replace)\(\s*[rf]*["'][^"'\n]*\b(?:steps?|windows?)\b[^"'\n]*["']""", re.I)
 
 
 def test_no_module_rewrites_what_another_has_said():
     """Words are chosen where a sentence is made: nothing that shows it puts `window` for `step` afterwards."""
     modules = Path(traceops.__file__).parent.rglob("*.py")
     assert [path.name for path in modules if REWRITES.search(path.read_text())] == []
-    assert REWRITES.search("said.replace('a step', words)") and REWRITES.search(
-        're.sub(r"\\beach step\\b", to, said)'
-    )
+    assert REWRITES.search("said.replace('a step', words)") and REWRITES.search('re.sub(r"\\beach step\\b", to, said)')

@@ -102,9 +102,7 @@ def test_what_two_gpus_gave_is_no_reference_for_four():
     card = "NVIDIA A100-PCIE-40GB"
     bridge = Measured("all_reduce", (0, 1), 1 << 28, 1.0, 200.0, "a")
     among_all = Measured("all_reduce", (0, 1, 2, 3), 1 << 28, 1.0, 10.0, "a")
-    references = tuple(
-        MachineReference("a", card, str(n), n, (row,)) for n, row in enumerate([among_all, bridge])
-    )
+    references = tuple(MachineReference("a", card, str(n), n, (row,)) for n, row in enumerate([among_all, bridge]))
     assert known(card, references=references) == ("doctor", 10.0)
     assert known(card, hosts="aa", references=references) == ("doctor", 200.0)
     assert known(card, references=references[1:]) is None
@@ -121,12 +119,7 @@ def test_of_several_states_of_a_machine_the_latest_counts_and_gloo_tells_nothing
 
 def test_the_links_of_a_mesh_are_known_for_whole_groups_only():
     v100 = "Tesla V100-SXM2-32GB"
-    assert [known(v100, hosts="a" * size) for size in (2, 3, 4, 8)] == [
-        None,
-        None,
-        ("table", 120.0),
-        ("table", 120.0),
-    ]
+    assert [known(v100, hosts="a" * size) for size in (2, 3, 4, 8)] == [None, None, ("table", 120.0), ("table", 120.0)]
 
 
 def test_ranks_that_cannot_share_a_host_are_not_held_to_its_links():
@@ -135,9 +128,7 @@ def test_ranks_that_cannot_share_a_host_are_not_held_to_its_links():
     assert reference_of((0, 8), "NVIDIA H200", of_one_name, 16, devices=16) is not None
     assert reference_of((0, 1), "NVIDIA H200", {0: "localhost", 1: "localhost"}, 16) is None
     assert reference_of((0, 4), "NVIDIA H200", {}, 8, devices=4) is None  # eight ranks, four GPUs each sees
-    assert (
-        reference_of((0, 4), "NVIDIA H200", {}, 8, devices=1) is not None
-    )  # CUDA_VISIBLE_DEVICES: one a rank
+    assert reference_of((0, 4), "NVIDIA H200", {}, 8, devices=1) is not None  # CUDA_VISIBLE_DEVICES: one a rank
     assert reference_of((0,), "NVIDIA H200", {0: "a"}, 1) is None  # a copy
 
 
@@ -169,14 +160,10 @@ def test_between_hosts_the_slower_of_both_ways_counts():
     log = expected_by_nccl(360.0, inter="PXB", inter_gbs=48.0, hosts="aabb")
     assert known(hosts="aabb", log=log) == ("graph", 48.0)
     assert known(hosts="aaab", log=expected_by_nccl(360.0)) is None  # a communicator of one host says nothing
-    assert (
-        known(hosts="aabb", log=expected_by_nccl(9.0, pattern=1, hosts="aabb")) is None
-    )  # trees are no rings
+    assert known(hosts="aabb", log=expected_by_nccl(9.0, pattern=1, hosts="aabb")) is None  # trees are no rings
 
 
-@pytest.mark.parametrize(
-    ("devices", "gpus", "gbs"), [((0, 0), "12", 6.0), ((0, 1), "12", 12.0), ((0, 0), "11", 12.0)]
-)
+@pytest.mark.parametrize(("devices", "gpus", "gbs"), [((0, 0), "12", 6.0), ((0, 1), "12", 12.0), ((0, 0), "11", 12.0)])
 def test_groups_that_leave_by_one_nic_share_it_and_one_group_made_twice_does_not(devices, gpus, gbs):
     [one] = expected_by_nccl(360.0, inter="PHB", inter_gbs=12.0, hosts="ab").communicators
     quote = Quote("nccl.log", 2, "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0")
@@ -230,14 +217,7 @@ def test_between_hosts_and_where_hosts_are_not_known_nothing_is_expected():
 def test_bus_factors_are_those_of_nccl_tests():
     assert bus_factor("allreduce", 4) == 1.5
     assert bus_factor("all_reduce", 2) == 1.0
-    for op in (
-        "allgather",
-        "_allgather_base",
-        "_reduce_scatter_base",
-        "reduce_scatter",
-        "all_to_all",
-        "gather",
-    ):
+    for op in ("allgather", "_allgather_base", "_reduce_scatter_base", "reduce_scatter", "all_to_all", "gather"):
         assert bus_factor(op, 4) == 0.75
     for op in ("broadcast", "reduce"):
         assert bus_factor(op, 4) == 1.0
@@ -339,9 +319,7 @@ def test_what_is_not_known_is_not_judged():
     assert "no two groups" in no_groups.not_evaluated
 
 
-@pytest.mark.parametrize(
-    ("builder", "key"), [(hsdp, "shard"), (hsdp, "replicate"), (tp_dp, "tp"), (tp_dp, "dp")]
-)
+@pytest.mark.parametrize(("builder", "key"), [(hsdp, "shard"), (hsdp, "replicate"), (tp_dp, "tp"), (tp_dp, "dp")])
 def test_one_slow_group_among_its_siblings_is_c002(builder, key):
     run = simulate(program(builder, FAST), 8, [SlowLink(key, 3.0, ranks=(5,))])
     [slow] = {c.members for c in run.collectives if c.op.group == key and 5 in c.members}
@@ -360,9 +338,7 @@ def test_groups_that_are_all_slow_or_hardly_slower_are_no_c002(builder, key):
 
 
 def test_transfers_at_the_reference_in_the_order_of_the_graph():
-    measured = across(
-        simulate(program(hsdp, FAST), 8, [SlowLink("shard", 4.0, ranks=(0,))], ranks_per_host=4)
-    )
+    measured = across(simulate(program(hsdp, FAST), 8, [SlowLink("shard", 4.0, ranks=(0,))], ranks_per_host=4))
     order = measured.graph.kind
     given = reference_transfers(measured.matching, order, measured.link)
     for number, ns in zip(order, given.tolist(), strict=True):
@@ -383,9 +359,7 @@ def test_a_slow_sibling_costs_what_its_cure_saves(late, saves):
     measured = across(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late]))
     [found] = judge_siblings(measured).findings
     assert found.ranks == (0, 1) and found.severity == ("info" if late else "warning")
-    true = true_step(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late])) - true_step(
-        simulate(made, 4, late)
-    )
+    true = true_step(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late])) - true_step(simulate(made, 4, late))
     assert true / 1e6 == pytest.approx(saves, abs=0.01)
     assert found.impact_ms == pytest.approx(saves, abs=0.05)
     assert ("hides it" in found.message) is bool(late)

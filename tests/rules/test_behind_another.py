@@ -20,9 +20,7 @@ def on_cpus(*slow, end_jitter_us=0.0):
 
 
 @pytest.mark.parametrize(("extra_us", "named"), [(20_000, [2]), (2_000, [])])
-def test_a_late_rank_on_crowded_cores_is_named_where_the_waits_are_far_longer_than_ends_differ(
-    extra_us, named
-):
+def test_a_late_rank_on_crowded_cores_is_named_where_the_waits_are_far_longer_than_ends_differ(extra_us, named):
     """Ends lay within 5.03 % of the step: the rank that all waited for, 106 to 170 ms of 207, was not named."""
     run = on_cpus(SlowHost(2, extra_us=extra_us), end_jitter_us=4000.0)
     assert out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT

@@ -14,12 +14,7 @@ def said(folder):
 def test_traces_of_two_jobs_at_once_do_not_have_one_clock(tmp_path):
     """Rank 0 of the one and rank 1 of the other: their collectives are 43 ms apart, and fit once clocks are moved."""
     found = said(unpacked("two_jobs", tmp_path))
-    assert (found.severity, found.confidence, found.cause, found.ranks) == (
-        "info",
-        "medium",
-        "one_host",
-        (0, 1),
-    )
+    assert (found.severity, found.confidence, found.cause, found.ranks) == ("info", "medium", "one_host", (0, 1))
     assert "the collectives of rank 1 end 42.9 ms before those of rank 0" in found.message
     assert "a folder of its own" in found.advice
 

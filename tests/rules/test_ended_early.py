@@ -20,15 +20,11 @@ def told(**rank: Any) -> tuple[str, str | None, str]:
 
 def test_a_program_that_ended_before_the_window() -> None:
     message, cause, advice = told()
-    assert message == (
-        "1 of 2 ranks has no trace: 1. Its program ended after 12 steps, and the schedule needs 18."
-    )
+    assert message == ("1 of 2 ranks has no trace: 1. Its program ended after 12 steps, and the schedule needs 18.")
     assert cause == "ended_early" and "Collect" not in advice and "--skip-first" in advice
 
 
-@pytest.mark.parametrize(
-    "rank", [{"status": "failed"}, {"traces": ["rank_1/x.json"]}, {"steps": None}, {"steps": 60}]
-)
+@pytest.mark.parametrize("rank", [{"status": "failed"}, {"traces": ["rank_1/x.json"]}, {"steps": None}, {"steps": 60}])
 def test_another_rank_without_a_trace(rank: dict[str, Any]) -> None:
     message, cause, advice = told(**rank)
     assert (message, cause) == ("1 of 2 ranks has no trace: 1.", None) and advice.startswith("Collect")

@@ -36,9 +36,7 @@ def value(finding, metric):
         ("to_host", "output", "error", 3.614, 0.12),
     ],
 )
-def test_the_step_that_is_promised_is_the_one_that_the_cure_gave(
-    reports, name, cause, severity, cured_ms, within
-):
+def test_the_step_that_is_promised_is_the_one_that_the_cure_gave(reports, name, cause, severity, cured_ms, within):
     (one,) = found(reports[name])
     assert (one.cause, one.severity, one.ranks) == (cause, severity, (0,))
     assert value(one, "step") - one.impact_ms == pytest.approx(cured_ms, rel=within)

@@ -82,11 +82,7 @@ def test_a_start_is_no_second_time_of_another_slow_step(tmp_path):
     found = long_steps(analyze(tmp_path))
     assert (found.cause, found.severity) == ("first_use", "info")
     program(tmp_path / "other", WORKS)
-    write_rank(
-        tmp_path / "other",
-        0,
-        [usual(110.0 if at == 5 else STEP_MS, recorded=6 <= at < 11) for at in range(60)],
-    )
+    write_rank(tmp_path / "other", 0, [usual(110.0 if at == 5 else STEP_MS, recorded=6 <= at < 11) for at in range(60)])
     assert "2 are such" in long_steps(analyze(tmp_path / "other")).message
 
 

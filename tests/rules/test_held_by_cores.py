@@ -51,9 +51,7 @@ def looks_of(waits, refused=0.0, stolen=0.0, wanted=None, used=None):
             for rank, part in enumerate(waits)
         ]
         later = [None if cores is None else 1000 * cores * t for cores in (wanted, used)]
-        lines.append(
-            ["h", ms, 1000 * stolen * t, 1000 * refused * t, *(later if any(later) or not t else ())]
-        )
+        lines.append(["h", ms, 1000 * stolen * t, 1000 * refused * t, *(later if any(later) or not t else ())])
     return lines
 
 
@@ -100,20 +98,14 @@ def test_one_quota_is_one_finding(tmp_path):
     """Each rank of a container had a finding of its own."""
     [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.05), refused=0.5, used=0.5)))
     assert (held.ranks, held.cause) == ((0, 1), "quota")
-    assert held.message.startswith(
-        "Ranks 0–1 are held back by their container's quota of CPU time: 50 % of the CPU"
-    )
+    assert held.message.startswith("Ranks 0–1 are held back by their container's quota of CPU time: 50 % of the CPU")
     assert "The others wait for rank 1" in held.message
 
 
 @pytest.mark.parametrize(
     ("refused", "used", "pct"),
     [
-        (
-            1.38,
-            0.60,
-            70,
-        ),  # two threads, 0.6 cores: each waits 70 % of the time, and "138 % of the time" was said
+        (1.38, 0.60, 70),  # two threads, 0.6 cores: each waits 70 % of the time, and "138 % of the time" was said
         (0.66, 1.18, 36),  # two threads, 1.2 cores
         (0.48, 0.50, 49),  # one thread, half a core
         (1.38, None, 0),  # an earlier log does not tell what the cores add up to
@@ -128,10 +120,7 @@ def test_what_a_quota_refuses_is_a_part_of_what_the_container_wanted(tmp_path, r
 
 def judged(uses):
     inputs = SimpleNamespace(
-        machine=tuple(uses),
-        run=SimpleNamespace(stragglers=None, ranks=()),
-        observed=(),
-        found_before=lambda rule: [],
+        machine=tuple(uses), run=SimpleNamespace(stragglers=None, ranks=()), observed=(), found_before=lambda rule: []
     )
     [verdict_of_machine] = machine_use.judge(inputs)
     return verdict_of_machine.findings
@@ -156,8 +145,7 @@ def test_most_ranks_on_a_host_with_too_few_cores():
 
 
 @pytest.mark.parametrize(
-    "looks, severity",
-    [((), "warning"), (looks_of((0.05, 0.05)), "info"), (looks_of((0.5, 0.5)), "warning")],
+    "looks, severity", [((), "warning"), (looks_of((0.05, 0.05)), "info"), (looks_of((0.5, 0.5)), "warning")]
 )
 def test_all_ranks_on_one_core_in_a_run_too_short_for_the_launcher(tmp_path, looks, severity):
     """Two ranks on one core had '✔ nothing serious': three looks, a second apart, are a longer run than many."""
@@ -220,11 +208,7 @@ def test_what_peers_wait_is_no_less_for_cores_as_full(tmp_path):
 
 def test_ranks_of_another_launcher_on_this_machine_are_no_strangers(tmp_path):
     """Two launchers, one machine, one file: each took the other's rank for a process that is in the way."""
-    others = [
-        ["p", BEGAN_NS // 10**6 + 3000 * t, pid, "python", 42.0, 1]
-        for t in range(3)
-        for pid in (100, 101, 777)
-    ]
+    others = [["p", BEGAN_NS // 10**6 + 3000 * t, pid, "python", 42.0, 1] for t in range(3) for pid in (100, 101, 777)]
     report = late_for_cores(tmp_path, 0.0, 0.0, [*looks_of((0.3, 0.3)), *others])
     [found] = told(report)
     assert "pid 777" in found.message and "pid 10" not in found.message

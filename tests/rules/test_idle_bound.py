@@ -40,9 +40,7 @@ def test_starving_is_bounded_by_the_step_without_the_profiler(tmp_path, unprofil
     room = max(min(unprofiled_ms - busy_ms(row), row.idle_host_ms) for row in report.ranks)
     assert found.evidence[0].value == pytest.approx(room, abs=0.01)
     assert found.impact_ms <= room + 0.01
-    assert (
-        f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
-    )
+    assert f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
 
 
 def test_a_share_of_the_step_without_the_profiler_says_so(tmp_path):
@@ -51,15 +49,11 @@ def test_a_share_of_the_step_without_the_profiler_says_so(tmp_path):
     unprofiled_ms = row.typical_step_ms - 0.5
     found = host_bound(timed(tmp_path, unprofiled_ms, "item_sync4"))
     assert found.evidence[0].value == pytest.approx(row.idle_host_ms, abs=0.01)
-    assert (
-        f"The share is of a step without the profiler, which takes {unprofiled_ms:.2f} ms." in found.message
-    )
+    assert f"The share is of a step without the profiler, which takes {unprofiled_ms:.2f} ms." in found.message
 
 
 def test_a_window_is_not_held_against_a_step_without_the_profiler(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks]
-    )
+    monkeypatch.setattr(conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks])
     report = timed(tmp_path, 12.0)
     assert report.summary.step_words is WINDOW
     assert "without the profiler" not in host_bound(report).message, "12 ms are no bound of several steps"
@@ -81,10 +75,7 @@ def test_without_such_steps_the_trace_is_believed():
 
 def test_advice_is_the_optimizers_where_its_step_keeps_the_host():
     found = host_bound(analyze(DATA / "hta" / "pair"))
-    assert (
-        "On rank 1 the optimizer alone (Optimizer.step#Shampoo.step) keeps the host for 209.1 ms"
-        in found.message
-    )
+    assert "On rank 1 the optimizer alone (Optimizer.step#Shampoo.step) keeps the host for 209.1 ms" in found.message
     assert "(offload)" in found.advice
     assert found.cause == "host"
 
@@ -115,12 +106,7 @@ def test_a_host_that_waits_for_gloo_is_not_told_to_launch_late(tmp_path):
     """8 ranks of 2 H200 over gloo: the hosts' waiting was 'launched too late', and no gradients synchronised."""
     folder = tmp_path / "run"
     shutil.copytree(DATA / "flops", folder)
-    about = {
-        "backend": "gloo",
-        "world_size": 4,
-        "strategy": "pytorch_ddp",
-        "training": {"syncs_in_backward": True},
-    }
+    about = {"backend": "gloo", "world_size": 4, "strategy": "pytorch_ddp", "training": {"syncs_in_backward": True}}
     (folder / "run.json").write_text(json.dumps(about))
     checks = {check.rule: check for check in analyze(folder).checks}
     assert "through their hosts (gloo)" in checks["TO-I001"].reason

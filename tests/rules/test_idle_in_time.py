@@ -11,8 +11,7 @@ def gained(busy_ms, recorded_busy_ms, saved_ms, recorded_ms=100.0):
     """Of an undisturbed step of 60 ms, in which each device is idle or waits whenever it does not work."""
     ranks = [SimpleNamespace(busy_ms=ms) for ms in busy_ms]
     times = [
-        SimpleNamespace(mean_ms=lambda bucket, ms=ms: ms if bucket == "compute" else 0.0)
-        for ms in recorded_busy_ms
+        SimpleNamespace(mean_ms=lambda bucket, ms=ms: ms if bucket == "compute" else 0.0) for ms in recorded_busy_ms
     ]
     idle = [SimpleNamespace(ms=60.0 - ms, wait_ms=0.0) for ms in busy_ms]
     run = SimpleNamespace(step_ms=recorded_ms, ranks=times)

@@ -7,21 +7,13 @@ import pytest
 from traceops.rules.idle_time import idle_of
 
 # Of a Hugging Face Trainer whose collator tokenizes in Python, on an H200, ms: as recorded, and by the light window.
-RECORDED = {
-    "idle_input": 103.59,
-    "idle_host": 47.69,
-    "idle_sync": 0.51,
-    "idle_dependency": 0.26,
-    "idle_gap": 0.03,
-}
+RECORDED = {"idle_input": 103.59, "idle_host": 47.69, "idle_sync": 0.51, "idle_dependency": 0.26, "idle_gap": 0.03}
 STEP_MS, IDLE_MS = 137.2, 117.1
 
 
 def idle(bucket, recorded):
     times = SimpleNamespace(
-        mean_ms=lambda name: recorded.get(name, 0.0),
-        step_ms=172.2,
-        summary=SimpleNamespace(on_gpu=True, rank=0),
+        mean_ms=lambda name: recorded.get(name, 0.0), step_ms=172.2, summary=SimpleNamespace(on_gpu=True, rank=0)
     )
     own = SimpleNamespace(idle_ms=IDLE_MS, wait_ms=0.0)
     light = SimpleNamespace(step_ms=STEP_MS, of=lambda rank: own)

@@ -32,10 +32,7 @@ def test_what_a_gpus_trace_has_lost_is_no_idle_time(tmp_path, name):
     report = cut(tmp_path, name)
     assert not judged(report)
     [starves] = [check for check in report.checks if check.rule == "TO-I001"]
-    assert (starves.status, starves.reason) == (
-        "not_evaluated",
-        "the trace of rank 0 is incomplete, see TO-V002",
-    )
+    assert (starves.status, starves.reason) == ("not_evaluated", "the trace of rank 0 is incomplete, see TO-V002")
     [damaged] = [one for one in report.findings if one.rule == "TO-V002"]
     assert "looks idle" in damaged.message
 

@@ -21,10 +21,7 @@ def times(input_ms=17.90):
         duration=[1.0] * 4,
         recorded_events=0.0,
         summary=SimpleNamespace(
-            on_gpu=True,
-            rank=0,
-            host=SimpleNamespace(input_ms=4 * input_ms),
-            meta=SimpleNamespace(with_stack=False),
+            on_gpu=True, rank=0, host=SimpleNamespace(input_ms=4 * input_ms), meta=SimpleNamespace(with_stack=False)
         ),
     )
 

@@ -15,9 +15,7 @@ TIDY_MS = 38.0  # the same program with a loader that keeps up
 
 def claimed(in_time_ms, whole=True):
     times = SimpleNamespace(
-        mean_ms=lambda name: RECORDED.get(name, 0.0),
-        step_ms=STEP_MS,
-        summary=SimpleNamespace(on_gpu=True, rank=0),
+        mean_ms=lambda name: RECORDED.get(name, 0.0), step_ms=STEP_MS, summary=SimpleNamespace(on_gpu=True, rank=0)
     )
     idle = [idle_of(times, "idle_input", PLAIN_MS, None, 0.2)]
     [one] = waits_for_input(idle, SimpleNamespace(in_time_ms=in_time_ms) if whole else None)

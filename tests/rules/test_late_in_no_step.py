@@ -14,9 +14,7 @@ def test_a_rank_that_is_late_in_no_step_is_not_named(tmp_path):
     for path in PIPELINE.glob("*.json.gz"):
         trace = json.loads(gzip.decompress(path.read_bytes()))
         trace["traceEvents"] = [
-            e
-            for e in trace["traceEvents"]
-            if e.get("cat") != "cpu_op" or "Collective name" in e.get("args", {})
+            e for e in trace["traceEvents"] if e.get("cat") != "cpu_op" or "Collective name" in e.get("args", {})
         ]
         (tmp_path / path.stem).write_text(json.dumps(trace))
     report = analyze(tmp_path)

@@ -66,9 +66,7 @@ def test_the_input_leads_and_no_rank_is_accused(tmp_path):
     assert input_bound.severity != "info" and report.findings[0] == input_bound
     assert input_bound.ranks == (LATE,) and "tokenize (data.py:51)" in input_bound.message
     pace = 78 / 80 * STEP_MS
-    said = (
-        f"Mend the loaders of all ranks: the workers of rank 0's take {pace:.1f} ms for the batches of a step"
-    )
+    said = f"Mend the loaders of all ranks: the workers of rank 0's take {pace:.1f} ms for the batches of a step"
     assert said in input_bound.message
     assert not of_rule(report, "TO-W003")
     [check] = [check for check in report.checks if check.rule == "TO-W003"]
@@ -117,9 +115,7 @@ def test_what_one_late_rank_of_two_costs_is_what_the_replay_saves():
     measured = across(simulate(program(ddp, layers=6), 4, slow))
     place = CodePlace("save", "/home/me/train.py", 7)
     late = measured.stragglers.leader
-    one = _as_replayed(
-        Longer(late.rank, place, 12.0, 0.0, 50, "host"), SimpleNamespace(undisturbed=None, run=measured)
-    )
+    one = _as_replayed(Longer(late.rank, place, 12.0, 0.0, 50, "host"), SimpleNamespace(undisturbed=None, run=measured))
     assert one.claimed_ms == pytest.approx(float(late.alone.mean()) / 1e6, rel=1e-3) and one.claimed_ms < 6
     assert "a step would be" in _only(one) and "ms shorter at most" in _only(one)
     other = Longer(3, place, 12.0, 0.0, 50, "host")

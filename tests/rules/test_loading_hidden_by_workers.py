@@ -30,9 +30,7 @@ def behind_late(tmp_path, looks):
     for path in (DATA / "slow_hsdp4").iterdir():
         raw = path.read_bytes()
         if path.suffix == ".gz":
-            text = gzip.decompress(raw).replace(
-                b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter"
-            )
+            text = gzip.decompress(raw).replace(b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter")
             raw = gzip.compress(text, 1)
         (run / path.name).write_bytes(raw)
     manifest = {"world_size": 4, "ranks": [{"rank": rank, "pid": 100 + rank} for rank in range(4)]}

@@ -23,9 +23,7 @@ def waiting_for_batches(tmp_path, core_ms, looks, workers=True):
         if path.is_file():
             raw = path.read_bytes()
             if path.suffix == ".gz" and workers:
-                text = gzip.decompress(raw).replace(
-                    b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter"
-                )
+                text = gzip.decompress(raw).replace(b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter")
                 raw = gzip.compress(text, 1)
             (run / path.relative_to(RUN)).parent.mkdir(parents=True, exist_ok=True)
             (run / path.relative_to(RUN)).write_bytes(raw)
@@ -48,10 +46,7 @@ def test_a_rank_without_a_core_does_not_wait_for_its_loader(tmp_path):
     """It was 'one process needs 271 ms to load: more workers', of a worker that waited for work all the time."""
     found, check = waiting_for_batches(tmp_path, 170.0, {"idle": 60, "tokenize": 2})
     assert not found and check.status == "clear"
-    assert (
-        "nothing to do for 97 % of the time, and it waits 170 ms of each recorded step for a core"
-        in check.reason
-    )
+    assert "nothing to do for 97 % of the time, and it waits 170 ms of each recorded step for a core" in check.reason
 
 
 @pytest.mark.parametrize(
@@ -67,9 +62,7 @@ def test_a_rank_without_a_core_does_not_wait_for_its_loader(tmp_path):
 def test_what_more_workers_would_do_is_said_where_it_is_known(tmp_path, core_ms, looks, severity, says):
     [found], _ = waiting_for_batches(tmp_path, core_ms, looks)
     assert found.severity == severity
-    assert says in found.message or (
-        says.startswith("workers") and "times as many would keep up" in found.message
-    )
+    assert says in found.message or (says.startswith("workers") and "times as many would keep up" in found.message)
 
 
 def test_a_busy_worker_beside_idle_ones_is_not_overlooked(tmp_path):

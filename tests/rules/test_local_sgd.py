@@ -18,10 +18,7 @@ def rank(phase, elements):
     args = SimpleNamespace(op="allreduce", elements_in=elements, elements_out=elements, dtype="Float")
     comm = SimpleNamespace(start=[0], phase=np.array([phase]), args=[args], name=["gloo:all_reduce"])
     backward = SimpleNamespace(
-        promised_by="DistributedDataParallel.forward",
-        steps_with_backward=4,
-        steps_synchronised=0,
-        launches_known=True,
+        promised_by="DistributedDataParallel.forward", steps_with_backward=4, steps_synchronised=0, launches_known=True
     )
     meta = SimpleNamespace(groups=[SimpleNamespace(ranks=(0, 1))], world_size=None)
     return SimpleNamespace(
@@ -49,9 +46,7 @@ def test_counts_of_classes_are_not_taken_for_a_model():
     assert "something is reduced" in judge_backward_sync([unknown], {}).not_evaluated
 
 
-@pytest.mark.parametrize(
-    ("world", "said"), [(None, "this may be the only one"), (1, "only one rank"), (8, "")]
-)
+@pytest.mark.parametrize(("world", "said"), [(None, "this may be the only one"), (1, "only one rank"), (8, "")])
 def test_one_trace_without_collectives_may_be_of_the_only_rank(world, said):
     """An old torch's DDP of one process: nothing tells of other ranks, and it was told that it synchronises nothing."""
     alone = rank(UPDATED, 0)

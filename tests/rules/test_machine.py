@@ -17,9 +17,7 @@ from traceops.rules.machine.limits import judge_limits
 from traceops.rules.machine.variables import check_variables
 from traceops.rules.results import checks
 
-SMALL = Look(
-    "a", "memory", "/dev/shm", "64 MB", "error", "too small", "--ipc=host", {"bytes": 64 << 20}, "TO-D301"
-)
+SMALL = Look("a", "memory", "/dev/shm", "64 MB", "error", "too small", "--ipc=host", {"bytes": 64 << 20}, "TO-D301")
 
 
 def verdicts(*looks: Look, hosts: tuple[str, ...] = ("a",), tested: bool = False) -> dict[str, Verdict]:
@@ -34,9 +32,7 @@ def test_every_rule_of_a_machine_is_documented_and_judged_once() -> None:
     assert set(RULES) <= set(registry.RULES)
 
 
-@pytest.mark.parametrize(
-    ("level", "severity"), [("error", "error"), ("warning", "warning"), ("note", "info")]
-)
+@pytest.mark.parametrize(("level", "severity"), [("error", "error"), ("warning", "warning"), ("note", "info")])
 def test_a_look_that_is_not_all_right_is_a_finding(level: Level, severity: str) -> None:
     [found] = verdicts(replace(SMALL, level=level))["TO-D301"].findings
     assert (found.rule, found.severity, found.advice) == ("TO-D301", severity, "--ipc=host")

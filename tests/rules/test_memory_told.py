@@ -35,9 +35,7 @@ def judged(*uses, bubbles=(), experts=(), strategy="pytorch_zero3", step_ms=100.
     found = SimpleNamespace(manifest={"strategy": strategy}, root=str(Path()))
     verdicts = judge(Inputs(found, run, memory=uses, earlier=earlier))
     return {
-        verdict.rule: verdict.findings[0]
-        if verdict.findings
-        else ("clear" if verdict.clear else "not_evaluated")
+        verdict.rule: verdict.findings[0] if verdict.findings else ("clear" if verdict.clear else "not_evaluated")
         for verdict in verdicts
     }
 
@@ -58,16 +56,12 @@ def test_near_capacity():
     told = said["TO-M001"]
     assert (told.severity, told.ranks) == ("warning", (1,)) and "98 % of its GPU" in told.message
     assert judged(use(0, peak=73 * GIB, reserved=79 * GIB))["TO-M001"].severity == "info"
-    assert judged(use(0, peak=60 * GIB, reserved=79 * GIB))["TO-M001"] == "clear", (
-        "a full cache is no trouble"
-    )
+    assert judged(use(0, peak=60 * GIB, reserved=79 * GIB))["TO-M001"] == "clear", "a full cache is no trouble"
 
 
 def test_one_rank_holds_more():
     held = {"allocated": 4 * GIB, "parameters": GIB, "gradients": GIB, "optimizer_state": 2 * GIB}
-    said = judged(
-        *(use(rank, held=held, peak=(20 if rank == 3 else 10) * GIB, reserved=22 * GIB) for rank in range(4))
-    )
+    said = judged(*(use(rank, held=held, peak=(20 if rank == 3 else 10) * GIB, reserved=22 * GIB) for rank in range(4)))
     told = said["TO-M002"]
     assert (told.severity, told.ranks, told.cause) == ("info", (3,), "activations")
     assert "20.00 GiB at its peak, the median peer 10.00 GiB: 10.00 GiB more within the step" in told.message
@@ -84,9 +78,7 @@ def test_what_is_no_imbalance():
     assert judged(*uneven, experts=(object(),))["TO-M002"] == "clear"
     held = {"allocated": 8 * GIB, "parameters": 3 * GIB, "gradients": 0, "optimizer_state": 5 * GIB}
     twice = [use(rank, held=held, peak=(13 if rank == 1 else 10) * GIB) for rank in range(4)]
-    assert judged(*twice, strategy="pytorch_ddp")["TO-M002"] == "clear", (
-        "a rank may hold DDP's first buckets twice"
-    )
+    assert judged(*twice, strategy="pytorch_ddp")["TO-M002"] == "clear", "a rank may hold DDP's first buckets twice"
 
 
 def test_a_leak_and_its_line():
@@ -118,10 +110,7 @@ def test_reserved_and_unused():
     told = judged(use(peak=10 * GIB, reserved=30 * GIB))["TO-M004"]
     assert (told.severity, told.cause) == ("info", None) and "30.00 GiB on rank 0" in told.message
     told = judged(use(peak=40 * GIB, reserved=76 * GIB, pieces=0.4))["TO-M004"]
-    assert (told.severity, told.cause) == (
-        "warning",
-        "pieces",
-    ) and "40 % of it lies free between" in told.message
+    assert (told.severity, told.cause) == ("warning", "pieces") and "40 % of it lies free between" in told.message
     assert judged(use(peak=10 * GIB, reserved=13 * GIB))["TO-M004"] == "clear", "as FSDP's streams cost"
 
 
@@ -135,10 +124,7 @@ def test_calls_for_memory_weigh_what_they_take_and_not_how_many_they_are():
 def test_the_driver_is_asked():
     told = judged(use(mallocs=3.0, retries=0, calls=3.0, allocating_ms=12.0))["TO-M005"]
     assert (told.severity, told.cause, told.impact_ms) == ("warning", None, 12.0)
-    assert (
-        "up to 3 cudaMalloc calls a step" in told.message
-        and "12.0 ms of a recorded step of 100" in told.message
-    )
+    assert "up to 3 cudaMalloc calls a step" in told.message and "12.0 ms of a recorded step of 100" in told.message
     told = judged(use(mallocs=0.1, retries=4))["TO-M005"]
     assert (told.severity, told.cause) == ("warning", "retries") and "4 times" in told.message
     told = judged(use(calls=8.0, allocating_ms=12.0))["TO-M005"]

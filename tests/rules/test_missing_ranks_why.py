@@ -14,10 +14,7 @@ FULL = {"rank": 1, "operation": "export", "step": 13, "error": "OSError", "messa
 
 def test_the_finding_says_what_ended_the_capture_and_what_to_do():
     (finding,) = judge_missing(2, [0], False, [read_failure(FULL)]).findings
-    assert (
-        "Rank 1: no space left on device while it wrote the trace, in step 13; free some space"
-        in finding.message
-    )
+    assert "Rank 1: no space left on device while it wrote the trace, in step 13; free some space" in finding.message
     (finding,) = judge_missing(2, [0], False).findings
     assert finding.message == "1 of 2 ranks has no trace: 1."
 

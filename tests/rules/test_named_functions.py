@@ -46,15 +46,10 @@ def test_a_late_rank_is_named_with_the_function_that_its_host_is_in():
 def test_what_a_library_does_counts_for_the_function_that_calls_it(tmp_path):
     """The training's loop ran before the recording began: where in the file it begins is not known."""
     busy = re.compile(rb"ranks_ddp\.py\(32\): busy")
-    report = analyze(
-        rewritten(tmp_path, lambda name, text: busy.sub(b"transformers/trainer.py(32): busy", text))
-    )
+    report = analyze(rewritten(tmp_path, lambda name, text: busy.sub(b"transformers/trainer.py(32): busy", text)))
     one = found(report, "TO-S001")
     assert one.cause == "host"
-    assert (
-        "rank 1's host is in loop (ranks_sharded.py) for 66.2 ms of each step, its peers 5.85 ms;"
-        in one.message
-    )
+    assert "rank 1's host is in loop (ranks_sharded.py) for 66.2 ms of each step, its peers 5.85 ms;" in one.message
 
 
 def test_functions_that_explain_less_than_a_fifth_are_not_named(tmp_path):
@@ -83,10 +78,7 @@ def test_of_one_gpu_input_and_launches_are_named(tmp_path):
         "By the stacks of its trace, rank 0's host is in collate (gpu_traces_frames.py:48) for 30.4 of the recorded "
         "31.5 ms a step in which its GPU waits for input."
     )
-    assert (
-        "is in compute_loss (gpu_traces_frames.py:55) for 19.0 of the recorded"
-        in found(report, "TO-I001").message
-    )
+    assert "is in compute_loss (gpu_traces_frames.py:55) for 19.0 of the recorded" in found(report, "TO-I001").message
 
 
 @pytest.mark.parametrize(("call_ms", "named"), [(3.0, True), (0.75, False)])

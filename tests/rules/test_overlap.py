@@ -39,15 +39,9 @@ def after_backward(made):
     return replace(
         made,
         steps=tuple(
-            (
-                *(o for o in step[:at] if not is_gradient(o)),
-                *(o for o in step if is_gradient(o)),
-                *step[at:],
-            )
+            (*(o for o in step[:at] if not is_gradient(o)), *(o for o in step if is_gradient(o)), *step[at:])
             for step in made.steps
-            for at in [
-                next(i for i, o in enumerate(step) if type(o).__name__ == "Join" and "bucket" in o.label)
-            ]
+            for at in [next(i for i, o in enumerate(step) if type(o).__name__ == "Join" and "bucket" in o.label)]
         ),
     )
 
@@ -64,9 +58,7 @@ def test_many_small_collectives_are_o002():
     assert found.ranks == (0, 1, 2, 3)
     assert found.message.startswith("24 collectives a step, 16.4 kB")
     exposed = [
-        evidence.value
-        for evidence in found.evidence
-        if evidence.metric in ("their transfer", "small collectives")
+        evidence.value for evidence in found.evidence if evidence.metric in ("their transfer", "small collectives")
     ]
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert exposed == pytest.approx([24, transfer], rel=0.15)
@@ -190,9 +182,7 @@ def _of_buckets(op):
 
 
 def test_transfer_that_little_compute_could_hide_is_a_remark():
-    made = program(
-        ddp, Size(kernels=1, kernel_us=2.0, launch_us=1.0, latency_us=20_000.0), layers=4, buckets=1
-    )
+    made = program(ddp, Size(kernels=1, kernel_us=2.0, launch_us=1.0, latency_us=20_000.0), layers=4, buckets=1)
     [found] = judge_late_start(across(simulate(after_backward(made), 4))).findings
     assert found.severity == "info"
     assert found.impact_ms < 1
@@ -201,9 +191,7 @@ def test_transfer_that_little_compute_could_hide_is_a_remark():
 def test_late_gradients_are_graded_by_what_the_step_would_save():
     """Most of a step is transfer behind backward, an error; what can hide it would save 15 %, a warning."""
     size = Size(kernels=4, kernel_us=70.0, launch_us=1.0, latency_us=20_000.0)
-    [found] = judge_late_start(
-        across(simulate(after_backward(program(ddp, size, layers=4, buckets=1)), 4))
-    ).findings
+    [found] = judge_late_start(across(simulate(after_backward(program(ddp, size, layers=4, buckets=1)), 4))).findings
     shares = {proof.metric: proof.value for proof in found.evidence}
     assert shares["of it gradients"] > 25, "an error by what it takes"
     assert found.severity == "warning"
@@ -233,9 +221,7 @@ def test_a_step_without_backward_or_matches_is_not_judged():
     assert judge_late_start(across(simulate(made, 1))).not_evaluated
 
 
-@pytest.mark.parametrize(
-    "judged, made", [(judge_exposed, program(ddp, layers=6)), (judge_small, many_small())]
-)
+@pytest.mark.parametrize("judged, made", [(judge_exposed, program(ddp, layers=6)), (judge_small, many_small())])
 def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made):
     """'13.28 ms of each step is transfer' stood beside a cost of 5.89, and nothing said what that was."""
     for faults in ([], [SlowInput(rank, 6000) for rank in range(4)]):
@@ -266,8 +252,7 @@ def without_profiler(measured, step_ms, idle_ms, unmatched_ms=0.0):
     transfer = exposed_ms(measured)
     rest = step_ms - transfer - idle_ms - unmatched_ms
     ranks = [
-        LightRank(t.summary.rank, step_ms, rest, transfer, 0.0, unmatched_ms, 0.0, idle_ms, 0.0)
-        for t in measured.ranks
+        LightRank(t.summary.rank, step_ms, rest, transfer, 0.0, unmatched_ms, 0.0, idle_ms, 0.0) for t in measured.ranks
     ]
     return Undisturbed(step_ms, step_ms, "cupti", 6, tuple(ranks))
 

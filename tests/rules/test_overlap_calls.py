@@ -76,9 +76,7 @@ def test_calls_of_layers_are_not_called_gradients():
     """DTensor on an H200: 18 all-reduces of activations a step, in both passes, were told as gradients."""
     measured = across(simulate(buckets([1] * 15), 2))
     for times in measured.ranks:
-        times.summary.comm.phase[:] = [
-            (FORWARD, BACKWARD)[at % 3 > 0] for at in range(len(times.summary.comm.phase))
-        ]
+        times.summary.comm.phase[:] = [(FORWARD, BACKWARD)[at % 3 > 0] for at in range(len(times.summary.comm.phase))]
     assert call_times(measured) is None
     [exposed] = judge_exposed(measured).findings
     assert "Gradients" not in exposed.message

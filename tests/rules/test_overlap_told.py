@@ -34,9 +34,7 @@ def test_passes_that_reduce_gradients_are_counted(name, reduced):
 
 
 def test_gradients_that_each_backward_pass_reduces_are_told():
-    said = [
-        found.message for found in analyze(DATA / "synced_passes_gloo2").findings if found.rule == "TO-O001"
-    ]
+    said = [found.message for found in analyze(DATA / "synced_passes_gloo2").findings if found.rule == "TO-O001"]
     assert "Gradients are reduced in each of the 3 backward passes of a step: with no_sync()" in said[0]
     other = analyze(DATA / "last_pass_gloo2")
     assert not [found for found in other.findings if "no_sync() around" in found.message]

@@ -18,9 +18,7 @@ from traceops.rules.registry import BY_ID
 
 def late(saved_ms, waits_ms, severity="error"):
     evidence = [Evidence("waiting for it", waits_ms, "ms/step and rank", rank=1)]
-    return BY_ID["TO-S001"].finding(
-        severity, "high", "Late.", evidence, ranks=[1], impact_ms=saved_ms, cause="host"
-    )
+    return BY_ID["TO-S001"].finding(severity, "high", "Late.", evidence, ranks=[1], impact_ms=saved_ms, cause="host")
 
 
 def inputs(recorded_ms, step_ms, waits_ms):
@@ -36,25 +34,14 @@ def inputs(recorded_ms, step_ms, waits_ms):
     ("recorded", "saved", "waited", "step", "waits", "seen", "then"),
     [
         (125.2, 34.0, 68.2, 83.7, 48.6, 40.8, 42.9),  # a line of 40 ms: 42.4 to 45.4 without it
-        (
-            83.6,
-            10.9,
-            45.7,
-            78.6,
-            41.4,
-            39.4,
-            39.2,
-        ),  # the same beside evaluations: as recorded 72.7, hardly stretched
+        (83.6, 10.9, 45.7, 78.6, 41.4, 39.4, 39.2),  # the same beside evaluations: as recorded 72.7, hardly stretched
         (170.6, 103.6, 124.4, 99.6, 64.0, 0.0, 46.3),  # cores hogged, no line
     ],
 )
 def test_the_step_that_is_left_is_that_of_the_cured_program(recorded, saved, waited, step, waits, seen, then):
     told = in_plain_steps(late(saved, waited), inputs(recorded, step, waits), seen)
     assert step - told.impact_ms == pytest.approx(then, abs=0.1) and told.severity == "error"
-    assert (
-        f"Without the profiler its peers' pace would leave {then:.1f} of a step's {step:.1f} ms"
-        in told.message
-    )
+    assert f"Without the profiler its peers' pace would leave {then:.1f} of a step's {step:.1f} ms" in told.message
 
 
 def test_a_rank_whose_cure_is_worth_little_without_the_profiler_is_a_remark():
@@ -82,7 +69,5 @@ def test_what_a_rank_does_beside_its_program_in_most_steps():
     )  # fmt: skip
     own = in_each_step(run, [1])
     assert own is not None and (own.cause, own.doing) == ("recompilation", "torch.compile compiles again")
-    assert own.ms == pytest.approx(181.4, abs=0.1) and own.sentence.startswith(
-        "Rank 1 spends 181 ms a step compiling"
-    )
+    assert own.ms == pytest.approx(181.4, abs=0.1) and own.sentence.startswith("Rank 1 spends 181 ms a step compiling")
     assert in_each_step(run, [0]) is None

@@ -24,9 +24,7 @@ def inputs(root, *, waits_ms=0.0, long=0.0, on_gpu=False):
     return SimpleNamespace(manifest=MANIFEST, undisturbed=None, plain=None, profiler_cost=cost)
 
 
-@pytest.mark.parametrize(
-    "waits_ms, severity", [(0.0, "warning"), (6.0, "warning"), (15.0, "info"), (24.0, None)]
-)
+@pytest.mark.parametrize("waits_ms, severity", [(0.0, "warning"), (6.0, "warning"), (15.0, "info"), (24.0, None)])
 def test_what_a_rank_waits_for_a_core_is_not_the_profilers(tmp_path, waits_ms, severity):
     """Two runs on two cores were told that the profiler slowed them 1.5 times: 39 % of the steps a rank had no core."""
     given = inputs(tmp_path, waits_ms=waits_ms)
@@ -44,6 +42,4 @@ def test_many_steps_without_the_profiler_that_take_as_long(tmp_path):
     verdict = judge_profiler(inputs(tmp_path / "many", long=0.3))
     assert not verdict.findings and "take as long too" in verdict.not_evaluated
     assert judge_profiler(inputs(tmp_path / "few", long=0.1)).findings, "evaluations"
-    assert judge_profiler(inputs(tmp_path / "gpu", long=0.3, on_gpu=True)).findings, (
-        "the profiler stays there"
-    )
+    assert judge_profiler(inputs(tmp_path / "gpu", long=0.3, on_gpu=True)).findings, "the profiler stays there"

@@ -54,11 +54,7 @@ def test_a_rule_makes_its_own_findings_and_verdicts():
 def test_a_check_says_how_its_rule_came_out():
     late, small, exposed = BY_ID["TO-S001"], BY_ID["TO-O002"], BY_ID["TO-O001"]
     found = late.finding("error", "high", "Rank 2 is late.", [ONE])
-    verdicts = [
-        late.verdict(found, clear="not used"),
-        small.clear("few"),
-        exposed.not_evaluated("none matched"),
-    ]
+    verdicts = [late.verdict(found, clear="not used"), small.clear("few"), exposed.not_evaluated("none matched")]
     said = {check.rule: (check.status, check.reason) for check in judged_checks(verdicts)}
     assert said == {
         "TO-S001": ("fired", "Rank 2 is late."),

@@ -40,9 +40,7 @@ def test_a_time_is_rounded_once(tmp_path):
 def test_evidence_is_shown_to_the_microsecond(tmp_path):
     report, found = waiting(tmp_path)
     assert "idle_input 5.915 ms/step" in evidence_lines(found)[0]
-    [row] = [
-        row for row in csv.DictReader(io.StringIO(findings_csv(report.findings))) if row["rule"] == "TO-I002"
-    ]
+    [row] = [row for row in csv.DictReader(io.StringIO(findings_csv(report.findings))) if row["rule"] == "TO-I002"]
     assert "idle_input=5.915 ms/step" in row["evidence"]
     assert b"5.915 ms/step" in write_html(describe(report))
 

@@ -48,8 +48,7 @@ def test_a_generators_step_is_no_fault_of_the_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("longer", "within"),
-    [((2, 5, 8, 11), {}), ((2, 5, 8, 11), {"Adam.step": 120}), ((2, 6, 7), {"Adam.step": 40})],
+    ("longer", "within"), [((2, 5, 8, 11), {}), ((2, 5, 8, 11), {"Adam.step": 120}), ((2, 6, 7), {"Adam.step": 40})]
 )
 def test_steps_that_do_not_come_as_the_other_optimizer_does_are_told_as_ever(tmp_path, longer, within):
     one = found(report_of(tmp_path, longer, within))

@@ -11,10 +11,7 @@ from traceops.rules.straggler_conditions import lost_again
 @pytest.mark.parametrize(
     ("saved_ms", "lost"),
     [
-        (
-            (-5.4, 11.86, 5.2, -10.4),
-            True,
-        ),  # as nanoGPT on a GPU that two ranks share: 0.31 of 36 ms a step in the mean
+        ((-5.4, 11.86, 5.2, -10.4), True),  # as nanoGPT on a GPU that two ranks share: 0.31 of 36 ms a step in the mean
         ((0.1, 12.0, 0.0, -0.3), False),
         ((3.0, 12.0, 11.0, 2.0), False),
     ],

@@ -28,15 +28,7 @@ def told_by(tmp_path, run, gpus):
         trace = json.loads(path.read_text())
         notes = [row for row in trace["traceEvents"] if row["name"].startswith("gloo:")]
         trace[COLLECTIVES] = [
-            [
-                row["name"],
-                "0",
-                "default_pg",
-                number,
-                *2 * row["args"]["Input Dims"][0],
-                "Float",
-                called(trace, row),
-            ]
+            [row["name"], "0", "default_pg", number, *2 * row["args"]["Input Dims"][0], "Float", called(trace, row)]
             for number, row in enumerate(sorted(notes, key=lambda row: row["ts"]))
         ]
         path.write_text(json.dumps(trace))
@@ -113,6 +105,4 @@ def test_sends_over_gloo_between_gpus_are_not_said_to_be_no_pipeline(tmp_path):
     report = analyze(tmp_path)
     checks = {one.rule: one for one in report.checks}
     assert report.summary.matching.events == 0
-    assert all(
-        "over gloo is not matched" in checks[rule].reason for rule in ("TO-B001", "TO-B002", "TO-B003")
-    )
+    assert all("over gloo is not matched" in checks[rule].reason for rule in ("TO-B001", "TO-B002", "TO-B003"))

@@ -36,16 +36,12 @@ def test_what_may_be_waiting_for_a_core_is_not_claimed(share, severity, waited, 
     assert ("nothing tells how much of it is that" in found.message) == (left != severity)
 
 
-@pytest.mark.parametrize(
-    "on_gpu, through_host, expected", [(False, False, 40.0), (True, True, 40.0), (True, False, 0)]
-)
+@pytest.mark.parametrize("on_gpu, through_host, expected", [(False, False, 40.0), (True, True, 40.0), (True, False, 0)])
 def test_the_median_rank_of_those_whose_cores_do_the_transfer(tmp_path, on_gpu, through_host, expected):
     for rank, waits_ms in enumerate((20.0, 20.0, 0.0)):
         recorded = range(8, 14)
         write_rank(
-            tmp_path,
-            rank,
-            [usual(recorded=n in recorded, core_wait_ms=waits_ms * (n in recorded)) for n in range(20)],
+            tmp_path, rank, [usual(recorded=n in recorded, core_wait_ms=waits_ms * (n in recorded)) for n in range(20)]
         )
     run = SimpleNamespace(
         ranks=[SimpleNamespace(summary=SimpleNamespace(rank=rank, on_gpu=on_gpu)) for rank in range(3)],

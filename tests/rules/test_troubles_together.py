@@ -107,16 +107,13 @@ def test_work_shared_evenly_is_of_the_same_steps_as_the_step_beside_it():
     [late] = judge_stragglers(run, 1.0)[1].findings
     step, least, most = (f"{part * took.mean() / 1e6:.2f}" for part in (1.0, 0.9, 0.95))
     assert (
-        f"evenly the step would take {least} to {most} instead of {step} ms on average (5 to 10 % less)"
-        in late.message
+        f"evenly the step would take {least} to {most} instead of {step} ms on average (5 to 10 % less)" in late.message
     )
 
 
 def test_one_rank_late_in_all_steps_and_one_in_some():
     faults = [SlowCompute(2, 2.0), SlowCompute(0, extra_us=9000, steps=(5,))]
-    always, sometimes = judge_stragglers(
-        across(simulate(program(ddp, layers=6, steps=8, sync=True), 4, faults)), 1.0
-    )
+    always, sometimes = judge_stragglers(across(simulate(program(ddp, layers=6, steps=8, sync=True), 4, faults)), 1.0)
     assert [one.ranks for one in always.findings] == [(2,)]
     assert [(one.ranks, one.steps) for one in sometimes.findings] == [((0,), (5,))]
 
@@ -138,8 +135,7 @@ def test_a_step_in_which_all_compile_again_makes_nobody_late(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "device, fault, cause",
-    [("cuda", SlowHost(2, 6000), "host"), ("cpu", SlowCompute(2, 1.5), "host")],
+    "device, fault, cause", [("cuda", SlowHost(2, 6000), "host"), ("cpu", SlowCompute(2, 1.5), "host")]
 )
 def test_a_slow_host_is_no_remark_for_one_long_step_of_all(tmp_path, device, fault, cause):
     """It was info: 'hosts bound the whole run', by the one step in which all of them were long."""

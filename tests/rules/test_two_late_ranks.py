@@ -170,9 +170,7 @@ def test_a_host_that_is_slower_in_everything_is_late_in_no_one_place():
     made = program(fsdp2, steps=4)
     run = across(simulate(made, 4, [SlowHost(2, 20000)]))
     [late] = run.stragglers.found
-    cpu = replace(
-        run, ranks=tuple(replace(one, summary=replace(one.summary, on_gpu=False)) for one in run.ranks)
-    )
+    cpu = replace(run, ranks=tuple(replace(one, summary=replace(one.summary, on_gpu=False)) for one in run.ranks))
     saved = float(late.saved.mean())
     assert in_one_place(cpu, late, saved)
     assert not in_one_place(cpu, late, 10 * saved), "that place is hardly any of it"

@@ -53,10 +53,7 @@ def test_the_three_steps_are_one_line(told):
         "Undisturbed: a step takes 20.0 ms without recording, 20.5 in the light window, "
         f"{told.undisturbed.recorded_ms:.1f} as recorded." in text_of(told)
     )
-    assert (
-        "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)"
-        in text_of(told)
-    )
+    assert "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)" in text_of(told)
 
 
 def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
@@ -92,20 +89,11 @@ def test_why_the_profiler_stays_is_told_by_rank(tmp_path, why, said):
 def test_the_report_has_each_ranks_undisturbed_step(told, tmp_path):
     write_report(told, tmp_path)
     rows = json.loads((tmp_path / "report.json").read_text())["undisturbed"]
-    assert (rows["source"], rows["step_ms"], rows["light_ms"], rows["light_steps"]) == (
-        "cupti",
-        20.0,
-        20.5,
-        6,
-    )
+    assert (rows["source"], rows["step_ms"], rows["light_ms"], rows["light_steps"]) == ("cupti", 20.0, 20.5, 6)
     assert [row["rank"] for row in rows["ranks"]] == [0, 1, 2, 3]
     for row in rows["ranks"]:
-        assert row["idle_ms"] == pytest.approx(1.5, abs=0.01) and row["compute_ms"] == pytest.approx(
-            13, abs=0.01
-        )
-        assert sum(row[key] for key in row if key not in ("rank", "light_ms")) == pytest.approx(
-            20.0, abs=0.01
-        )
+        assert row["idle_ms"] == pytest.approx(1.5, abs=0.01) and row["compute_ms"] == pytest.approx(13, abs=0.01)
+        assert sum(row[key] for key in row if key not in ("rank", "light_ms")) == pytest.approx(20.0, abs=0.01)
     assert any(section.heading == "The undisturbed step" for section in describe(told).sections)
 
 
@@ -120,9 +108,7 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     answer = first_screen(slow)[0]
     assert answer.note == "Without the profiler." and answer.costs[0].ms == pytest.approx(20.0)
     assert "wait" not in verdict(slow).sentence.partition("TO-I001")[2], "not in the steps that it speaks of"
-    assert 3.5 < found.evidence[0].value <= 4.5 and found.impact_ms <= 4.51, (
-        "of the idle time, the host's share"
-    )
+    assert 3.5 < found.evidence[0].value <= 4.5 and found.impact_ms <= 4.51, "of the idle time, the host's share"
     assert "a step without the profiler, by the light window; the traces show up to 27." in found.message
 
 
@@ -154,8 +140,7 @@ def test_hosts_late_by_turns_are_graded_by_what_launches_in_time_save(tmp_path):
     assert [round(row.idle_ms, 1) for row in report.undisturbed.windows[1].ranks] == [0, 0, 0, 7.0]
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
     assert (
-        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 130 to 135."
-        in found.message
+        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 130 to 135." in found.message
     )
     assert found.severity == "warning", "of 17 % a rank, and a third of the step with all launches in time"
     assert 100 * found.impact_ms / 20.0 > 20 > found.evidence[1].value
@@ -175,8 +160,7 @@ def test_of_hosts_that_are_late_by_turns_none_alone_is_named(tmp_path):
     assert found.ranks == (0, 3)
     assert (
         "On ranks 0, 3 the GPU has nothing to run" in found.message
-        and "Whose host is the latest changes: rank 0's in the light window, rank 3's in the traces."
-        in found.message
+        and "Whose host is the latest changes: rank 0's in the light window, rank 3's in the traces." in found.message
     )
 
 
@@ -194,9 +178,7 @@ def test_with_launches_in_time_a_step_keeps_the_work_of_the_busiest_device(tmp_p
 def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(DATA / "hta" / "pair", run)
-    (run / "run.json").write_text(
-        json.dumps({"unprofiled_step_ms": 150.0, "profiled_step_ms": 400.0, "world_size": 2})
-    )
+    (run / "run.json").write_text(json.dumps({"unprofiled_step_ms": 150.0, "profiled_step_ms": 400.0, "world_size": 2}))
     for rank in range(2):
         write_light(run, rank, 6, 155.0, lambda step: [("gemm", 0, 50, 7)])
     [found] = [f for f in analyze(run).findings if f.rule == "TO-I001"]
@@ -268,9 +250,7 @@ def test_a_clean_bill_speaks_of_the_undisturbed_step(tmp_path):
     shutil.copytree(DATA / "recompile2", run)
     for rank in range(2):
         write_light(run, rank, 6, 122.0, lambda step: [("gemm", 0, 114, 7), (GATHER, 114, 117, 20)])
-    assert "Nothing serious found: a step takes 120 ms without recording, 95 % of it compute." in text_of(
-        analyze(run)
-    )
+    assert "Nothing serious found: a step takes 120 ms without recording, 95 % of it compute." in text_of(analyze(run))
 
 
 def test_without_a_light_window_the_report_has_none():
@@ -351,18 +331,12 @@ def followed(folder, later, ranks=range(4)):
     ranks: those that left light windows at all.
     """
     windows = [0, *later]
-    told = [
-        {"rank": rank, "light": light_of(rank, len(later)) if rank in ranks else None} for rank in range(4)
-    ]
+    told = [{"rank": rank, "light": light_of(rank, len(later)) if rank in ranks else None} for rank in range(4)]
     run = made(folder, ranks=told)
     for at, late in enumerate(windows):
         for rank in ranks:
             begin = 9 if rank == late else 4
-            ran = [
-                ("gemm", begin - 4, begin, 7),
-                ("gemm", begin, begin + 2, 7),
-                (GATHER, begin + 2, 20.498, 20),
-            ]
+            ran = [("gemm", begin - 4, begin, 7), ("gemm", begin, begin + 2, 7), (GATHER, begin + 2, 20.498, 20)]
             file = "light.bin.gz" if at == 0 else f"light.{at + 1}.bin.gz"
             write_light(run, rank, 6, 20.5, lambda step, ran=ran: ran, file=file, first=20 * 8**at)
     for rank in set(range(4)) - set(ranks):
@@ -387,8 +361,7 @@ def test_light_windows_that_follow_are_read_and_told(tmp_path):
     assert windows_of(report) == [(20, 25), (160, 165)] and report.undisturbed.light_steps == 12
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
     assert (
-        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 160 to 165."
-        in found.message
+        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 160 to 165." in found.message
     )
 
 
@@ -413,9 +386,7 @@ def test_a_later_window_that_is_damaged_on_one_rank_is_left_out_and_told(tmp_pat
     (run / "rank_2" / "light.2.bin.gz").write_bytes(damaged)
     report = analyze(run)
     assert windows_of(report) == [(20, 25), (1280, 1285)]
-    assert any(
-        "rank_2/light.2.bin.gz is no light window that can be used" in note for note in report.summary.notes
-    )
+    assert any("rank_2/light.2.bin.gz is no light window that can be used" in note for note in report.summary.notes)
 
 
 def soft_of(report):

@@ -23,13 +23,10 @@ STEPS = np.arange(10, 14)
 def test_the_rank_that_waits_for_a_core_in_the_long_step(tmp_path, waits_ms, rank):
     for one in range(2):
         own = dict.fromkeys(STEPS.tolist(), 6.0) | waits_ms if one else {}
-        steps = [
-            Step(33 if n == 13 else 11, recorded=n in STEPS, core_wait_ms=own.get(n, 0.0)) for n in range(20)
-        ]
+        steps = [Step(33 if n == 13 else 11, recorded=n in STEPS, core_wait_ms=own.get(n, 0.0)) for n in range(20)]
         write_rank(tmp_path, one, steps)
     ranks = [
-        SimpleNamespace(summary=SimpleNamespace(rank=one, step_numbers=STEPS), typical=STEPS != 13)
-        for one in range(2)
+        SimpleNamespace(summary=SimpleNamespace(rank=one, step_numbers=STEPS), typical=STEPS != 13) for one in range(2)
     ]
     observed = tuple(read_observed(str(tmp_path), one)[0] for one in range(2))
     inputs = SimpleNamespace(run=SimpleNamespace(ranks=ranks, unlike=(13,)), observed=observed)

@@ -15,16 +15,7 @@ OPERATOR = "aten::mm"
 
 
 def event(name, start, duration, cat="cpu_op", **args):
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 1,
-        "tid": 1,
-        "ts": start,
-        "dur": duration,
-        "args": args,
-    }
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
 
 
 @pytest.fixture
@@ -104,9 +95,7 @@ def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
 def test_marks_of_steps_and_launches_alone_are_a_trace(tmp_path):
     """Its summary did not fit itself: 'it cannot be read as a summary'."""
     rows = [event(f"ProfilerStep#{i}", 1e6 + i * 1e5, 9.9e4, "user_annotation") for i in range(3)]
-    launches = [
-        event("cudaLaunchKernel", 1.05e6 + i * 1e5, 5, "cuda_runtime", correlation=i) for i in range(3)
-    ]
+    launches = [event("cudaLaunchKernel", 1.05e6 + i * 1e5, 5, "cuda_runtime", correlation=i) for i in range(3)]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows + launches}))
     report = analyze(str(tmp_path / "trace.json"))
     assert [finding.rule for finding in report.findings] == ["TO-V008"]

@@ -36,8 +36,7 @@ def run_of(tmp_path, source="ddp4"):
     manifest = json.loads(path.read_text()) if path.exists() else {"name": source}
     known = {entry["rank"]: entry for entry in manifest.get("ranks") or ()}
     manifest["ranks"] = [
-        {**known.get(rank, {}), "rank": rank, "pid": 100 + rank, "device": {"uuid": f"GPU-{rank}"}}
-        for rank in range(4)
+        {**known.get(rank, {}), "rank": rank, "pid": 100 + rank, "device": {"uuid": f"GPU-{rank}"}} for rank in range(4)
     ]
     path.write_text(json.dumps(manifest))
     return run
@@ -63,9 +62,7 @@ def even(count=200):
 def healthy(tmp_path_factory):
     run = run_of(tmp_path_factory.mktemp("healthy"))
     looks = [
-        ["r", BEGIN + 1000 * t, r, 100 + r, 900.0 * t, 10.0 * t, 0, r, 500.0 * t]
-        for t in range(1, 9)
-        for r in range(4)
+        ["r", BEGIN + 1000 * t, r, 100 + r, 900.0 * t, 10.0 * t, 0, r, 500.0 * t] for t in range(1, 9) for r in range(4)
     ]
     return observed(run, *[even() for _ in range(4)], looks=looks)
 
@@ -93,9 +90,7 @@ def test_the_page_begins_with_every_step(healthy, tmp_path):
     figure = page.charts["all-steps"]
     assert [trace["name"] for trace in figure["data"]] == [f"rank {rank}" for rank in range(4)]
     said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path))
-    assert (
-        "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms, 2.2 times as" in said
-    )
+    assert "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms, 2.2 times as" in said
     written = {path.name for path in write_report(healthy, tmp_path / "r")}
     flames = {f"flame.rank_{rank}.speedscope.json" for rank in range(4)}
     assert flames <= written
@@ -117,9 +112,7 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     report = observed(run_of(tmp_path), *[steps] * 4)
     [told] = found(report, "TO-W001")
     assert (told.cause, told.severity) == ("evaluation", "warning")
-    assert told.message.startswith(
-        "Evaluation takes 16 % of the run, in evaluate (train.py:12): 19 times in 199 steps"
-    )
+    assert told.message.startswith("Evaluation takes 16 % of the run, in evaluate (train.py:12): 19 times in 199 steps")
     line = next(e for e in told.evidence if e.metric == "line")
     assert (line.value, line.file, line.line) == ("model(batch)", "/home/me/train.py", 12)
     assert "Evaluate less often" in told.advice
@@ -160,9 +153,7 @@ def test_a_script_that_profiles_itself_is_told(tmp_path, told, said):
 
 
 @pytest.mark.parametrize(("recorded", "times"), [({"input": 1}, [2]), ({"recompilation": 1}, []), ({}, [])])
-def test_late_input_that_came_twice_is_told_where_a_recorded_step_had_it_too(
-    tmp_path, monkeypatch, recorded, times
-):
+def test_late_input_that_came_twice_is_told_where_a_recorded_step_had_it_too(tmp_path, monkeypatch, recorded, times):
     """Of 40 steps each tenth waited 794 ms for its batch, one of them recorded: 57 % of the run was not told."""
     monkeypatch.setattr(whole_run_rule, "causes_of_unlike", lambda inputs: recorded)
     steps = [usual(20) for _ in range(30)]
@@ -199,18 +190,8 @@ def test_data_that_comes_late_each_epoch_is_an_error_from_a_third_of_the_run(tmp
     [
         (3.0, 0, "clear", "nothing that comes again takes 1 % of the run"),
         (60.0, 0, "clear", "and nothing shows why: what takes longer there came 19 times, 9."),
-        (
-            400.0,
-            0,
-            "not_evaluated",
-            "and nothing shows why: what takes longer there came 19 times, 43 % of the run",
-        ),
-        (
-            400.0,
-            20,
-            "clear",
-            "as another optimizer's Adam.step comes: what takes longer there came 19 times, 43 %",
-        ),
+        (400.0, 0, "not_evaluated", "and nothing shows why: what takes longer there came 19 times, 43 % of the run"),
+        (400.0, 20, "clear", "as another optimizer's Adam.step comes: what takes longer there came 19 times, 43 %"),
         (400.0, 50, "not_evaluated", "and nothing shows why"),
     ],
 )
@@ -280,9 +261,7 @@ def test_a_late_rank_gets_its_line(tmp_path):
     ranks = [late if rank == late_rank else peers for rank in range(4)]
     report = observed(run_of(tmp_path, "slow_loader4"), *ranks)
     [told] = found(report, "TO-S001")
-    assert (
-        f"Rank {late_rank} spends 31.0 ms a step in collate_fn (data.py:88), its peers none." in told.message
-    )
+    assert f"Rank {late_rank} spends 31.0 ms a step in collate_fn (data.py:88), its peers none." in told.message
     [line] = found(report, "TO-W003")
     assert line.severity == "info" and line.message.endswith(f"TO-S001 (rank {late_rank}) explains it.")
     assert told.advice == line.advice, "about the line, and not about the rank's cores and data shard"
@@ -304,8 +283,7 @@ def test_a_loaders_workers_get_their_line(tmp_path):
     report = analyze(run)
     [starving], [late] = found(report, "TO-I002"), found(report, "TO-S001")
     said = (
-        f"The workers of rank {late_rank}'s loader are busy for 95 % of the time, 63 % of it in tokenize "
-        "(data.py:51)."
+        f"The workers of rank {late_rank}'s loader are busy for 95 % of the time, 63 % of it in tokenize (data.py:51)."
     )
     assert said in starving.message and said in late.message
     line = next(e for e in starving.evidence if e.metric == "line" and e.value == "for word in text:")
@@ -318,8 +296,7 @@ def test_a_loaders_workers_get_their_line(tmp_path):
 def look(t, waits=0.01, hog=0.0, mhz=1980, stranger=None, rank=1):
     ms = BEGIN + 1000 * t
     lines = [
-        ["r", ms, r, 100 + r, 900.0 * t, (1000 * waits if r == rank else 10) * t, 0, r, 500.0 * t]
-        for r in range(4)
+        ["r", ms, r, 100 + r, 900.0 * t, (1000 * waits if r == rank else 10) * t, 0, r, 500.0 * t] for r in range(4)
     ]
     lines += [["p", ms, 4711, "stress", hog, 1]] if hog else []
     for gpu in range(4):
@@ -345,18 +322,13 @@ def test_what_waiting_for_cores_may_explain_is_not_said_to_be_without_a_sign(tmp
     for at in range(10, 200, 10):
         steps[at] = Step(450.0)
     report = observed(run_of(tmp_path), *[steps] * 4, looks=looks)
-    assert "of the run, and nothing but waiting for cores (TO-W002) shows why" in terminal_of(
-        report, tmp_path
-    )
+    assert "of the run, and nothing but waiting for cores (TO-W002) shows why" in terminal_of(report, tmp_path)
 
 
 def test_a_hog_on_a_ranks_cores(tmp_path):
     [told] = found(machine(tmp_path, waits=0.4, hog=97.0), "TO-W002")
     assert (told.cause, told.ranks, told.severity) == ("shared_cores", (1,), "warning")
-    assert (
-        "pid 4711 (stress, 97 % of a core)" in told.message
-        and "waits 40 % of the time for a core" in told.message
-    )
+    assert "pid 4711 (stress, 97 % of a core)" in told.message and "waits 40 % of the time for a core" in told.message
 
 
 def test_a_strangers_process(tmp_path):
@@ -392,12 +364,8 @@ def test_a_gpu_at_its_power_cap_is_the_reason_that_its_rank_is_late(tmp_path):
     """Two H200s: products of zeros on the one, of random numbers on the other. Its host ran 40 steps ahead."""
     report = analyze(unpacked("power_cap", tmp_path))
     said = verdict(report).sentence
-    assert said.startswith(
-        "Rank 1's GPU takes longer for the same work (its GPU is at its power cap): the other rank"
-    )
-    assert report.whole_run.early_window is None and report.whole_run.typical_ms == pytest.approx(
-        39.8, abs=0.1
-    )
+    assert said.startswith("Rank 1's GPU takes longer for the same work (its GPU is at its power cap): the other rank")
+    assert report.whole_run.early_window is None and report.whole_run.typical_ms == pytest.approx(39.8, abs=0.1)
 
 
 def test_a_rank_that_waits_for_its_cores_is_not_blamed_for_its_line(tmp_path):
@@ -534,11 +502,7 @@ def test_first_steps_are_not_held_to_later_ones_and_are_no_clean_bill(tmp_path):
     def told(recorded):
         manifest = json.loads((run / "run.json").read_text())
         manifest.update(
-            steps=9,
-            schedule=schedule,
-            profiled_steps=recorded,
-            profiled_step_ms=60.0,
-            unprofiled_step_ms=20.0,
+            steps=9, schedule=schedule, profiled_steps=recorded, profiled_step_ms=60.0, unprofiled_step_ms=20.0
         )
         (run / "run.json").write_text(json.dumps(manifest))
         report = analyze(run)
@@ -593,9 +557,7 @@ def compiled(step, ms, reason="0/0: k == 1      # return x * k  # model.py:9 in 
 def recompiling(tmp_path, *notes, compile_ms=()):
     """One rank whose steps take 50 ms, recorded from 8 to 13, and what torch says that it compiled."""
     spent = dict(compile_ms)
-    steps = [
-        usual(50.0 + spent.get(n, 0.0), compile_ms=spent.get(n, 0.0), recorded=8 <= n < 14) for n in range(60)
-    ]
+    steps = [usual(50.0 + spent.get(n, 0.0), compile_ms=spent.get(n, 0.0), recorded=8 <= n < 14) for n in range(60)]
     run = run_of(tmp_path)
     for rank in range(4):
         write_rank(run, rank, steps, notes if rank == 0 else ())
@@ -605,9 +567,7 @@ def recompiling(tmp_path, *notes, compile_ms=()):
 def test_recompilations_that_end_at_the_recompile_limit_are_told(tmp_path):
     """A program compiled again in each of its first seven steps, until torch gave up: TO-W001 was clear."""
     again = dict.fromkeys(range(1, 8), 560.0)
-    [told] = found(
-        recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001"
-    )
+    [told] = found(recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001")
     assert (told.cause, told.severity, told.ranks) == ("recompilation", "info", (0,))
     assert told.steps == tuple(range(1, 8)) and "7 of 59 steps" in told.message
     assert told.message.endswith("It compiles forward (model.py:8); torch says why: k == 1.")
@@ -616,9 +576,7 @@ def test_recompilations_that_end_at_the_recompile_limit_are_told(tmp_path):
 def test_a_recompilation_in_a_recorded_step_counts(tmp_path):
     """One fell into the window, one did not: 'nothing that comes again takes 1 % of the run', which lost 80 %."""
     again = {10: 4000.0, 40: 2000.0}
-    [told] = found(
-        recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001"
-    )
+    [told] = found(recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001")
     assert (told.cause, told.severity, told.steps) == ("recompilation", "error", (10, 40))
 
 

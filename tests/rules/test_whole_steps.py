@@ -49,12 +49,7 @@ def captured(run, folder, steps, *, complete, ran, **more):
                 "steps": ran,
                 "status": "finished",
                 "windows": [
-                    {
-                        "index": 0,
-                        "trace": f"rank_{rank.rank}.pt.trace.json",
-                        "steps": list(steps),
-                        "complete": complete,
-                    }
+                    {"index": 0, "trace": f"rank_{rank.rank}.pt.trace.json", "steps": list(steps), "complete": complete}
                 ],
                 **more,
             }
@@ -97,8 +92,7 @@ def test_a_window_is_called_one_everywhere(window, tmp_path):
 def test_found_steps_are_told_in_a_few_words(tmp_path):
     report = analyze(write_unmarked(slow_input(6), tmp_path / "run", as_is))
     assert any(
-        said.endswith(" · 5 steps found by Optimizer.step")
-        for said in texts(describe_summary(report, Path("x")))
+        said.endswith(" · 5 steps found by Optimizer.step") for said in texts(describe_summary(report, Path("x")))
     )
     assert one(report, "TO-I002").severity == "error"
     assert one(report, "TO-V010") is None
@@ -151,9 +145,7 @@ def foreign(number):
     return change
 
 
-@pytest.mark.parametrize(
-    "number", [100, -2, -6, 0], ids=["other numbers", "some of ours", "earlier", "later"]
-)
+@pytest.mark.parametrize("number", [100, -2, -6, 0], ids=["other numbers", "some of ours", "earlier", "later"])
 def test_steps_of_another_profiler_in_our_trace_are_not_ours(tmp_path, number):
     run = slow_input(4)
     true = analyze(write_unmarked(run, tmp_path / "true", as_is, drop_marks=False))
@@ -162,9 +154,7 @@ def test_steps_of_another_profiler_in_our_trace_are_not_ours(tmp_path, number):
     report = analyze(folder)
     assert report.run.steps == true.run.steps
     assert report.summary.step_time_ms == true.summary.step_time_ms
-    assert [(row.step, row.duration_ms) for row in report.steps] == [
-        (row.step, row.duration_ms) for row in true.steps
-    ]
+    assert [(row.step, row.duration_ms) for row in report.steps] == [(row.step, row.duration_ms) for row in true.steps]
 
 
 def test_a_manifest_of_another_run_hides_no_steps(tmp_path):
@@ -179,9 +169,7 @@ def test_a_folder_without_traces_says_what_would_record_some(tmp_path):
     folder = captured(slow_input(1), tmp_path / "run", [], complete=False, ran=7)
     for trace in folder.glob("*.trace.json"):
         trace.unlink()
-    with pytest.raises(
-        InputError, match=r"ended after 7 steps, .* needs 14; .* --skip-first 1 --unprofiled 2"
-    ):
+    with pytest.raises(InputError, match=r"ended after 7 steps, .* needs 14; .* --skip-first 1 --unprofiled 2"):
         analyze(folder)
 
 

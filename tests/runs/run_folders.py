@@ -22,7 +22,5 @@ def run_of(folder: Path, source: str = "straggler_gloo2", **told: Any) -> Path:
 def failed_run(folder: Path, **told: Any) -> Path:
     """A run folder without a trace, as an out-of-memory training leaves it."""
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(
-        json.dumps({"name": folder.name, "status": "failed", "steps": 0, **told})
-    )
+    (folder / "run.json").write_text(json.dumps({"name": folder.name, "status": "failed", "steps": 0, **told}))
     return folder

@@ -43,9 +43,7 @@ def test_beside_runs_a_folder_of_traces_is_one_too_and_logs_are_none(tmp_path: P
 
 def test_the_only_run_of_a_folder_is_read_as_before(tmp_path: Path) -> None:
     make(tmp_path, "profile/a/run.json")
-    assert [place.path for place in find_runs([str(tmp_path / "profile")]).runs] == [
-        str(tmp_path / "profile")
-    ]
+    assert [place.path for place in find_runs([str(tmp_path / "profile")]).runs] == [str(tmp_path / "profile")]
 
 
 def test_names_are_never_the_same(tmp_path: Path) -> None:

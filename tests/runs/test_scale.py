@@ -104,21 +104,13 @@ def test_the_interval_is_over_captures() -> None:
     assert low < 0.96 < high and high - low < 0.06
     runs = [capture(n, step, 8 * n) for n, steps in ((1, (100, 101)), (2, (110, 111))) for step in steps]
     row = scale_document(runs, "x").sizes[1]
-    assert (
-        row.captures == 2
-        and row.low_pct is not None
-        and row.low_pct < row.efficiency_pct < (row.high_pct or 0)
-    )
+    assert row.captures == 2 and row.low_pct is not None and row.low_pct < row.efficiency_pct < (row.high_pct or 0)
 
 
 def test_captures_that_differ_and_more_than_all_are_said() -> None:
     runs = [capture(1, 400.0, 8), capture(1, 100.0, 8), capture(2, 110.0, 16)]
     notes = " ".join(scale_document(runs, "x").notes)
-    assert (
-        "Captures of size 1 differ by 300 %" in notes
-        and "More than 100 %" in notes
-        and "no interval" in notes
-    )
+    assert "Captures of size 1 differ by 300 %" in notes and "More than 100 %" in notes and "no interval" in notes
 
 
 def test_predictions_say_how_far_they_are_off_where_that_is_known() -> None:
@@ -151,9 +143,7 @@ def test_the_step_on_two_gpus_from_that_on_one() -> None:
     link = link_by_name("NVIDIA H200", 2)
     assert link is not None
     bucket = 0.03 + 0.1 / link.busbw_gbs * 1e3  # ms: two ranks send what there is once
-    assert step_from_one(ddp(100.0, 99.0), 2, 1.0) == pytest.approx(100.0 + bucket), (
-        "the last bucket follows backward"
-    )
+    assert step_from_one(ddp(100.0, 99.0), 2, 1.0) == pytest.approx(100.0 + bucket), "the last bucket follows backward"
     assert step_from_one(ddp(100.0, 99.0), 2, 0.5) == pytest.approx(100.0 - 49.5 + bucket)
     slow = (
         10 * bucket + 0.06 - 0.6
@@ -162,9 +152,7 @@ def test_the_step_on_two_gpus_from_that_on_one() -> None:
     assert step_from_one(ddp(100.0, 50.0), 2, 0.5) == pytest.approx(100.0 + bucket), (
         "who waits for the host gains nothing"
     )
-    assert step_from_one(ddp(100.0, 99.0), 2, 0.5, 39.0) == pytest.approx(70.0 + bucket), (
-        "the optimizer stays"
-    )
+    assert step_from_one(ddp(100.0, 99.0), 2, 0.5, 39.0) == pytest.approx(70.0 + bucket), "the optimizer stays"
     assert step_from_one(ddp(100.0, 99.0), 16, 1.0) is None, "other hosts, other links"
     assert step_from_one(ddp(100.0, 99.0, strategy="zero3"), 2, 1.0) is None
     assert step_from_one(ddp(100.0, 99.0, parameters=None), 2, 1.0) is None
@@ -186,15 +174,9 @@ def test_one_gpu_predicts_two_and_the_measured_size_scores_it() -> None:
     ("runs", "said"),
     [
         ([capture(1, 100.0, 8), capture(1, 101.0, 8)], "different numbers of ranks"),
-        (
-            [capture(1, 100.0, 8), capture(2, 101.0, 8, config={"layers": 3})],
-            "layers is 2 in profile/n1, and 3 in",
-        ),
+        ([capture(1, 100.0, 8), capture(2, 101.0, 8, config={"layers": 3})], "layers is 2 in profile/n1, and 3 in"),
         ([capture(1, 100.0, 8), capture(2, 101.0, 0)], "--global-batch-size"),
-        (
-            [capture(1, 100.0, 8, command=("a.py",)), capture(2, 1.0, 8, command=("b.py",))],
-            "a.py in profile/n1",
-        ),
+        ([capture(1, 100.0, 8, command=("a.py",)), capture(2, 1.0, 8, command=("b.py",))], "a.py in profile/n1"),
     ],
 )
 def test_what_is_no_scaling_is_refused(runs: list[MeasuredRun], said: str) -> None:
@@ -238,9 +220,7 @@ def test_a_larger_ring_costs_hops_and_bytes() -> None:
     same = larger_transfers(run.matching.collectives, run.graph.kind, run.graph.transfer, 4, 1)
     assert (same == run.graph.transfer).all()
     grown = transfer / run.graph.transfer
-    assert grown.max() == pytest.approx(
-        7 / 3, rel=1e-3
-    )  # the smallest: hops of a ring of 8 over those of one of 4
+    assert grown.max() == pytest.approx(7 / 3, rel=1e-3)  # the smallest: hops of a ring of 8 over those of one of 4
     assert grown.min() > (7 / 8) / (3 / 4)  # the largest: nearly the bytes on the bus
     weak = predicted_share(run.graph, run.matching.collectives, 4, 2, 1.0)
     strong = predicted_share(run.graph, run.matching.collectives, 4, 2, 0.5)
@@ -248,9 +228,7 @@ def test_a_larger_ring_costs_hops_and_bytes() -> None:
     assert predicted_share(run.graph, run.matching.collectives, 4, 1, 1.0) == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_command_reads_runs_and_writes_all_four_files(
-    tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_the_command_reads_runs_and_writes_all_four_files(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     told = {"config": {"model": "gpt"}}
     run_of(tmp_path / "profile" / "n2", training={**told, "samples_per_step": 16}, unprofiled_step_ms=90.0)
@@ -262,9 +240,7 @@ def test_the_command_reads_runs_and_writes_all_four_files(
     monkeypatch.setattr("traceops.runs.scale_runs._device", lambda capture: "GPU")
     assert main(["scale", "profile", "--price", "2.5"]) == 0
     said = capsys.readouterr()
-    assert (
-        "n8: " in said.err and "Weak scaling" in said.out and "Scaling: reports/scale/scale.html" in said.out
-    )
+    assert "n8: " in said.err and "Weak scaling" in said.out and "Scaling: reports/scale/scale.html" in said.out
     document = json.loads(Path("reports/scale/scale.json").read_text())
     jsonschema.Draft202012Validator(json.loads(schema_path("scale").read_text())).validate(document)
     assert sum(part["pct"] for part in document["sizes"][1]["lost"]) == pytest.approx(100.0, abs=1e-6)
@@ -289,9 +265,7 @@ def test_the_command_reads_runs_and_writes_all_four_files(
         (["scale", "--nproc", "2"], 2, "two numbers of ranks"),
     ],
 )
-def test_bad_input_is_refused(
-    tmp_path: Path, monkeypatch: Any, capsys: Any, words: Any, code: int, said: str
-) -> None:
+def test_bad_input_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any, words: Any, code: int, said: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     assert main(words) == code

@@ -42,9 +42,7 @@ def test_each_run_has_its_report_and_all_a_table(profile: Path) -> None:
     assert "the program failed before its first step ended" in oom["problem"] and oom["report"] is None
     report = json.loads((profile / "reports" / "fast" / "report.json").read_text())
     assert report["summary"]["samples_per_s"] == 160.0 and report["run"]["tokens_per_step"] == 512
-    assert sum(ms for ms in fast["ledger_ms"].values() if ms) == pytest.approx(
-        fast["recorded_step_ms"], rel=0.1
-    )
+    assert sum(ms for ms in fast["ledger_ms"].values() if ms) == pytest.approx(fast["recorded_step_ms"], rel=0.1)
 
 
 def test_the_page_says_who_is_fastest_and_leads_to_the_reports(profile: Path) -> None:

@@ -46,11 +46,7 @@ def test_points_are_all_combinations_with_names_for_folders() -> None:
         (["workers=0,,2"], [], "KEY=VALUE"),
         (["workers=0,0"], [], "given twice"),
         (["workers=0", "workers=1"], [], "varied twice"),
-        (
-            ["seed=" + ",".join(map(str, range(40))), "lr=" + ",".join(map(str, range(40)))],
-            [],
-            "1600 combinations",
-        ),
+        (["seed=" + ",".join(map(str, range(40))), "lr=" + ",".join(map(str, range(40)))], [], "1600 combinations"),
         ([], ["data=a/b,a_b"], "share the folder"),
     ],
 )
@@ -162,9 +158,7 @@ def test_a_sweep_ends_with_the_best_why_and_what_failed(trained: list[str], caps
     assert main(COMMAND) == 0
     assert trained == ["workers=0_1", "workers=2_1", "workers=4_1", "workers=2_2", "workers=0_2"]
     said = capsys.readouterr().out
-    assert (
-        "workers=2 is best: 200.0 samples/s, 102.5 % more than workers=0. 1 of 3 combinations failed." in said
-    )
+    assert "workers=2 is best: 200.0 samples/s, 102.5 % more than workers=0. 1 of 3 combinations failed." in said
     assert "it ended with 1" in said.partition("workers=4: ")[2]  # below the table
     found = json.loads(Path("reports/s/sweep.json").read_text())
     jsonschema.Draft202012Validator(json.loads(schema_path("sweep").read_text())).validate(found)

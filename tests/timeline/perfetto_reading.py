@@ -82,9 +82,7 @@ def rows_of(path: Path) -> dict[int, Row]:
             counter = message(own[8][0]) if own[8] else {}
             unit = counter[6][0].decode() if counter.get(6) else (counter.get(3) or [None])[0]
             assert own[1][0] not in rows, "a track is described once"
-            rows[own[1][0]] = Row(
-                own[2][0].decode(), (own[5] or [0])[0], _signed(own[12][0]), unit, own[11] == [3]
-            )
+            rows[own[1][0]] = Row(own[2][0].decode(), (own[5] or [0])[0], _signed(own[12][0]), unit, own[11] == [3])
         if packet[11]:
             events.append((packet[8][0], sequence, message(packet[11][0])))
     _place(rows, events, interned)

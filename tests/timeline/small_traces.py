@@ -74,9 +74,7 @@ def metadata(labels: str = "GPU 0") -> list[Event]:
             ("process_labels", {"labels": label}),
             ("process_sort_index", {"sort_index": order}),
         )
-    ] + [
-        {"ph": "M", "name": "thread_name", "pid": DEVICE, "tid": 7, "ts": 0.5, "args": {"name": "stream 7 "}}
-    ]
+    ] + [{"ph": "M", "name": "thread_name", "pid": DEVICE, "tid": 7, "ts": 0.5, "args": {"name": "stream 7 "}}]
 
 
 def training(rank: int, ranks: Sequence[int] = (0, 1), late_us: float = 0.0) -> list[Event]:
@@ -96,9 +94,7 @@ def training(rank: int, ranks: Sequence[int] = (0, 1), late_us: float = 0.0) -> 
     return events
 
 
-def write_trace(
-    path: Path, events: list[Event] | str, rank: int, world: int, base: int | None = BASE
-) -> Path:
+def write_trace(path: Path, events: list[Event] | str, rank: int, world: int, base: int | None = BASE) -> Path:
     """A trace file; its zero stands behind the events, as kineto has it. `events` may be the list's JSON."""
     text = events if isinstance(events, str) else json.dumps(events)
     head = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": world, "backend": "nccl"}}
@@ -109,9 +105,7 @@ def write_trace(
     return path
 
 
-def write_run(
-    folder: Path, traces: Sequence[list[Event] | str], bases: Sequence[int | None] = ()
-) -> list[Path]:
+def write_run(folder: Path, traces: Sequence[list[Event] | str], bases: Sequence[int | None] = ()) -> list[Path]:
     """A folder with a trace a rank."""
     return [
         write_trace(folder / f"rank_{rank}.json", events, rank, len(traces), bases[rank] if bases else BASE)

@@ -47,9 +47,7 @@ def test_steps_of_a_known_run(steps: list[int], tmp_path: Path) -> None:
     timeline, _ = timeline_of(tmp_path / "run", tmp_path / "t.json", steps=steps)
     for rank, path in enumerate(paths):
         chosen = [
-            event
-            for event in read(path)["traceEvents"]
-            if event["ph"] != "M" and int(event["ts"]) // 1000 + 3 in steps
+            event for event in read(path)["traceEvents"] if event["ph"] != "M" and int(event["ts"]) // 1000 + 3 in steps
         ]
         late = [e for e in chosen if e["ph"] in "sf"]  # flow events come last, for they hang on others
         chosen = [e for e in chosen if e["ph"] not in "sf"] + late

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_traces import (
-    BASE,
-    HOST,
-    arrow,
-    kernel,
-    launch,
-    timeline_of,
-    training,
-    write_run,
-    write_trace,
-    x,
-)
+from small_traces import BASE, HOST, arrow, kernel, launch, timeline_of, training, write_run, write_trace, x
 from timeline_reading import check_rank, is_note, ns, read
 
 from traceops.timeline.part import PartTask, write_part
@@ -88,10 +77,7 @@ def test_more_digits_than_a_double_holds(tmp_path: Path) -> None:
     text += '{"ph":"X","cat":"cpu_op","name":"b","pid":1,"tid":1,"ts":"1712195495501688.124","dur":7}]'
     path = write_trace(tmp_path / "rank_0.json", text, 0, 1, base=None)
     timeline, _ = timeline_of(path, tmp_path / "out" / "t.json")
-    assert [ns(e["ts"]) + timeline.base_ns for e in timeline.by_rank[0]] == [
-        1712195495501688123,
-        1712195495501688124,
-    ]
+    assert [ns(e["ts"]) + timeline.base_ns for e in timeline.by_rank[0]] == [1712195495501688123, 1712195495501688124]
 
 
 def test_a_clock_that_runs_fast_keeps_slices_nested(tmp_path: Path) -> None:
@@ -99,21 +85,13 @@ def test_a_clock_that_runs_fast_keeps_slices_nested(tmp_path: Path) -> None:
         def correct(self, t: np.ndarray) -> np.ndarray:
             return t + np.rint(1e-4 * (t - BASE)).astype(np.int64) + 5_000
 
-    inner = [
-        x("outer", 100.0, 50_000.0),
-        x("inner", 40_000.0, 10_100.0, args={"a": 1}),
-        x("point", 60_000.0, 0.0),
-    ]
+    inner = [x("outer", 100.0, 50_000.0), x("inner", 40_000.0, 10_100.0, args={"a": 1}), x("point", 60_000.0, 0.0)]
     path = write_trace(tmp_path / "rank_0.json", inner, 0, 1)
     task = PartTask(str(path), 0, 0, 1, None, Placement(BASE, Fast(), BASE), None, tmp_path / "piece", False)
     part = write_part(task)
     events = json.loads("[" + (tmp_path / "piece").read_text().rstrip(",\n") + "]")
     spans = {e["name"]: (ns(e["ts"]), ns(e["dur"])) for e in events if e["ph"] == "X"}
-    assert spans == {
-        "outer": (105_010, 50_005_000),
-        "inner": (40_009_000, 10_101_010),
-        "point": (60_011_000, 0),
-    }
+    assert spans == {"outer": (105_010, 50_005_000), "inner": (40_009_000, 10_101_010), "point": (60_011_000, 0)}
     assert (part.first_ns, part.last_ns) == (105_010, 60_011_000)
 
 
@@ -121,19 +99,8 @@ def test_ids_of_ranks_are_kept_apart_and_forms_are_kept(tmp_path: Path) -> None:
     def events(rank: int) -> list[dict]:
         ids = [5, "5", "0x5", 1 << 63, -3, 4_000_000_000, 2.5]
         own = [{**arrow("s", 10.0 + rank, i), "pid": HOST, "tid": 1} for i in ids]
-        own += [
-            {"ph": p, "cat": "c", "name": "n", "id": "0xabc", "pid": 1, "tid": 1, "ts": 5.0} for p in "bne"
-        ]
-        own += [
-            {
-                "ph": "b",
-                "cat": "c",
-                "name": "n",
-                "id2": {"global": "0x1", "local": "0x2"},
-                "pid": 1,
-                "ts": 5.0,
-            }
-        ]
+        own += [{"ph": p, "cat": "c", "name": "n", "id": "0xabc", "pid": 1, "tid": 1, "ts": 5.0} for p in "bne"]
+        own += [{"ph": "b", "cat": "c", "name": "n", "id2": {"global": "0x1", "local": "0x2"}, "pid": 1, "ts": 5.0}]
         own += [{"ph": "C", "name": "memory", "id": 1, "pid": 1, "ts": 6.0, "args": {"bytes": 7}}]
         own += [x("bound", 1.0, 1.0, bind_id="0x5", flow_out=True)]
         return own
@@ -157,12 +124,7 @@ def test_odd_events_survive(tmp_path: Path, number: int) -> None:
         x("negative", 3.0, 1.0, pid=-1, tid=-7),
         x("fraction", 4.0, 1.0, pid=1.5),
         x("null", 4.0, 1.0, pid=None),
-        x(
-            'quote " \\ \n \u2028 </script> ü 🚀',
-            5.0,
-            1.0,
-            args={"ü\n": ["🚀", {"deep": [None, True, 1e-300]}]},
-        ),
+        x('quote " \\ \n \u2028 </script> ü 🚀', 5.0, 1.0, args={"ü\n": ["🚀", {"deep": [None, True, 1e-300]}]}),
         x("huge", 6.0, 1.0, args={"n": 123456789012345678901234567890, "m": -(1 << 70)}),
         x("no duration", 7.0, 1.0),
         x("more", 8.0, 1.0, tts=3.25, sf=7, cname="good", unknown={"a": [1]}),

@@ -76,10 +76,7 @@ def test_rows_stand_in_an_order_that_is_said(small: tuple[dict[int, Row], Path])
         "python",
         "GPU 10",
     ]
-    assert in_order(below(rows, "rank 10", "GPU 10")) == [
-        "stream 7 · compute",
-        "stream 19 · communication",
-    ]
+    assert in_order(below(rows, "rank 10", "GPU 10")) == ["stream 7 · compute", "stream 19 · communication"]
 
 
 def test_what_a_rank_waited_and_what_its_link_gave(small: tuple[dict[int, Row], Path]) -> None:
@@ -148,11 +145,7 @@ def test_it_has_the_events_that_the_json_has(name: str, tmp_path: Path) -> None:
             for event in events
             if event["ph"] == "X"
         )
-        (top,) = (
-            uuid
-            for uuid, row in rows.items()
-            if row.parent == 0 and row.name.split(" · ")[0] == f"rank {rank}"
-        )
+        (top,) = (uuid for uuid, row in rows.items() if row.parent == 0 and row.name.split(" · ")[0] == f"rank {rank}")
         groups = {uuid for uuid, row in rows.items() if row.parent == top}
         own = [row for row in rows.values() if row.parent in groups]
         assert sorted(part[:4] for row in own for part in row.slices) == expected
@@ -160,9 +153,7 @@ def test_it_has_the_events_that_the_json_has(name: str, tmp_path: Path) -> None:
 
 
 def test_several_hosts_are_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "traceops.timeline.write._host", lambda found, summary, header: f"n{summary.rank // 2}"
-    )
+    monkeypatch.setattr("traceops.timeline.write._host", lambda found, summary, header: f"n{summary.rank // 2}")
     write_run(tmp_path / "run", [training(rank, range(4)) for rank in range(4)])
     rows = write(tmp_path / "run", tmp_path / "t.pftrace")
     assert in_order(below(rows)) == ["findings of traceops", "host n0", "host n1"]
@@ -188,11 +179,7 @@ def test_findings_are_called_by_rule_and_place() -> None:
     assert find_named("TO-S001", own).message == "one"
     assert find_named("to-s001.2", own).message == "three"
     assert find_named("TO-C001#1", own).message == "two"
-    for name, words in (
-        ("TO-S001.3", "TO-S001, TO-C001"),
-        ("TO-X009", "has no finding"),
-        ("slow", "is no finding"),
-    ):
+    for name, words in (("TO-S001.3", "TO-S001, TO-C001"), ("TO-X009", "has no finding"), ("slow", "is no finding")):
         with pytest.raises(UsageError, match=words):
             find_named(name, own)
     with pytest.raises(UsageError, match="none at all"):
@@ -231,9 +218,7 @@ def test_a_query_goes_to_the_processor_with_the_timeline(
     assert capsys.readouterr().out == "select 1;\nread timeline.pftrace\n"
     made = tmp_path / "mine.pftrace.gz"
     made.write_bytes(b"x")
-    monkeypatch.setenv(
-        "TRACE_PROCESSOR", str(_processor(tmp_path / "named", 'echo "no such table: x" >&2; exit 1\n'))
-    )
+    monkeypatch.setenv("TRACE_PROCESSOR", str(_processor(tmp_path / "named", 'echo "no such table: x" >&2; exit 1\n')))
     assert main(["query", str(made), "select x"]) == 3
     assert "no such table: x" in capsys.readouterr().err
     assert main(["query", str(tmp_path / "none.pftrace"), "select x"]) == 3
@@ -267,14 +252,8 @@ def test_perfettos_own_messages_read_it(small: tuple[dict[int, Row], Path]) -> N
         (uuid, row.parent, row.name, row.order) for uuid, row in rows.items()
     }
     assert {own.child_ordering for own in described} == {trace.TrackDescriptor.EXPLICIT}
-    assert {own.sibling_merge_behavior for own in described} == {
-        trace.TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-    }
+    assert {own.sibling_merge_behavior for own in described} == {trace.TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE}
     kinds = [packet.track_event.type for packet in read.packet if packet.HasField("track_event")]
     slices = sum(len(row.slices) for row in rows.values())
-    assert (
-        kinds.count(trace.TrackEvent.TYPE_SLICE_BEGIN)
-        == slices
-        == kinds.count(trace.TrackEvent.TYPE_SLICE_END)
-    )
+    assert kinds.count(trace.TrackEvent.TYPE_SLICE_BEGIN) == slices == kinds.count(trace.TrackEvent.TYPE_SLICE_END)
     assert kinds.count(trace.TrackEvent.TYPE_COUNTER) == sum(len(row.values) for row in rows.values())

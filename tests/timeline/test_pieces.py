@@ -56,10 +56,7 @@ def test_pieces_join_to_one_text(gzipped: bool, tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(CannotWrite, match=str(tmp_path)),
-        PieceWriter(tmp_path / "folder" / "no" / "piece", True),
-    ):
+    with pytest.raises(CannotWrite, match=str(tmp_path)), PieceWriter(tmp_path / "folder" / "no" / "piece", True):
         pass
 
 

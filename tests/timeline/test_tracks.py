@@ -32,11 +32,7 @@ def spans(timeline, events):
 def test_steps_lie_where_the_device_was_at_them(late) -> None:
     timeline, _ = late
     steps = timeline.added_slices("rank 0 · overview", "steps")
-    assert spans(timeline, steps) == [
-        ("step 4", 1000.0, 900.0),
-        ("step 5", 1900.0, 1000.0),
-        ("step 6", 2900.0, 1000.0),
-    ]
+    assert spans(timeline, steps) == [("step 4", 1000.0, 900.0), ("step 5", 1900.0, 1000.0), ("step 6", 2900.0, 1000.0)]
     for step in steps:
         buckets = [float(step["args"][f"{bucket}_ms"]) for bucket in BUCKETS]
         assert sum(buckets) == pytest.approx(float(step["args"]["duration_ms"]))
@@ -115,9 +111,7 @@ def test_findings_span_their_steps_or_everything(tmp_path: Path) -> None:
 
 def test_a_trace_without_steps(tmp_path: Path) -> None:
     events = [event for event in training(0, (0,)) if not event["name"].startswith("ProfilerStep")]
-    timeline, _ = timeline_of(
-        write_trace(tmp_path / "rank_0.json", events, 0, 1), tmp_path / "out" / "t.json"
-    )
+    timeline, _ = timeline_of(write_trace(tmp_path / "rank_0.json", events, 0, 1), tmp_path / "out" / "t.json")
     (only,) = timeline.added_slices("rank 0 · overview", "steps")
     assert only["name"] == "whole trace, no steps are marked"
 
@@ -125,9 +119,7 @@ def test_a_trace_without_steps(tmp_path: Path) -> None:
 def test_a_trace_with_nothing_to_analyse(tmp_path: Path) -> None:
     events = [{"ph": "C", "name": "memory", "pid": HOST, "ts": 5.0, "args": {"bytes": 1}}]
     events.append({**arrow("s", 5.0, 1), "pid": HOST, "tid": 1})
-    timeline, written = timeline_of(
-        write_trace(tmp_path / "rank_0.json", events, 0, 1), tmp_path / "out" / "t.json"
-    )
+    timeline, written = timeline_of(write_trace(tmp_path / "rank_0.json", events, 0, 1), tmp_path / "out" / "t.json")
     assert (written.events, written.added, len(timeline.by_rank[0])) == (2, 0, 2)
 
 
@@ -146,9 +138,7 @@ def test_names_from_traces_are_text(tmp_path: Path) -> None:
 
 
 def test_overlapping_slices_are_spread() -> None:
-    bundles = [
-        (Slice("", a, b),) for a, b in [(0, 10), (5, 15), (10, 20), (12, 14), (0, 10), (15, 15), (20, 30)]
-    ]
+    bundles = [(Slice("", a, b),) for a, b in [(0, 10), (5, 15), (10, 20), (12, 14), (0, 10), (15, 15), (20, 30)]]
     assert spread(bundles) == [0, 2, 0, 1, 1, 1, 0]
     assert spread(bundles, nest=True) == [0, 1, 0, 0, 0, 0, 0]
     for nest in (False, True):

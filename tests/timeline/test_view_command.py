@@ -87,10 +87,7 @@ def test_quietly_elsewhere_and_not_compressed(run: Path, capsys: pytest.CaptureF
 def test_what_is_in_the_file_names_no_folder_of_this_machine(run: Path) -> None:
     assert main(["view", str(run), "-q", "-o", "t.json"]) == 0
     assert str(Path.cwd()) not in Path("t.json").read_text()
-    assert json.loads(Path("t.json").read_text())["traceops"]["ranks"][1] == {
-        "rank": 1,
-        "trace": "rank_1.json",
-    }
+    assert json.loads(Path("t.json").read_text())["traceops"]["ranks"][1] == {"rank": 1, "trace": "rank_1.json"}
 
 
 @pytest.mark.parametrize(
@@ -166,15 +163,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupt_leaves_nothing(jobs: str, long_run: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "traceops",
-        "view",
-        str(long_run),
-        "-o",
-        str(tmp_path / "out" / "t.json.gz"),
-    ]
+    command = [sys.executable, "-m", "traceops", "view", str(long_run), "-o", str(tmp_path / "out" / "t.json.gz")]
     process = subprocess.Popen(
         [*command, "--jobs", jobs],
         stderr=subprocess.PIPE,

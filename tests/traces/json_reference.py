@@ -16,9 +16,7 @@ def read_bytes(path):
 def reference_rows(text):
     """(rows as tuples in the order of COLUMNS, what row numbers say of collectives)."""
     raw = json.loads(text, parse_float=Decimal)
-    events, base = (
-        (raw, 0) if isinstance(raw, list) else (raw["traceEvents"], raw.get("baseTimeNanoseconds", 0))
-    )
+    events, base = (raw, 0) if isinstance(raw, list) else (raw["traceEvents"], raw.get("baseTimeNanoseconds", 0))
     rows, comm = [], {}
     for index, event in enumerate(events):
         if event.get("ph") != "X" or event.get("cat") in (None, "python_function", "Trace"):
@@ -46,9 +44,7 @@ COMM_KEYS = {
 def loaded_rows(events):
     """The same rows from loaded columns."""
     names, cats = [events.names[i] for i in events.name], [events.cats[i] for i in events.cat]
-    numbers = [
-        getattr(events, column).tolist() for column in ("ts", "dur", "pid", "tid", "stream", "correlation")
-    ]
+    numbers = [getattr(events, column).tolist() for column in ("ts", "dur", "pid", "tid", "stream", "correlation")]
     return list(zip(events.index.tolist(), names, cats, *numbers, strict=True))
 
 
@@ -57,6 +53,4 @@ def _ns(value):
 
 
 def _int(value):
-    return (
-        value if isinstance(value, int) else int(value) if isinstance(value, str) and value.isdigit() else -1
-    )
+    return value if isinstance(value, int) else int(value) if isinstance(value, str) and value.isdigit() else -1

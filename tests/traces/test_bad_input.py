@@ -141,9 +141,7 @@ def test_empty_events_are_read_as_they_come(load):
 
 
 def test_numbers_that_are_none(load):
-    times = dict.fromkeys(
-        ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf", "null", '"x"', "1e400", "[]"], 0
-    )
+    times = dict.fromkeys(["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf", "null", '"x"', "1e400", "[]"], 0)
     times |= {'"4.5"': 4500, "4": 4000, "4.0e0": 4000, '"4"': 4000}
     for written, ns in times.items():
         for ts, dur in ((written, "2.0"), ("2.0", written)):
@@ -171,12 +169,7 @@ def test_many_numbers_that_are_none_in_one_event(load):
         good = [event(name=f"{written} {i}") for i in range(20)]
         trace = load(document([event(args=args), *good, event(args=args), event()]))
         assert trace.damage == ()
-        assert [row[1] for row in loaded_rows(trace.events)] == [
-            "k",
-            *(f"{written} {i}" for i in range(20)),
-            "k",
-            "k",
-        ]
+        assert [row[1] for row in loaded_rows(trace.events)] == ["k", *(f"{written} {i}" for i in range(20)), "k", "k"]
         assert trace.events.correlation.tolist() == [3] * 23
         assert trace.events.stream.tolist() == [-1, *[7] * 20, -1, 7]
 
@@ -229,9 +222,7 @@ def test_an_event_with_a_field_of_odd_type_keeps_its_time(load, field):
 def test_collective_arguments_of_odd_sizes(load):
     for dims in ("[[1e30]]", "[[99999999999, 99999999999, 99999999999]]", f"[[{10**30}]]", "[[-1, 5]]", "{}", '"x"',
                  "[" * 600 + "]" * 600, "[[0, 4]]", "[[NaN]]"):  # fmt: skip
-        trace = load(
-            document([event(name="gloo:all_reduce", cat="user_annotation", args=f'{{"Input Dims": {dims}}}')])
-        )
+        trace = load(document([event(name="gloo:all_reduce", cat="user_annotation", args=f'{{"Input Dims": {dims}}}')]))
         assert len(trace.events) == 1, dims
         for args in trace.events.comm.values():
             assert args.elements_in is None or 0 < args.elements_in < 2**63, dims
@@ -251,10 +242,7 @@ def test_text_that_no_file_could_hold_is_replaced(load):
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        (
-            r"\\ud83d\ude00",
-            "\\ud83d\ufffd",
-        ),  # the first backslash is itself escaped: what follows is half a pair
+        (r"\\ud83d\ude00", "\\ud83d\ufffd"),  # the first backslash is itself escaped: what follows is half a pair
         (r"\\\ud83d\ude00", "\\😀"),
         (r"\ud83d\\ude00", "\ufffd\\ude00"),
         (r"\ude00\ud83d\ud83d\ude00\ude00", "\ufffd\ufffd😀\ufffd"),
@@ -286,10 +274,7 @@ def test_metadata_of_odd_types_or_damaged_does_not_cost_the_events(load):
             trace = load(text)
             assert (trace.damage, trace.events.ts.tolist(), trace.meta.rank) == ((), [1500], None), text
     for broken in ('"host": broken', '"a": %s' % ("9" * 6000), '"a": %s' % ("[" * 100_000)):
-        for text in (
-            f'{{{broken}, "traceEvents": [{event()}]}}',
-            f'{{"traceEvents": [{event()}], {broken}}}',
-        ):
+        for text in (f'{{{broken}, "traceEvents": [{event()}]}}', f'{{"traceEvents": [{event()}], {broken}}}'):
             trace = load(text)
             assert trace.events.ts.tolist() == [1500]
             assert any("metadata" in line for line in trace.damage)
@@ -297,10 +282,7 @@ def test_metadata_of_odd_types_or_damaged_does_not_cost_the_events(load):
 
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    at=st.integers(0, 3000),
-    junk=st.binary(max_size=30),
-    removed=st.integers(0, 40),
-    chunk=st.sampled_from([11, 500]),
+    at=st.integers(0, 3000), junk=st.binary(max_size=30), removed=st.integers(0, 40), chunk=st.sampled_from([11, 500])
 )
 def test_bytes_overwritten_anywhere_leave_events_elsewhere_alone(load, at, junk, removed, chunk):
     names = [f"kernel_{i}" for i in range(25)]

@@ -54,22 +54,13 @@ def test_collectives_know_their_global_ranks():
 def test_members_of_a_large_group_come_from_the_header_where_the_event_cuts_them_off(load):
     def collective(name, size):
         ranks = '"Process Group Ranks": "[0, 1, ...]"'
-        return event(
-            args=f'{{"Collective name": "x", "Process Group Name": "{name}", "Group size": {size}, {ranks}}}'
-        )
+        return event(args=f'{{"Collective name": "x", "Process Group Name": "{name}", "Group size": {size}, {ranks}}}')
 
     config = [
-        {"pg_name": name, "ranks": list(range(size))}
-        for name, size in (("0", 64), ("1", 32), ("2", 8), ("2", 9))
+        {"pg_name": name, "ranks": list(range(size))} for name, size in (("0", 64), ("1", 32), ("2", 8), ("2", 9))
     ]
     info = json.dumps({"rank": 0, "pg_config": config})
-    events = [
-        collective("0", 64),
-        collective("1", 32),
-        collective("1", 31),
-        collective("2", 8),
-        collective("7", 8),
-    ]
+    events = [collective("0", 64), collective("1", 32), collective("1", 31), collective("2", 8), collective("7", 8)]
     for text in (
         f'{{"distributedInfo": {info}, "traceEvents": [{", ".join(events)}]}}',
         f'{{"traceEvents": [{", ".join(events)}], "distributedInfo": {info}}}',
@@ -154,9 +145,7 @@ def test_absolute_times_are_exact_though_the_first_event_is_at_zero(load):
 
 @pytest.mark.parametrize("chunk", [5, None])
 def test_separators_inside_strings_and_nested_lists_do_not_split_events(load, chunk):
-    nested = (
-        '{"list": [{"ph": "X", "a": 1},\n  {\n    "ph": "X"}, {"ph": [{"a": 1}, {"a": 2}]}], "stream": 7}'
-    )
+    nested = '{"list": [{"ph": "X", "a": 1},\n  {\n    "ph": "X"}, {"ph": [{"a": 1}, {"a": 2}]}], "stream": 7}'
     tricky = [
         event(name=r"},\n  {\n    \"ph\""), event(name="},{'ph'"), event(args=nested), event(name="}], ["),
         event(args='{"stream": 7, "text": "}, {\\"ph\\": \\"X\\"}]"}'), event(args='{"stream": 7, "empty": [{}, {}]}'),
@@ -170,10 +159,7 @@ def test_separators_inside_strings_and_nested_lists_do_not_split_events(load, ch
 
 def test_array_form_and_trailing_metadata_and_compact_layout(load):
     events = [json.loads(event(name=f"k{i}", ts=str(i))) for i in range(5)]
-    meta = {
-        "distributedInfo": {"rank": 3, "pg_config": [{"pg_name": "0", "ranks": [1, 3]}]},
-        "baseTimeNanoseconds": 77,
-    }
+    meta = {"distributedInfo": {"rank": 3, "pg_config": [{"pg_name": "0", "ranks": [1, 3]}]}, "baseTimeNanoseconds": 77}
     compact = json.dumps({"traceEvents": events, **meta}, separators=(",", ":"))
     for text in (compact, json.dumps({"schemaVersion": 1, "traceEvents": events, **meta}, indent=1)):
         trace = load(text)
@@ -194,9 +180,7 @@ def test_python_frames_are_left_out_but_remembered(load):
     assert (len(trace.events), trace.meta.with_stack) == (1, True)
 
 
-NAMES = st.text(max_size=8) | st.sampled_from(
-    ['},\n  {\n    "ph"', "}, {", "\\", '"', "]}", "ProfilerStep#3"]
-)
+NAMES = st.text(max_size=8) | st.sampled_from(['},\n  {\n    "ph"', "}, {", "\\", '"', "]}", "ProfilerStep#3"])
 SCALARS = st.none() | st.integers(-(2**60), 2**60) | NAMES
 VALUES = st.recursive(
     SCALARS,
@@ -223,15 +207,10 @@ def documents(draw, latest_base=10**18):
     gaps = (space[i % len(space)] for i in range(10**9))
     events = draw(st.lists(EVENTS, max_size=12))
     escape = draw(st.booleans())
-    body = (
-        "[" + next(gaps) + ",".join(next(gaps) + _spaced(e, gaps, escape) + next(gaps) for e in events) + "]"
-    )
+    body = "[" + next(gaps) + ",".join(next(gaps) + _spaced(e, gaps, escape) + next(gaps) for e in events) + "]"
     if draw(st.booleans()):
         return body
-    meta = {
-        "baseTimeNanoseconds": draw(st.integers(0, latest_base)),
-        "distributedInfo": {"rank": 1, "pg_config": [{}]},
-    }
+    meta = {"baseTimeNanoseconds": draw(st.integers(0, latest_base)), "distributedInfo": {"rank": 1, "pg_config": [{}]}}
     entries = [f'"traceEvents"{next(gaps)}:{next(gaps)}{body}']
     entries += [f"{json.dumps(key)}:{next(gaps)}{_spaced(value, gaps, True)}" for key, value in meta.items()]
     if draw(st.booleans()):

@@ -14,9 +14,7 @@ from traceops.traces.discover import discover
 def trace(rank=None, world=2, ts=100.0, base=None):
     info = {"distributedInfo": {"rank": rank, "world_size": world}} if rank is not None else {}
     head = {"schemaVersion": 1, **info} | ({"baseTimeNanoseconds": base} if base is not None else {})
-    return json.dumps(
-        {**head, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": ts, "dur": 1}]}
-    )
+    return json.dumps({**head, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": ts, "dur": 1}]})
 
 
 def write(path: Path, text: str) -> Path:
@@ -32,9 +30,7 @@ def ranks(found, window=-1):
     return {file.rank: Path(file.path).name for file in found.windows[window].files}
 
 
-@pytest.mark.parametrize(
-    "name", ["rank_{}/a.json", "rank-{}.json.gz", "x.rank{}.json", "host.worker{}.pt.trace.json"]
-)
+@pytest.mark.parametrize("name", ["rank_{}/a.json", "rank-{}.json.gz", "x.rank{}.json", "host.worker{}.pt.trace.json"])
 def test_ranks_from_names(tmp_path, name):
     for rank in (0, 3, 12):
         write(tmp_path / name.format(rank), trace())
@@ -74,12 +70,7 @@ def test_other_json_is_no_trace_and_no_problem(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [
-        (b"", "empty"),
-        (b"not json", "not JSON"),
-        (b'{"a": 1}', "traceEvents"),
-        (gzip.compress(b"{")[:12], "cut off"),
-    ],
+    [(b"", "empty"), (b"not json", "not JSON"), (b'{"a": 1}', "traceEvents"), (gzip.compress(b"{")[:12], "cut off")],
     ids=["empty", "text", "other-json", "cut-gzip"],
 )
 def test_bad_file_is_named_and_hides_no_good_one(tmp_path, content, said):
@@ -103,10 +94,7 @@ def test_the_folder_of_a_single_trace_tells_its_rank(tmp_path):
     """A run of one process, whose trace says no rank inside: 'says nowhere which rank it is'."""
     alone = tmp_path / "rank_3"
     alone.mkdir()
-    write(
-        alone / "host.pt.trace.json",
-        json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}),
-    )
+    write(alone / "host.pt.trace.json", json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}))
     found = discover(str(tmp_path))
     assert [file.rank for window in found.windows for file in window.files] == [3]
     assert not any("says nowhere" in note for note in found.notes)
@@ -134,10 +122,7 @@ def test_nothing_to_analyse(tmp_path):
             "a profiler of its own and two cannot record at once, or ends its steps in several threads",
         ),
         ({"status": "finished", "steps": 30}, "Expected torch.profiler's"),
-        (
-            {"status": "finished", "steps": None, "ranks": []},
-            "no process was seen to train; mark the",
-        ),
+        ({"status": "finished", "steps": None, "ranks": []}, "no process was seen to train; mark the"),
     ],
 )
 def test_a_run_without_traces_says_why(tmp_path, told, why):

@@ -19,15 +19,9 @@ FOREIGN = {
         "metadata": {"highres-ticks": True},
         "traceEvents": [NAMED | {"args": {"name": "/device:GPU:0"}}, SPAN | {"name": "fusion.1"}, {}],
     },
-    "VizTracer": {
-        "traceEvents": [SPAN | {"name": "f (a.py:1)", "cat": "FEE"}],
-        "viztracer_metadata": {"version": "1"},
-    },
+    "VizTracer": {"traceEvents": [SPAN | {"name": "f (a.py:1)", "cat": "FEE"}], "viztracer_metadata": {"version": "1"}},
     "ONNX Runtime": [SPAN | {"cat": "Session", "name": "model_loading_uri", "args": {}}],
-    "Horovod": [
-        NAMED | {"args": {"name": "w"}},
-        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1},
-    ],
+    "Horovod": [NAMED | {"args": {"name": "w"}}, {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1}],
     "Chrome": {
         "traceEvents": [SPAN | {"cat": "toplevel", "name": "ThreadControllerImpl::RunTask"}],
         "metadata": {"source": "DevTools"},
@@ -65,10 +59,7 @@ def test_a_list_of_something_else_is_no_chrome_trace(tmp_path, content):
     [
         {"traceEvents": [SPAN | {"cat": "Kernel", "name": "k"}]},  # older torch wrote capitals
         {"traceEvents": [SPAN | {"cat": "privateuse1_runtime", "name": "launch"}]},
-        {
-            "distributedInfo": {"rank": 3, "world_size": 4},
-            "traceEvents": [SPAN | {"cat": "mine", "name": "x"}],
-        },
+        {"distributedInfo": {"rank": 3, "world_size": 4}, "traceEvents": [SPAN | {"cat": "mine", "name": "x"}]},
     ],
 )
 def test_what_torch_wrote_is_torchs(tmp_path, content):

@@ -38,9 +38,7 @@ def test_a_second_job_is_no_second_window(tmp_path):
     for at, job in enumerate("ab"):
         for rank in (0, 1):
             for window in (0, 1):
-                write(
-                    tmp_path, f"{job}{window}", rank, 10 * at + rank, (60 * at + window) * SECOND + 900 * rank
-                )
+                write(tmp_path, f"{job}{window}", rank, 10 * at + rank, (60 * at + window) * SECOND + 900 * rank)
     found, windows = names(tmp_path)
     assert windows == [(0, ["a0"] * 2), (0, ["a1"] * 2), (1, ["b0"] * 2), (1, ["b1"] * 2)]
     assert [one.index for one in found.windows] == [0, 1, 2, 3]

@@ -20,11 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORPUS = sorted(path for path in (ROOT / "tests/data/fuzz").iterdir() if path.suffix != ".md")
 SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # As other machines compile it: without vectors, and a byte at a time with no integers of 128 bits.
-MACHINES = {
-    "this": (),
-    "words": ("-U__SSE2__",),
-    "bytes": ("-U__SSE2__", "-U__BYTE_ORDER__", "-U__SIZEOF_INT128__"),
-}
+MACHINES = {"this": (), "words": ("-U__SSE2__",), "bytes": ("-U__SSE2__", "-U__BYTE_ORDER__", "-U__SIZEOF_INT128__")}
 
 compiled = pytest.mark.skipif(native_columns(False) is None, reason="the compiled scanner was not built")
 
@@ -36,9 +32,7 @@ def compile_c(output, *arguments):
         compiler = ["cc"]
     if shutil.which(compiler[0]) is None:
         pytest.skip("there is no C compiler")
-    done = subprocess.run(
-        [*compiler, "-std=c11", *arguments, "-o", output, "-lm"], capture_output=True, text=True
-    )
+    done = subprocess.run([*compiler, "-std=c11", *arguments, "-o", output, "-lm"], capture_output=True, text=True)
     return done.returncode == 0, done.stderr
 
 
@@ -100,10 +94,7 @@ WRONG = {
     "extend in another order of bytes": (ValueError, lambda c: c.extend(a_row(ts=np.zeros(3, ">i8")))),
     "extend with gaps": (ValueError, lambda c: c.extend(a_row(ts=np.zeros(6, np.int64)[::2]))),
     "extend with another length": (ValueError, lambda c: c.extend(a_row(shape=np.zeros(4, np.int32)))),
-    "a block from nothing": (
-        TypeError,
-        lambda c: type(next(iter(native_columns(False).finish().values())))(),
-    ),
+    "a block from nothing": (TypeError, lambda c: type(next(iter(native_columns(False).finish().values())))()),
     "rows set": (AttributeError, lambda c: setattr(c, "rows", 10**9)),
 }
 

@@ -10,9 +10,7 @@ from traceops.traces.discover import discover
 def write(path, begin_us, end_us, pid=585, cat="cpu_op"):
     host = {"ph": "X", "cat": cat, "name": "aten::mm", "pid": pid, "tid": pid, "ts": begin_us, "dur": 1}
     end = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": end_us}
-    path.write_text(
-        json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": [host, end]})
-    )
+    path.write_text(json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": [host, end]}))
 
 
 def windows(folder):
@@ -40,9 +38,7 @@ def test_other_processes_times_and_unknown_ones_are_ranks(tmp_path, second):
 
 def test_a_trace_that_tells_no_end_is_a_rank(tmp_path):
     write(tmp_path / "trace_1.json", 700.0, 900.0)
-    (tmp_path / "trace_0.json").write_text(
-        (tmp_path / "trace_1.json").read_text().replace("Record Window End", "x")
-    )
+    (tmp_path / "trace_0.json").write_text((tmp_path / "trace_1.json").read_text().replace("Record Window End", "x"))
     assert windows(tmp_path) == [[0, 1]]
 
 

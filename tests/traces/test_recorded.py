@@ -23,22 +23,12 @@ GROUPS = {
 def traced(tmp_path, names, rows):
     """A trace in which these events begin 10 µs apart, with `rows` added as the capture does."""
     events = [
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": name,
-            "pid": 1,
-            "tid": 2,
-            "ts": 10.0 * number,
-            "dur": 5.0,
-        }
+        {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 2, "ts": 10.0 * number, "dur": 5.0}
         for number, name in enumerate(names)
     ]
     path = tmp_path / "trace.json"
     path.write_text(
-        json.dumps(
-            {"baseTimeNanoseconds": BASE, "distributedInfo": GROUPS, "traceEvents": events, "traceName": "x"}
-        )
+        json.dumps({"baseTimeNanoseconds": BASE, "distributedInfo": GROUPS, "traceEvents": events, "traceName": "x"})
     )
     add_to_trace(path, rows)
     assert json.loads(path.read_text()).get(COLLECTIVES, []) == rows
@@ -72,16 +62,12 @@ def test_what_does_not_fit_the_calls_is_left(tmp_path):
     """The first event would have begun 3 ms before it was called."""
     rows = [row("gloo:all_reduce", "1", "mesh_dp", number, at) for number, at in ((1, 3000), (2, 3500))]
     assert not traced(tmp_path, ["gloo:all_reduce", *["x"] * 500, "gloo:all_reduce"], rows)
-    assert (
-        len(traced(tmp_path, [*["x"] * 400, "gloo:all_reduce", *["x"] * 100, "gloo:all_reduce"], rows)) == 2
-    )
+    assert len(traced(tmp_path, [*["x"] * 400, "gloo:all_reduce", *["x"] * 100, "gloo:all_reduce"], rows)) == 2
 
 
 def unfollowed(groups, *, calls=12, unseen=(4, 8)):
     """Calls 10 ms apart, taking turns of these groups; between two, another thread's of the default group."""
-    rows = [
-        row("gloo:all_reduce", *groups[n % len(groups)], n + 1, 10_000 * n + 20_000) for n in range(calls)
-    ]
+    rows = [row("gloo:all_reduce", *groups[n % len(groups)], n + 1, 10_000 * n + 20_000) for n in range(calls)]
     return rows + [row("gloo:all_reduce", "0", "default_pg", n, 10_000 * n + 25_000) for n in unseen]
 
 

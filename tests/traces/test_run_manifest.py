@@ -11,10 +11,7 @@ from traceops.traces.run_manifest import ended_cupti
         ([{"detached": {"done": True}}] * 2, True),
         ([{"detached": {"done": True}}], False),
         ([{"detached": {"done": True}}, {"detached": {"done": False}}], False),
-        (
-            [{"detached": {"done": True}}, {"detached": {"done": True}, "script_profiler": {"first": 3}}],
-            False,
-        ),
+        ([{"detached": {"done": True}}, {"detached": {"done": True}, "script_profiler": {"first": 3}}], False),
         ([{}, {}], False),
     ],
 )

@@ -59,9 +59,7 @@ def test_on_real_traces(load, path):
     assert_same(load, read_bytes(path))
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in TRACES if p.stat().st_size < 100_000], ids=lambda p: p.parent.name
-)
+@pytest.mark.parametrize("path", [p for p in TRACES if p.stat().st_size < 100_000], ids=lambda p: p.parent.name)
 def test_on_real_traces_with_damage(load, path):
     text = read_bytes(path)
     start = max(text.find(b'"traceEvents"'), 0)
@@ -91,15 +89,7 @@ times = time | st.sampled_from(
      "0.0015", "-0.0005", "9007199254740992", "9007199254740993.5", "9999999999999999.9999", "99999999999999999"]
 )  # fmt: skip
 names = st.sampled_from(
-    [
-        '"gloo:all_reduce"',
-        '"nccl:x"',
-        '"größe"',
-        r'"a\"b\\c\/\n\u00e9\ud83d\ude80\udbff\udfff"',
-        r'"\ud800"',
-        '""',
-        "5",
-    ]
+    ['"gloo:all_reduce"', '"nccl:x"', '"größe"', r'"a\"b\\c\/\n\u00e9\ud83d\ude80\udbff\udfff"', r'"\ud800"', '""', "5"]
 )
 phases = st.sampled_from(['"i"', '"M"', r'"\u0058"', "null"])
 cats = st.sampled_from(['"cpu_op"', '"python_function"', '"Trace"', "null", "4", r'"cpu\u005fop"'])
@@ -109,9 +99,7 @@ usual = {"name": '"k"', "ts": "12.5", "dur": "2.25", "pid": "1", "tid": "2", "ph
 shapes = st.sampled_from(["[[1, 2], []]", "[[1,2]]", "[ ]", "null", '"text"', '[["a"]]', "[[3,[4, 5]]]", "7"])
 texts = st.sampled_from(['"allreduce"', "null", "3", '"[0, 1]"', "[1, 0]", '"[0, ...]"', '"é"'])
 fields = st.one_of(
-    st.tuples(
-        st.sampled_from(["stream", "correlation", "In msg nelems", "Group size", "Seq", "other"]), values
-    ),
+    st.tuples(st.sampled_from(["stream", "correlation", "In msg nelems", "Group size", "Seq", "other"]), values),
     st.tuples(st.just("Input Dims"), shapes),
     st.tuples(st.sampled_from(["Collective name", "dtype", "Process Group Ranks"]), texts),
 )
@@ -133,11 +121,7 @@ def events(draw):
 
 
 @pytest.mark.slow
-@given(
-    st.lists(events(), min_size=1, max_size=6),
-    st.sampled_from([",\n  ", ",", " , ", " ", ",,"]),
-    st.booleans(),
-)
+@given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([",\n  ", ",", " , ", " ", ",,"]), st.booleans())
 @example(["5", "[]", "null", '"x"', "{}", event()], ", ", False)
 @examples(600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_on_generated_events(load, texts, separator, absolute):
@@ -154,9 +138,7 @@ def test_on_generated_events(load, texts, separator, absolute):
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_on_bytes_put_into_events(load, pieces, seed, chunk):
     data = bytearray(
-        document(
-            [event(name="é"), event(args='{"Input Dims": [[4]], "a": {"b": [1, "x"]}}'), event()] * 2
-        ).encode()
+        document([event(name="é"), event(args='{"Input Dims": [[4]], "a": {"b": [1, "x"]}}'), event()] * 2).encode()
     )
     chosen = random.Random(seed)
     for piece in pieces:

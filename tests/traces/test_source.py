@@ -108,8 +108,7 @@ def test_remote_files_are_read_through_fsspec(text):
 
 
 @pytest.mark.parametrize(
-    ("path", "asks"),
-    [("s3://bucket/run", "fsspec s3fs (traceops's extra [s3])"), ("https://host/run", "aiohttp")],
+    ("path", "asks"), [("s3://bucket/run", "fsspec s3fs (traceops's extra [s3])"), ("https://host/run", "aiohttp")]
 )
 def test_what_a_store_needs_is_a_command_that_can_be_pasted(monkeypatch, path, asks):
     """It was "pip install fsspec aiohttp, s3fs or gcsfs"."""

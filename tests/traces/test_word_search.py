@@ -9,8 +9,7 @@ from traceops.traces.text_lines import holds_any
 from traceops.traces.word_search import WordSearch
 
 HEALTHY = b"".join(
-    b"Epoch [2/2], Step [%d/12942], Loss: 2.1197, Perplexity: 8.3289, exit 0, 100%%|\n" % step
-    for step in range(50)
+    b"Epoch [2/2], Step [%d/12942], Loss: 2.1197, Perplexity: 8.3289, exit 0, 100%%|\n" % step for step in range(50)
 )
 SEARCH = WordSearch(NEEDLES)
 
@@ -23,9 +22,7 @@ def test_no_word_is_in_a_healthy_block():
 @pytest.mark.parametrize("before", range(5))
 def test_each_word_is_found_at_each_place(before):
     missed = [word for word in NEEDLES if not SEARCH.any_in(b"." * before + word)]
-    assert missed == [] and all(
-        holds_any(HEALTHY + b"x" * before + word + HEALTHY, NEEDLES) for word in NEEDLES
-    )
+    assert missed == [] and all(holds_any(HEALTHY + b"x" * before + word + HEALTHY, NEEDLES) for word in NEEDLES)
 
 
 def test_a_word_that_is_cut_is_none():

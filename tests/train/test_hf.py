@@ -39,9 +39,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(
-        folder
-    )
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
     config = transformers.GPT2Config(
         vocab_size=len(words), n_positions=16, n_embd=8, n_layer=2, n_head=2,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
@@ -91,9 +89,7 @@ def test_tokens_come_from_the_tokenizer_or_are_bytes(model_folder: Path, data_fi
     assert bytes(load_tokens(str(data_file), None, 12).tolist()) == b"the cat sat\n"
     words = load_tokens(str(data_file), str(model_folder), 6)
     assert words[0] == words[4], "'the' twice"
-    assert len(load_tokens(str(data_file), str(model_folder), 10_000)) == 4 * sum(
-        len(t.split()) for t in TEXTS
-    )
+    assert len(load_tokens(str(data_file), str(model_folder), 10_000)) == 4 * sum(len(t.split()) for t in TEXTS)
 
 
 def test_plain_text_is_read_by_line(tmp_path: Path) -> None:

@@ -15,16 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 @pytest.fixture(autouse=True, scope="module")
 def _torch() -> None:
     """Loaded only where a test runs: every worker of pytest collects all of them."""
-    global \
-        torch, \
-        optimizer_spec, \
-        RandomTokens, \
-        TokenStream, \
-        batches_of, \
-        make_dataset, \
-        make_loader, \
-        GPT, \
-        make_model
+    global torch, optimizer_spec, RandomTokens, TokenStream, batches_of, make_dataset, make_loader, GPT, make_model
     import torch
 
     from traceops.train.build import optimizer_spec
@@ -92,9 +83,7 @@ def test_an_epoch_begins_the_data_anew_in_another_order() -> None:
         RandomTokens(12, 8, 50, 0), rank=0, world_size=2, batch_size=2, workers=0, seed=0, pin_memory=False
     )
     seen = [tokens for tokens, _ in batches_of(loader, 2)]
-    assert len(seen) == 6 and all(
-        torch.equal(one, other) for one, other in zip(seen[:3], batches(0, 0), strict=True)
-    )
+    assert len(seen) == 6 and all(torch.equal(one, other) for one, other in zip(seen[:3], batches(0, 0), strict=True))
     assert not all(torch.equal(one, other) for one, other in zip(seen[:3], seen[3:], strict=True))
 
 

@@ -19,11 +19,7 @@ SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq-len", "16", "--d
 def torchrun(folder: Path, *argv: str, compiler: bool = False) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
-        [*command, SCRIPT, *argv],
-        cwd=folder,
-        env=environment(compiler=compiler),
-        capture_output=True,
-        text=True,
+        [*command, SCRIPT, *argv], cwd=folder, env=environment(compiler=compiler), capture_output=True, text=True
     )
 
 

@@ -94,9 +94,7 @@ def _apart(ranks: Sequence[RankSummary], world: int) -> dict[int, int] | None:
 def _renumbered(summary: RankSummary, shift: int) -> RankSummary:
     if not shift:
         return summary
-    host = replace(
-        summary.host, extra=tuple(replace(one, step=one.step + shift) for one in summary.host.extra)
-    )
+    host = replace(summary.host, extra=tuple(replace(one, step=one.step + shift) for one in summary.host.extra))
     return replace(
         summary,
         step_numbers=summary.step_numbers + shift,
@@ -138,11 +136,7 @@ def _held(held: HeldLaunches) -> HeldLaunches:
 
 
 def _stack_time(time: StackTime) -> StackTime:
-    return replace(
-        time,
-        host_ns=time.host_ns.sum(keepdims=True),
-        idle_ns=time.idle_ns.sum(axis=1, keepdims=True),
-    )
+    return replace(time, host_ns=time.host_ns.sum(keepdims=True), idle_ns=time.idle_ns.sum(axis=1, keepdims=True))
 
 
 def _ledger(ledger: RankLedger) -> RankLedger:

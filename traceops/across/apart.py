@@ -35,9 +35,7 @@ def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) ->
     for summary in rest:
         if summary.rank not in matched and steps & summary.numbered_steps:
             others = tuple(one.rank for one in main)
-            found.append(
-                ApartInTime(summary.rank, summary.path, begin_ns(summary) - begin_ns(main[0]), others)
-            )
+            found.append(ApartInTime(summary.rank, summary.path, begin_ns(summary) - begin_ns(main[0]), others))
     return tuple(found)
 
 

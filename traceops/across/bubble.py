@@ -54,9 +54,7 @@ class Bubble:
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     slower: float | None = None  # how many times as long kernels take on the slowest stage as on the others
-    slower_alike: float | None = (
-        None  # the same where nearly all kinds of kernels do, as on a device that is slower
-    )
+    slower_alike: float | None = None  # the same where nearly all kinds of kernels do, as on a device that is slower
     sending: float = 0.0  # exposed transfer of its sends and receives, ns a step, mean over the stages
     twins: tuple[StageTimes, ...] = ()  # the slowest stage in the other pipelines of as many stages
 
@@ -103,10 +101,7 @@ def passes_of(pipeline: Pipeline) -> int | None:
 
 
 def measure_bubbles(
-    pipelines: Sequence[Pipeline],
-    ranks: Sequence[RankSummary],
-    matching: MatchedCollectives,
-    typical: Typical | None,
+    pipelines: Sequence[Pipeline], ranks: Sequence[RankSummary], matching: MatchedCollectives, typical: Typical | None
 ) -> tuple[Bubble, ...]:
     """The bubble of each pipeline [docs/metrics.md, pipelines], over each rank's `typical` steps; None: over all."""
     by_rank = {summary.rank: summary for summary in ranks}
@@ -120,13 +115,8 @@ def measure_bubbles(
         at_end = waits_by_rank(replace(sends, collectives=among), own)
         stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end), typical)
         bubble = Bubble(pipeline, stages)
-        times, sending = (
-            _against_others(bubble.slowest.rank, own),
-            _sending(waits_by_rank(sends, own), own, typical),
-        )
-        found.append(
-            replace(bubble, slower=_slower(times), slower_alike=_slower_alike(times), sending=sending)
-        )
+        times, sending = (_against_others(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own, typical))
+        found.append(replace(bubble, slower=_slower(times), slower_alike=_slower_alike(times), sending=sending))
     return tuple(replace(bubble, twins=_twins(bubble, found)) for bubble in found)
 
 
@@ -139,9 +129,7 @@ def _twins(bubble: Bubble, every: Sequence[Bubble]) -> tuple[StageTimes, ...]:
     )
 
 
-def _sending(
-    waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary], typical: Typical
-) -> float:
+def _sending(waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary], typical: Typical) -> float:
     """Exposed transfer of a pipeline's sends and receives, ns a step, mean over its ranks."""
     spent = []
     for summary in ranks:
@@ -227,11 +215,7 @@ def _work(summary: RankSummary) -> Int:
     Copies of a batch come to the stage that gets it, however many layers it has.
     """
     buckets = summary.ledger.buckets
-    return (
-        buckets["compute"]
-        if summary.on_gpu
-        else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
-    )
+    return buckets["compute"] if summary.on_gpu else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
 
 
 def _against_others(slowest: int, ranks: Sequence[RankSummary]) -> list[tuple[float, float]]:

@@ -16,9 +16,7 @@ from traceops.measure.exchanges import BACKWARD, FORWARD
 
 _SPAN = 4.0  # the largest calls over the smallest: from here on sizes tell what a byte takes
 _LEAST_COUNT = 3  # calls of at most half the largest one's size, and larger ones
-_OF_LAYERS = (
-    0.1  # of the calls in forward, and so many in backward: layers make them, and none is of gradients
-)
+_OF_LAYERS = 0.1  # of the calls in forward, and so many in backward: layers make them, and none is of gradients
 _FITS = 0.2  # of a call's time: what the median call is off
 
 

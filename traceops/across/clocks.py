@@ -80,9 +80,7 @@ def align_clocks(
     fits = _one_a_host(fits, anchors, hosts or {}, own)
     spread = _spreads(fits, anchors)
     if len(own) and np.median(spread) > _ONE_CLOCK_NS:
-        spread = (
-            own  # late threads, and no clock is at fault: each rank's own fit says whether pairs are right
-        )
+        spread = own  # late threads, and no clock is at fault: each rank's own fit says whether pairs are right
     return ClockAlignment(
         fits,
         used,
@@ -119,9 +117,7 @@ def _of_their_hosts(
 ) -> dict[int, ClockFit]:
     """The fits of ranks that share no anchor with the others, but the host of one that has a fit."""
     by_host = {host: fits[rank] for rank in sorted(fits) if (host := hosts.get(rank)) is not None}
-    return {
-        rank: by_host[host] for rank in others if (host := hosts.get(rank)) is not None and host in by_host
-    }
+    return {rank: by_host[host] for rank in others if (host := hosts.get(rank)) is not None and host in by_host}
 
 
 def theil_sen(x: Int, y: Int) -> tuple[float, float]:

@@ -54,10 +54,7 @@ class ExposedCopies:
 
 
 def exposed_copies(
-    ranks: Sequence[RankSummary],
-    typical: Mapping[int, NDArray[np.bool_]],
-    device: str | None,
-    fabric: Fabric | None,
+    ranks: Sequence[RankSummary], typical: Mapping[int, NDArray[np.bool_]], device: str | None, fabric: Fabric | None
 ) -> tuple[ExposedCopies, ...]:
     """Of each rank and purpose what is exposed."""
     links = {way: _link(ranks, way, device, fabric) for way in ("to_device", "to_host")}
@@ -70,9 +67,7 @@ def exposed_copies(
     return tuple(found)
 
 
-def _link(
-    ranks: Sequence[RankSummary], way: Direction, device: str | None, fabric: Fabric | None
-) -> HostLink | None:
+def _link(ranks: Sequence[RankSummary], way: Direction, device: str | None, fabric: Fabric | None) -> HostLink | None:
     """By what large pinned copies reached, by the machines' facts, or by the GPU's name."""
     reached = [gbs for summary in ranks for known, gbs in summary.copies.best_gbs if known == way]
     told = link_of_machine(fabric.machines) if fabric is not None else None
@@ -84,10 +79,7 @@ def _link(
 
 
 def _of_rank(
-    summary: RankSummary,
-    purpose: Purpose,
-    typical: NDArray[np.bool_],
-    links: Mapping[str, HostLink | None],
+    summary: RankSummary, purpose: Purpose, typical: NDArray[np.bool_], links: Mapping[str, HostLink | None]
 ) -> ExposedCopies | None:
     own = [kind.of_steps(typical) for kind in summary.copies.kinds if kind.purpose == purpose]
     own = [kind for kind in own if kind.count.any()]

@@ -123,9 +123,7 @@ def _percent(waited_us: NDArray[np.float64], took_us: NDArray[np.float64]) -> fl
     return min(100 * float(waited_us.sum()) / max(float(took_us.sum()), 1.0), 100.0)
 
 
-def beyond_peers(
-    waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]
-) -> NDArray[np.float64]:
+def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64]:
     """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own.
 
     Never more than it is held up by the machine more than they are; what they wait counts in full. Nor less than all

@@ -99,9 +99,7 @@ class CrossRank:
     late_behind_loading: Straggler | None = None
     slow_groups: SlowGroups | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
-    unshared: tuple[
-        int, ...
-    ] = ()  # numbers of the steps that only some ranks recorded, where others are left
+    unshared: tuple[int, ...] = ()  # numbers of the steps that only some ranks recorded, where others are left
     roles: Roles = NO_ROLES
     passes: tuple[Passes, ...] = ()  # of an inference server
     experts: tuple[Experts, ...] = ()

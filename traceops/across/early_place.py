@@ -27,9 +27,7 @@ class EarlyPlace:
     ms: float
 
 
-def early_place(
-    run: WholeRun, observed: Sequence[Observed], early: EarlyWindow, begin: int
-) -> EarlyPlace | None:
+def early_place(run: WholeRun, observed: Sequence[Observed], early: EarlyWindow, begin: int) -> EarlyPlace | None:
     """begin: the first recorded step.
 
     None where those before are no longer, differ among themselves, or nothing was seen in most of that.

@@ -55,9 +55,7 @@ class Experts:
         return float(np.mean([share for _, share in self.imbalance]))
 
 
-def find_experts(
-    ranks: Sequence[RankSummary], matching: MatchedCollectives, roles: Roles
-) -> tuple[Experts, ...]:
+def find_experts(ranks: Sequence[RankSummary], matching: MatchedCollectives, roles: Roles) -> tuple[Experts, ...]:
     """The experts of each group whose all-to-alls come in pairs, dispatch and combine, in every step.
 
     Where a step has the pairs of a forward and a backward pass (an even number), the second half is that of the same
@@ -72,9 +70,7 @@ def find_experts(
     return tuple(own for own in found if own is not None)
 
 
-def _experts(
-    group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[int, RankSummary]
-) -> Experts | None:
+def _experts(group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> Experts | None:
     size = {id(collective): sum(_received(collective, ranks) or ()) for collective in own}
     least = _COUNTS * max(size.values())
     first = ranks[group[0]]

@@ -21,8 +21,7 @@ def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSum
         return matching
     ends = {summary.rank: summary.comm.end for summary in ranks}
     order = sorted(
-        matching.collectives,
-        key=lambda one: max(int(ends[rank][position]) for rank, position in one.members),
+        matching.collectives, key=lambda one: max(int(ends[rank][position]) for rank, position in one.members)
     )
     root = {summary.rank: summary.rank for summary in ranks}
 

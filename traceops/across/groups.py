@@ -22,9 +22,7 @@ def only_group(summary: RankSummary, world: Ranks) -> Ranks | None:
 
 def pipeline_group(summary: RankSummary) -> Ranks | None:
     """The one group of the rank that is called a pipeline's; None where there is none, or several."""
-    known = {
-        g.ranks for g in summary.meta.groups if _PIPELINE.search(g.description) and summary.rank in g.ranks
-    }
+    known = {g.ranks for g in summary.meta.groups if _PIPELINE.search(g.description) and summary.rank in g.ranks}
     return next(iter(known)) if len(known) == 1 else None
 
 
@@ -33,9 +31,7 @@ def tensor_group(summary: RankSummary, default: Ranks | None) -> Ranks | None:
     named = {
         group.ranks
         for group in summary.meta.groups
-        if len(group.ranks) > 1
-        and summary.rank in group.ranks
-        and role_of_name(group.description) == "tensor"
+        if len(group.ranks) > 1 and summary.rank in group.ranks and role_of_name(group.description) == "tensor"
     }
     return next(iter(named)) if len(named) == 1 else default
 

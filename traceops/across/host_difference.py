@@ -69,9 +69,7 @@ def _same(times: Sequence[FunctionTime], one: FunctionTime) -> FunctionTime | No
 def _spread_ms(run: WholeRun, rank: int, one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> float:
     """What chance alone makes of so few looks, ms a step: each look is one event of a Poisson process."""
     each = one.ms / one.looks
-    other = max(
-        (peer.ms / peer.looks * np.sqrt(peer.looks) for peer in theirs if peer is not None), default=0.0
-    )
+    other = max((peer.ms / peer.looks * np.sqrt(peer.looks) for peer in theirs if peer is not None), default=0.0)
     return float(np.hypot(each * np.sqrt(one.looks), max(other, each)))
 
 
@@ -81,7 +79,5 @@ def _line(one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> CodePlace
     for peer in theirs:
         for place, ms in peer.lines if peer is not None else ():
             of_peers.setdefault(place.line, []).append(ms)
-    beyond = {
-        place: ms - (sum(of_peers.get(place.line, ())) / max(len(theirs), 1)) for place, ms in one.lines
-    }
+    beyond = {place: ms - (sum(of_peers.get(place.line, ())) / max(len(theirs), 1)) for place, ms in one.lines}
     return max(beyond, key=lambda place: beyond[place])

@@ -25,11 +25,7 @@ def host_turns(looks: Sequence[LightLook], least_ms: float) -> HostTurns | None:
         late, then = _latest(one), _latest(other)
         if late is None or then is None:
             continue
-        if (
-            min(one.idle_ms[late] - one.idle_ms[then], other.idle_ms[then] - other.idle_ms[late])
-            >= least_ms
-            > 0
-        ):
+        if min(one.idle_ms[late] - one.idle_ms[then], other.idle_ms[then] - other.idle_ms[late]) >= least_ms > 0:
             return HostTurns(late, one.steps, then, other.steps)
     return None
 

@@ -53,10 +53,7 @@ def measure_passes(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
             spent = (int(part.within(*edges)[0]) for part in (waiting, moving, other))
             gap = (-1, -1)
             if before is not None:
-                gap = (
-                    max(one.device_start - before.device_end, 0),
-                    max(one.host_start - before.host_end, 0),
-                )
+                gap = (max(one.device_start - before.device_end, 0), max(one.host_start - before.host_end, 0))
             rows[one.kind].append((summary.rank, one, (*gap, *spent)))
             before = one
     found = []

@@ -72,9 +72,7 @@ class _RankDelays:
     step: list[int]  # index into the graph's steps of each node, -1 outside
 
 
-def measure_lateness(
-    ranks: Sequence[RankSummary], matching: MatchedCollectives, graph: StepGraph
-) -> Lateness:
+def measure_lateness(ranks: Sequence[RankSummary], matching: MatchedCollectives, graph: StepGraph) -> Lateness:
     """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
 
     For each collective that holds a rank up, the member that came last is compared with the waiting rank. What
@@ -89,9 +87,7 @@ def measure_lateness(
             own = positions[rank]
             own.extend([0] * (node + 1 - len(own)))
             own[node] = position
-    state = {
-        s.rank: _rank(s, graph, np.array(positions[s.rank], dtype=np.int64), waits[s.rank]) for s in ranks
-    }
+    state = {s.rank: _rank(s, graph, np.array(positions[s.rank], dtype=np.int64), waits[s.rank]) for s in ranks}
     caused = {rank: np.zeros((len(CAUSES), len(graph.steps))) for rank in state}
     waited = {rank: np.zeros(len(graph.steps)) for rank in state}
     charged: dict[int, Shares] = {rank: {} for rank in state}  # since the rank's origin
@@ -99,9 +95,7 @@ def measure_lateness(
     step_of = dict.fromkeys(state, -1)
     latest = dict.fromkeys(state, -1)
     last_of = _LastMembers(graph, matching)
-    number_of = {
-        (rank, node): number for number, members in enumerate(graph.members) for rank, node in members
-    }
+    number_of = {(rank, node): number for number, members in enumerate(graph.members) for rank, node in members}
     for number, members in enumerate(graph.members):
         for rank, node in members:
             step = state[rank].step[node]
@@ -134,14 +128,10 @@ def measure_lateness(
 def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[Int, Int, Int]) -> _RankDelays:
     comm, program, nodes = summary.comm, summary.program, graph.ranks[summary.rank]
     start, turn, end = waits
-    held = intersect(
-        union(program.join_start, program.join_end), subtract(union(start, turn), union(turn, end))
-    )
+    held = intersect(union(program.join_start, program.join_end), subtract(union(start, turn), union(turn, end)))
     begins, ends = comm.start[positions], comm.end[positions]
     turns = dict(zip(zip(start.tolist(), end.tolist(), strict=True), turn.tolist(), strict=True))
-    turn_of = np.array(
-        [turns[key] for key in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=np.int64
-    )
+    turn_of = np.array([turns[key] for key in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=np.int64)
     # A moment in which several collectives wait is charged once, to the one whose wait ends first.
     order = np.argsort(turn_of, kind="stable")
     reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(turn_of[order])[:-1]))

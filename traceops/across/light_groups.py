@@ -39,13 +39,9 @@ def _of_full(summary: RankSummary, world: Ranks) -> list[tuple[int, int, Ranks |
     """Step, stream and group of each collective of the full window, in order."""
     default, comm = only_group(summary, world), summary.comm
     found = []
-    for step, stream, name, args in zip(
-        comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True
-    ):
+    for step, stream, name, args in zip(comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True):
         op = "" if args is None or args.op is None else args.op.lower()
-        message = any(word in op for word in _MESSAGES) or (
-            "sendrecv" in name.lower() and "all_to_all" not in op
-        )
+        message = any(word in op for word in _MESSAGES) or ("sendrecv" in name.lower() and "all_to_all" not in op)
         found.append((step, stream, None if message else group_of(args, default)))
     return found
 

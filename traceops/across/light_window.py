@@ -106,9 +106,7 @@ def _light_ledger(light: LightActivity, like: NDArray[np.bool_], split: _Split) 
     ]
     compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms = parts
     idle_ms = max(step_ms - sum(parts), 0.0)
-    return LightRank(
-        light.rank, step_ms, compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms, idle_ms, wait_ms
-    )
+    return LightRank(light.rank, step_ms, compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms, idle_ms, wait_ms)
 
 
 def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]) -> dict[int, _Split]:

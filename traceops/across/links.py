@@ -107,9 +107,7 @@ def reference_of(
         return listed
     if one_host:
         measured = _measured(fabric, next(iter(known)), device, len(group))
-        if measured is not None and (
-            listed is None or measured.busbw_gbs >= _TRUSTED_SHARE * listed.busbw_gbs
-        ):
+        if measured is not None and (listed is None or measured.busbw_gbs >= _TRUSTED_SHARE * listed.busbw_gbs):
             return measured
     if one_host or None not in known:
         return _expected(fabric, len(group), one_host, listed, len(group) == world) or listed
@@ -227,9 +225,7 @@ def reference_transfer_ns(collective: Collective, reference: LinkReference | Non
 
 
 def reference_transfers(
-    matching: MatchedCollectives,
-    order: Sequence[int],
-    link_of: Callable[[tuple[int, ...]], LinkReference | None],
+    matching: MatchedCollectives, order: Sequence[int], link_of: Callable[[tuple[int, ...]], LinkReference | None]
 ) -> Int | None:
     """Transfer of each collective of `order` at its group's link, ns; None where no link is known."""
     links = {group: link_of(group) for group in {collective.group for collective in matching.collectives}}

@@ -76,13 +76,7 @@ def loading_need(
     share = _SPARE * step_ms / rest_ms
     if not workers:
         return LoadingNeed(
-            None,
-            None,
-            rest_ms,
-            share,
-            None,
-            cores,
-            max(share * more, _of_all(times, rest_ms) if recorded else 0),
+            None, None, rest_ms, share, None, cores, max(share * more, _of_all(times, rest_ms) if recorded else 0)
         )
     need, most = math.ceil(workers * share), math.ceil(workers * share * more)
     return LoadingNeed(workers, workers * step_ms, rest_ms, share, need, cores, share * more, most)

@@ -13,13 +13,7 @@ from traceops.measure.step_ends import step_ends_ns
 from traceops.traces.observed import GpuFacts, MachineLog, Observed
 
 # NVML's bits, as far as they are a reason of the machine's and not of the program's.
-REASONS = {
-    0x4: "power_cap",
-    0x8: "hardware_slowdown",
-    0x20: "too_hot",
-    0x40: "too_hot",
-    0x80: "power_brake",
-}
+REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "too_hot", 0x40: "too_hot", 0x80: "power_brake"}
 _BUSY_PCT = 50
 _LEAST_LOOKS = 3
 _LEAST_PRESENT = 0.25  # of the looks: a process that only passed by is left out
@@ -95,9 +89,7 @@ def _of_rank(
     took = max(float(rows[-1][0] - rows[0][0]), 1.0)
     host_rows = [row for row in log.hosts if begin <= row[0] <= end]
     gpu = _gpu_of(log, entry)
-    device = [
-        row for row in log.devices if gpu is not None and row[1] == gpu.index and begin <= row[0] <= end
-    ]
+    device = [row for row in log.devices if gpu is not None and row[1] == gpu.index and begin <= row[0] <= end]
     busy = [row for row in device if (row[6] or 0) >= _BUSY_PCT] or device
     others = [row for row in log.others if begin <= row[0] <= end]
     return MachineUse(
@@ -176,9 +168,7 @@ def _reasons(rows: Sequence[tuple[Any, ...]]) -> dict[str, float] | None:
         return None
     names = sorted(set(REASONS.values()))
     share = {
-        name: 100
-        * sum(any(bits & bit for bit, of in REASONS.items() if of == name) for bits in known)
-        / len(known)
+        name: 100 * sum(any(bits & bit for bit, of in REASONS.items() if of == name) for bits in known) / len(known)
         for name in names
     }
     return {name: pct for name, pct in share.items() if pct}

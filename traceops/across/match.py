@@ -20,8 +20,7 @@ from traceops.measure.summary import RankSummary
 from traceops.traces.model import CommArgs
 
 _OP_IN_KERNEL = re.compile(
-    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)",
-    re.I,
+    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)", re.I
 )
 _Key = tuple[int, str, str]
 _SENDS_IN_KERNEL = re.compile(r"send_?recv", re.I)
@@ -54,9 +53,7 @@ class Collective:
     wait_ns: tuple[int, ...]  # in the order of `members`
     links: tuple[tuple[int, int], ...] = ()  # of sends and receives: sender and receiver, places in `members`
     came_last: int | None = None  # by the clock, where that was asked
-    needs: tuple[
-        tuple[int, ...], ...
-    ] = ()  # of rooted operations: whom each member needs, itself too (rooted.py)
+    needs: tuple[tuple[int, ...], ...] = ()  # of rooted operations: whom each member needs, itself too (rooted.py)
 
     @property
     def is_rooted(self) -> bool:
@@ -181,9 +178,7 @@ class _Groups:
         return seen[1]
 
 
-def waits_by_rank(
-    matching: MatchedCollectives, ranks: Sequence[RankSummary]
-) -> dict[int, tuple[Int, Int, Int]]:
+def waits_by_rank(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:
     """Per rank its matched events: start, end of waiting and end (ns), in any order."""
     positions: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
     waits: dict[int, list[int]] = {summary.rank: [] for summary in ranks}

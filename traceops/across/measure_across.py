@@ -71,13 +71,9 @@ def measure_across(
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     waiting = {summary.rank: _waiting(summary, waits[summary.rank]) for summary in ranks}
-    buckets = {
-        summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks
-    }
+    buckets = {summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks}
     of_others = "comm_wait" if split else "comm_unmatched"
-    waited, exchanged = (
-        {rank: own[name] for rank, own in buckets.items()} for name in (of_others, "comm_transfer")
-    )
+    waited, exchanged = ({rank: own[name] for rank, own in buckets.items()} for name in (of_others, "comm_transfer"))
     unlike = unlike_steps(ranks, waited, usual_ms, exchanged)
     unshared = unshared_steps(ranks) if split else ()
     charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
@@ -188,9 +184,7 @@ def _buckets(summary: RankSummary, waiting: Intervals, waits: tuple[Int, Int, In
     transferring = intersect(summary.ledger.exposed, union(turn, end))
     buckets["comm_transfer"] = transferring.within(edges_start, edges_end)
     buckets["comm_wait"] = waiting.within(edges_start, edges_end)
-    buckets["comm_unmatched"] = (
-        summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
-    )
+    buckets["comm_unmatched"] = summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
     return {name: buckets[name] for name in BUCKETS}
 
 
@@ -201,8 +195,7 @@ def _work(
     by_rank = {summary.rank: summary for summary in ranks}
     return {
         straggler.rank: compare_work(
-            by_rank[straggler.rank],
-            [by_rank[rank] for rank in graph.peers(straggler.rank) if rank not in late],
+            by_rank[straggler.rank], [by_rank[rank] for rank in graph.peers(straggler.rank) if rank not in late]
         )
         for straggler in stragglers
         if straggler.cause == "gpu_compute"

@@ -81,9 +81,7 @@ def memory_use(
     return tuple(use for use in found if use.peak or len(use.looks) or use.calls or use.mallocs is not None)
 
 
-def _of_rank(
-    rank: int, own: ManifestRank | None, seen: Observed | None, summary: RankSummary | None
-) -> MemoryUse:
+def _of_rank(rank: int, own: ManifestRank | None, seen: Observed | None, summary: RankSummary | None) -> MemoryUse:
     own = own or ManifestRank(rank)
     looks = np.zeros((0, 6), np.int64) if seen is None else seen.memory
     calls, took = _allocating(summary)

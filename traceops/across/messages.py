@@ -82,9 +82,7 @@ def pair_messages(
     return found + _outside(sent, received, summaries)
 
 
-def _outside(
-    sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[int, RankSummary]
-) -> list[Message]:
+def _outside(sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[int, RankSummary]) -> list[Message]:
     """Messages of the same two ranks outside all marked steps: counted back from the first mark, on from the last."""
     of_rank = [summaries[halves[0].rank] for halves in (sent, received)]
     one, other = (summary.step_numbers for summary in of_rank)
@@ -104,9 +102,7 @@ def _outside(
     return [Message(send, receive) for send, receive in found]
 
 
-def _in_rhythm(
-    sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[int, RankSummary]
-) -> list[Message]:
+def _in_rhythm(sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[int, RankSummary]) -> list[Message]:
     """The same where nothing marks steps: counted from the end, moved where the ends' rhythm says so."""
     group = (sent[0].rank, received[0].rank)
     waiting: dict[Event, list[Half]] = defaultdict(list)

@@ -66,8 +66,7 @@ class OwnTimes:
         like = {int(number) for number in run.numbers[run.like]}
         self._looks = [sum(len(own) for step, own in by.items() if step in like) for by in self._by_step]
         self._usual = [
-            _usual(own, keys, like, run.typical_ms)
-            for own, keys in zip(self._by_step, self._keys, strict=True)
+            _usual(own, keys, like, run.typical_ms) for own, keys in zip(self._by_step, self._keys, strict=True)
         ]
 
     def functions(self) -> list[dict[int, float]]:
@@ -220,9 +219,7 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
     return replace(run, occasions=ordered)
 
 
-def _worth_telling(
-    little: Sequence[_CauseTime], others: Sequence[_CauseTime], total_ms: float
-) -> Sequence[_CauseTime]:
+def _worth_telling(little: Sequence[_CauseTime], others: Sequence[_CauseTime], total_ms: float) -> Sequence[_CauseTime]:
     """What is little of its step: as much as where it is most of one, or in several steps a part of the run."""
     if others:
         usual = float(np.median([one.ms for one in others]))

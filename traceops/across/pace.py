@@ -11,9 +11,7 @@ from traceops.measure.summary import RankSummary
 _DIFFERS = 1.05  # times the blocks a launch of another rank: a kernel whose grid tells how much work it has
 _AGREE = 0.10  # of the share of the work: how far the kernels' shares may lie apart
 _MOST_AGREE = 0.8  # of their time
-_CONSTANT = (
-    1.1  # times the time of another rank's: a kernel of as many blocks that does not grow with the work
-)
+_CONSTANT = 1.1  # times the time of another rank's: a kernel of as many blocks that does not grow with the work
 _MOST_CONSTANT = 0.15  # of the computation: more, and not all of it is shared
 
 
@@ -32,10 +30,7 @@ def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float
     shares, weights, constant = [], [], 0.0
     for name in set.intersection(*(set(own) for own in known)):
         of_rank = [own[name] for own in known]
-        if (
-            len({k.count / n for k, n in zip(of_rank, steps, strict=True)}) > 1
-            or min(k.blocks for k in of_rank) <= 0
-        ):
+        if len({k.count / n for k, n in zip(of_rank, steps, strict=True)}) > 1 or min(k.blocks for k in of_rank) <= 0:
             continue
         blocks = np.array([k.blocks / k.count for k in of_rank])
         us = np.array([k.total_us / n for k, n in zip(of_rank, steps, strict=True)])

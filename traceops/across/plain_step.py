@@ -115,9 +115,7 @@ def _of_run(run: WholeRun, alone_from: int | None, last: int | None) -> PlainSte
         alone |= run.like & (run.numbers >= alone_from)
     if alone.sum() < _ENOUGH:
         return None
-    whole = float(
-        step[alone].mean()
-    )  # as typical_ms: so many steps need no trimming, which makes uneven ones short
+    whole = float(step[alone].mean())  # as typical_ms: so many steps need no trimming, which makes uneven ones short
     if run.by_turns or min(before.sum(), behind.sum()) < _LEAST:
         return PlainStep.even(whole)
     early, late = _usual_ms(run, before), _usual_ms(run, behind)
@@ -126,9 +124,7 @@ def _of_run(run: WholeRun, alone_from: int | None, last: int | None) -> PlainSte
     more = late if late > _MORE * early else None
     own = step[before][usual_steps(step[before])]
     before_them = StepsBefore(len(own), float(own.min()), float(own.max()))
-    return PlainStep(
-        early, whole, late, more, before_them, None if more is None else SlowerBehind(early, more)
-    )
+    return PlainStep(early, whole, late, more, before_them, None if more is None else SlowerBehind(early, more))
 
 
 def _usual_ms(run: WholeRun, steps: Mask) -> float:

@@ -31,10 +31,7 @@ _BOTH: tuple[tuple[frozenset[Role], Role], ...] = (
 )
 _REPLICAS = frozenset({"rep", "replicate", "replica"})
 _KERNELS: tuple[tuple[Role, re.Pattern[str]], ...] = (
-    (
-        "expert",
-        re.compile(r"dpsk::ep::|deep_ep|(inter|intra)node(_ll)?::(dispatch|combine)|mori::\w*ep", re.I),
-    ),
+    ("expert", re.compile(r"dpsk::ep::|deep_ep|(inter|intra)node(_ll)?::(dispatch|combine)|mori::\w*ep", re.I)),
     (
         "tensor",
         re.compile(

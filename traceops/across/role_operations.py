@@ -81,9 +81,7 @@ class Moved:
         kind = kind_of(op)
         self.calls[kind, phase] += 1
         elements = max((n for n in (elements_in, elements_out) if n is not None), default=None)
-        self.uneven += (
-            kind == "all_to_all" and None not in (elements_in, elements_out) and elements_in != elements_out
-        )
+        self.uneven += kind == "all_to_all" and None not in (elements_in, elements_out) and elements_in != elements_out
         if elements is None:
             self.without_size += 1
         else:

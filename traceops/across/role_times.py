@@ -33,9 +33,7 @@ class RoleTimes:
 ByRole = Mapping[Role, RoleTimes]
 
 
-def measure_role_times(
-    ranks: Sequence[RankSummary], matching: MatchedCollectives, roles: Roles
-) -> dict[int, ByRole]:
+def measure_role_times(ranks: Sequence[RankSummary], matching: MatchedCollectives, roles: Roles) -> dict[int, ByRole]:
     """By rank and role. An instant in which several roles do the same goes to the first of ROLE_ORDER."""
     matched: dict[int, list[tuple[int, int, int]]] = {summary.rank: [] for summary in ranks}
     for collective, role in zip(matching.collectives, roles.of_collective, strict=True):

@@ -11,14 +11,7 @@ from functools import cached_property
 from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.role_names import role_of_kernel, role_of_name
-from traceops.across.role_operations import (
-    Computed,
-    Moved,
-    OperationKind,
-    computed_by,
-    kind_of,
-    roles_by_operations,
-)
+from traceops.across.role_operations import Computed, Moved, OperationKind, computed_by, kind_of, roles_by_operations
 from traceops.across.stages import Pipeline, is_ring
 from traceops.core.words import Role, RoleTold
 from traceops.measure.summary import RankSummary
@@ -71,10 +64,7 @@ ROLE_ORDER: tuple[Role, ...] = ("tensor", "context", "expert", "pipeline", "shar
 
 
 def find_roles(
-    ranks: Sequence[RankSummary],
-    matching: MatchedCollectives,
-    pipelines: Sequence[Pipeline],
-    world: tuple[int, ...],
+    ranks: Sequence[RankSummary], matching: MatchedCollectives, pipelines: Sequence[Pipeline], world: tuple[int, ...]
 ) -> Roles:
     """What each group is for [docs/metrics.md, roles]: by its name, else by what it does, else unknown."""
     computed = _computed(ranks)
@@ -203,9 +193,7 @@ def _messages(
     for group, own in rings.items():
         steps = {by_rank[rank].step_number(at) for rank, at in (c.members[0] for c in own)}
         if len(own) >= (len(group) - 1) * len(steps):  # all parts of a sequence come around
-            found.update(
-                {member: ("context", "messages") for c in own for member in c.members if member not in found}
-            )
+            found.update({member: ("context", "messages") for c in own for member in c.members if member not in found})
     return found
 
 

@@ -50,8 +50,7 @@ def with_roots(
             left = [number for number in numbers if number not in found]
             found |= _by_arrival(left, matching, begin, end)
     return replace(
-        matching,
-        collectives=tuple(found.get(number, one) for number, one in enumerate(matching.collectives)),
+        matching, collectives=tuple(found.get(number, one) for number, one in enumerate(matching.collectives))
     )
 
 
@@ -81,10 +80,7 @@ def _find(
 
 
 def _by_arrival(
-    numbers: Sequence[int],
-    matching: MatchedCollectives,
-    begin: Mapping[int, Int],
-    end: Mapping[int, Int],
+    numbers: Sequence[int], matching: MatchedCollectives, begin: Mapping[int, Int], end: Mapping[int, Int]
 ) -> dict[int, Collective]:
     """Each member waits for those that came before it ended; none where hardly any ends as soon as the last of them."""
     found, soon, whole = dict[int, Collective](), 0, 0
@@ -92,22 +88,16 @@ def _by_arrival(
         one = matching.collectives[number]
         begins = [int(begin[rank][position]) for rank, position in one.members]
         ends = [int(end[rank][position]) for rank, position in one.members]
-        needs = [
-            [j for j, came in enumerate(begins) if j == i or came <= ends[i]] for i in range(len(begins))
-        ]
+        needs = [[j for j, came in enumerate(begins) if j == i or came <= ends[i]] for i in range(len(begins))]
         came = [max(begins[j] for j in own) for own in needs]
         waits = [last - first for last, first in zip(came, begins, strict=True)]
         whole += sum(one.wait_ns)
-        soon += sum(
-            wait for wait, over, last in zip(waits, ends, came, strict=True) if over - last <= _SOON * wait
-        )
+        soon += sum(wait for wait, over, last in zip(waits, ends, came, strict=True) if over - last <= _SOON * wait)
         found[number] = replace(one, wait_ns=tuple(waits), needs=tuple(map(tuple, needs)))
     return found if whole and soon >= _EXPLAINED * whole else {}
 
 
-def _by_place(
-    numbers: Sequence[int], matching: MatchedCollectives, step_of: Mapping[int, Int]
-) -> list[list[int]]:
+def _by_place(numbers: Sequence[int], matching: MatchedCollectives, step_of: Mapping[int, Int]) -> list[list[int]]:
     """The operations by their place among these in a step; none where steps have not as many, or but one has any."""
     by_step: dict[int, list[int]] = defaultdict(list)
     for number in numbers:
@@ -171,9 +161,7 @@ def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequen
     gives = bool(_FROM_ROOT.search(one.op))
     of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
     of_others = [gives or end > begins[root] for end in ends]
-    needs = [
-        of_root if i == root else sorted((i, root)) if needed else [i] for i, needed in enumerate(of_others)
-    ]
+    needs = [of_root if i == root else sorted((i, root)) if needed else [i] for i, needed in enumerate(of_others)]
     waits = zip(one.wait_ns, needs, begins, strict=True)
     return replace(
         one,

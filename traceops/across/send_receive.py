@@ -86,9 +86,7 @@ def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
     for message in messages:
         ends = [summaries[half.rank].comm for half in (message.send, message.receive)]
         at = (message.send.position, message.receive.position)
-        spans.append(
-            [int(column[i]) for comm, i in zip(ends, at, strict=True) for column in (comm.start, comm.end)]
-        )
+        spans.append([int(column[i]) for comm, i in zip(ends, at, strict=True) for column in (comm.start, comm.end)])
     least = [min(sent_until - sent, received - asked) for sent, sent_until, asked, received in spans]
     good: Counter[tuple[int, int]] = Counter()
     every: Counter[tuple[int, int]] = Counter()

@@ -58,9 +58,7 @@ def slow_siblings(run: CrossRank) -> tuple[SlowSibling, ...] | None:
     found = []
     for group in sorted(slow):
         median, usual, count = max(slow[group].values(), key=lambda own: own[0] / own[1])
-        longer = sum((median - usual) * count for median, usual, count in slow[group].values()) / max(
-            steps, 1
-        )
+        longer = sum((median - usual) * count for median, usual, count in slow[group].values()) / max(steps, 1)
         as_siblings = {kind: usual for kind, (_, usual, _) in slow[group].items()}
         found.append(SlowSibling(group, median, usual, count, longer, _saved(run, group, as_siblings)))
     return tuple(found)

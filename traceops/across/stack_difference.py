@@ -64,9 +64,7 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
             more_idle, often = idle_ms - float(usual[1]), ms * 1e6 / calls[key]
             unseen = (often * LEAST_FRAME_NS / 1e6) + LEAST_PCT / 100 * run.step_ms
             found.append(
-                LongerInFunction(
-                    straggler.rank, said, ms, float(usual[0]), unseen, more_idle, min(share, 1.0)
-                )
+                LongerInFunction(straggler.rank, said, ms, float(usual[0]), unseen, more_idle, min(share, 1.0))
             )
     return max(found, key=lambda one: (one.share, one.ms), default=None)
 
@@ -87,9 +85,7 @@ def _steps(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> Collecti
     return set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
 
 
-def _by_function(
-    rank: RankSummary, steps: Collection[int]
-) -> dict[tuple[str, str, int], tuple[str, float, float]]:
+def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, str, int], tuple[str, float, float]]:
     """How each function is said, ms a step in it, and ms of that in which the device had nothing to run."""
     chosen = np.isin(rank.step_numbers, list(steps))
     found: dict[tuple[str, str, int], tuple[str, float, float]] = {}

@@ -202,9 +202,7 @@ def _gradients(
     """Events that receive gradients, and those that send them and receive no activations at once."""
     activations = {(edge[1], one.received) for edge, own in forward.items() for one in own}
     sent = {(edge[0], one.sent) for edge, own in backward.items() for one in own}
-    return frozenset((edge[1], one.received) for edge, own in backward.items() for one in own) | (
-        sent - activations
-    )
+    return frozenset((edge[1], one.received) for edge, own in backward.items() for one in own) | (sent - activations)
 
 
 def _schedule(

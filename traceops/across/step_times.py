@@ -20,9 +20,7 @@ _STALLED = 2.0  # usual steps: one that takes so long is no even one
 _UNEVEN = 0.1  # of a span: from so much more than its usual steps on, those that the host held up took it
 _STEADIER = 0.5  # of what steps take beyond the median one by the device's clock
 _LEAD = 50  # steps before a span, in which the host may have run ahead
-_CLOSER = (
-    0.2  # of what a span takes longer: by so much better the own host explains it, where ranks do not wait
-)
+_CLOSER = 0.2  # of what a span takes longer: by so much better the own host explains it, where ranks do not wait
 _QUEUED = 0.5  # of what the device takes: by the host's clock a step takes less where it is only queued
 _WAITED = 0.8  # of what a step takes longer: queued before it, so that the host waits for that
 _MORE_IN_ALL = 1.05  # times as long in all steps: the device cannot have waited for the host
@@ -142,9 +140,7 @@ def is_known(steps: NDArray[np.void], device: Floats) -> bool:
     return abs(float((told - host)[even].sum())) <= _AS_LONG * usual * int(even.sum())
 
 
-def _divide(
-    found: Floats, first: Ints, last: Ints, took: Floats, clocks: Sequence[Floats], recorded: Mask
-) -> None:
+def _divide(found: Floats, first: Ints, last: Ints, took: Floats, clocks: Sequence[Floats], recorded: Mask) -> None:
     """Give each step of the spans its part, in `found`. clocks: of all hosts, and of the own."""
     count = last - first + 1
     usual = float(np.quantile(took / count, _OFTEN))

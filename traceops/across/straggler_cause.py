@@ -39,11 +39,7 @@ def cause_of(
         own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
         if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
             total -= charged["host"]
-    if (
-        best != "unknown"
-        and charged[best] >= _COVERS * total > 0
-        and (lateness.share(rank) or 0) >= LEAST_SHARE
-    ):
+    if best != "unknown" and charged[best] >= _COVERS * total > 0 and (lateness.share(rank) or 0) >= LEAST_SHARE:
         return best
     return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
 
@@ -57,9 +53,7 @@ def _by_cause(graph: StepGraph, rank: int, places: LatePlaces) -> dict[str, floa
     return found
 
 
-def _cause_by_replay(
-    replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float
-) -> str:
+def _cause_by_replay(replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float) -> str:
     """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
     graph = replays.graph
     others, cured = replays.cure(rest), replays.cured(rest)

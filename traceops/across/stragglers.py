@@ -77,9 +77,7 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     least = least_share(len(graph.ranks))
     leader = order[0] if order and shares[order[0]] >= least else None
     chosen = [
-        rank
-        for rank in order
-        if shares[rank] >= LEAST_SHARE or (shares[rank] >= least and _stands_out(graph, rank))
+        rank for rank in order if shares[rank] >= LEAST_SHARE or (shares[rank] >= least and _stands_out(graph, rank))
     ][:MOST_CANDIDATES]
     while chosen and not _show_a_pace(replays, chosen):
         chosen.remove(_least_late(replays, chosen))
@@ -125,9 +123,7 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
         waited = _waited_for(replays, chosen, replay.waited_for)
         blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
-        if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (
-            len(replays.graph.ranks) - 1
-        ):
+        if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (len(replays.graph.ranks) - 1):
             break
         steps = _steps(replays, [*chosen, worst])
         if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
@@ -163,11 +159,7 @@ def _show_a_pace(replays: Replays, chosen: Sequence[int]) -> bool:
 def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
     """Of ranks that cannot all be cured: who is late in most steps stays, before who causes most of the waiting."""
     base = replays.base.step_ns()
-    saved = {
-        rank: float(np.median(base - steps))
-        for rank in chosen
-        if (steps := _steps(replays, [rank])) is not None
-    }
+    saved = {rank: float(np.median(base - steps)) for rank in chosen if (steps := _steps(replays, [rank])) is not None}
     if max(saved.values(), default=0.0) < LATE_STEP * float(np.median(base)):
         return chosen[-1]
     return min(chosen, key=lambda rank: (saved.get(rank, 0.0), -chosen.index(rank)))

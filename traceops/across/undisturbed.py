@@ -86,9 +86,7 @@ def undisturbed(
     source = next(iter(own.values())).source
     first = light_window(own, summaries)
     windows = [
-        window
-        for window in (first, *_alike(later, own, summaries))
-        if not _far(window.light_ms, plain.near_ms, source)
+        window for window in (first, *_alike(later, own, summaries)) if not _far(window.light_ms, plain.near_ms, source)
     ]
     if not windows:
         return None, (
@@ -115,9 +113,7 @@ def undisturbed(
 
 
 def _alike(
-    later: Sequence[Sequence[LightActivity]],
-    first: Mapping[int, LightActivity],
-    summaries: Sequence[RankSummary],
+    later: Sequence[Sequence[LightActivity]], first: Mapping[int, LightActivity], summaries: Sequence[RankSummary]
 ) -> Iterator[LightWindow]:
     """The later windows that are of the ranks of the first one, by the same source, and of the same steps on all."""
     for lights in later:

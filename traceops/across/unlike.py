@@ -56,9 +56,7 @@ def unlike_steps(
         alone = ~typical_steps(float(np.median(took)) + more)
         alone_in_run = rare & (more >= _FELT * (took - np.median(took)))
         more_waiting = np.nanmax(np.minimum(_beyond(waited), _beyond(durations)), axis=0)
-        echo = np.concatenate(
-            ([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1]))
-        )
+        echo = np.concatenate(([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 

@@ -29,9 +29,7 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     labels = [own.labels[node] for node in at]
     spent = np.diff(own.work[at])
     usual = np.median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
-    number_of = {
-        node: number for number, members in enumerate(graph.members) for rank, node in members if rank == late
-    }
+    number_of = {node: number for number, members in enumerate(graph.members) for rank, node in members if rank == late}
     lost: dict[Role | None, float] = defaultdict(float)
     for node, more in zip(at[1:], (spent - usual).tolist(), strict=True):
         number = number_of.get(node)
@@ -47,9 +45,7 @@ def _work_at(nodes: RankNodes, labels: Sequence[Label]) -> list[int]:
     return [work[at[label]] for label in labels]
 
 
-def role_of_groups(
-    roles: Roles, matching: MatchedCollectives, groups: Sequence[tuple[int, ...]]
-) -> Role | None:
+def role_of_groups(roles: Roles, matching: MatchedCollectives, groups: Sequence[tuple[int, ...]]) -> Role | None:
     """The role of most transfer in these groups; None where none has half of it."""
     chosen, moved = set(groups), Counter[Role]()
     for collective, role in zip(matching.collectives, roles.of_collective, strict=True):

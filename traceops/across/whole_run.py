@@ -12,9 +12,7 @@ from traceops.across.rhythms import in_rhythm
 from traceops.across.run_steps import Floats, Mask, Share, WholeRun, step_of_ranks
 from traceops.across.step_times import device_ms, is_known, only_queued, single, tells_pace, took_ms
 from traceops.core.step_log import RECORDED, SKIPPED
-from traceops.measure.host_places import (
-    host_times,
-)
+from traceops.measure.host_places import host_times
 from traceops.measure.loader_work import loader_work, loads_itself
 from traceops.measure.typical import FAR
 from traceops.traces.observed import Observed

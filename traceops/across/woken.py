@@ -20,9 +20,7 @@ def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollective
     went on while a member was still missing had not: it did something of its own.
     """
     asked = {summary.rank: summary for summary in ranks if len(summary.program.spell_comm)}
-    came: dict[int, dict[int, int]] = {
-        rank: {} for rank in asked
-    }  # by position: when the last member had begun
+    came: dict[int, dict[int, int]] = {rank: {} for rank in asked}  # by position: when the last member had begun
     for collective in matching.collectives if asked else ():
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
             if rank in asked:

@@ -103,11 +103,7 @@ def _kernels(summary: RankSummary) -> dict[str, KernelStats]:
 
 def _compute_ms(summary: RankSummary) -> float:
     """Time of all compute kernels, ms a step."""
-    return (
-        sum(k.total_us for k in summary.kernels if k.kind == "compute")
-        / 1e3
-        / max(len(summary.step_numbers), 1)
-    )
+    return sum(k.total_us for k in summary.kernels if k.kind == "compute") / 1e3 / max(len(summary.step_numbers), 1)
 
 
 def _same_launches_ratio(
@@ -125,11 +121,7 @@ def _same_launches_ratio(
 
 
 def _blocks_ratio(
-    mine: Mapping[str, KernelStats],
-    theirs: Mapping[str, KernelStats],
-    steps: int,
-    peer_steps: int,
-    extra: float,
+    mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int, extra: float
 ) -> tuple[float, float]:
     """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
 
@@ -139,9 +131,7 @@ def _blocks_ratio(
     ratios, weights, growth = [], [], 0.0
     for name in mine.keys() & theirs.keys():
         one, other = mine[name], theirs[name]
-        units, of_peer = (
-            (one.blocks, other.blocks) if min(one.blocks, other.blocks) > 0 else (one.count, other.count)
-        )
+        units, of_peer = (one.blocks, other.blocks) if min(one.blocks, other.blocks) > 0 else (one.count, other.count)
         ratio = (units / steps) / (of_peer / peer_steps)
         grown = one.total_us / steps - other.total_us / peer_steps
         if ratio >= MORE and grown > 0:
@@ -161,9 +151,7 @@ def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
     mine, theirs = _all_to_alls(own), _all_to_alls(peer)
     if not mine or len(mine) != len(theirs):
         return 1.0
-    return float(
-        np.median([max(a / b for a, b in zip(*both, strict=True)) for both in zip(mine, theirs, strict=True)])
-    )
+    return float(np.median([max(a / b for a, b in zip(*both, strict=True)) for both in zip(mine, theirs, strict=True)]))
 
 
 def _all_to_alls(summary: RankSummary) -> list[tuple[int, int]]:

@@ -115,9 +115,7 @@ def _answer_lines(opening: Answer) -> Iterator[AnswerLine]:
 
 
 def _cost(cost: Cost) -> StepCost:
-    return StepCost(
-        when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms
-    )
+    return StepCost(when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms)
 
 
 def _findings(found: Opened, asked: Asked) -> FindingsAnswer:
@@ -148,9 +146,7 @@ def _finding(found: Opened, asked: Asked) -> FindingAnswer:
             rule=wanted,
             title=rule.title if rule else rows[0].title,
             status="fired" if rows else "not_evaluated",
-            reason=""
-            if rows
-            else "the report does not say; another command or version of traceops judges it",
+            reason="" if rows else "the report does not say; another command or version of traceops judges it",
         )
     return FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
 
@@ -203,9 +199,7 @@ def _collectives(found: Opened, asked: Asked) -> CollectivesAnswer:
     rows = of_group(rows, asked.group)
     rows = holding(rows, "op", asked.op, "operation")
     by, rows = ordered(rows, asked, "total_ms")
-    return CollectivesAnswer(
-        run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top])
-    )
+    return CollectivesAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
 def _kernels(found: Opened, asked: Asked) -> KernelsAnswer:
@@ -226,12 +220,7 @@ def _hang(found: Opened, asked: Asked) -> HangAnswer:
     rows = tuple(row for row in hang.ranks if not asked.ranks or row.rank in asked.ranks)
     waits = tuple(wait for wait in hang.waits if not asked.ranks or set(wait.ranks) & set(asked.ranks))
     return HangAnswer(
-        run=asked_run(found),
-        level=hang.level,
-        sentence=hang.sentence,
-        roots=hang.roots,
-        waits=waits,
-        rows=rows,
+        run=asked_run(found), level=hang.level, sentence=hang.sentence, roots=hang.roots, waits=waits, rows=rows
     )
 
 

@@ -43,21 +43,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question("findings", "All findings, worst first, without their evidence.", ("severity", "ranks")),
     Question("finding", "One finding with its evidence, or why its rule has none: TO-S001.", ("rule",)),
     Question("ledger", "Where a step goes, ms a bucket: the median over ranks, or one rank.", ("ranks",)),
-    Question(
-        "what-if", "What a change would save, by replay of the steps; the largest saving first.", ("top",)
-    ),
+    Question("what-if", "What a change would save, by replay of the steps; the largest saving first.", ("top",)),
     Question("ranks", "One row a rank; the ranks that others wait for come first.", ("ranks", *_ORDERED)),
     Question("steps", "One row a rank and step; the longest come first.", ("ranks", "steps", *_ORDERED)),
-    Question(
-        "collectives",
-        "A row a group, operation and size; most time first.",
-        ("group", "op", "ranks", *_ORDERED),
-    ),
-    Question(
-        "kernels",
-        "One row a kernel, over all ranks; the longest total time first.",
-        ("kind", "name", *_ORDERED),
-    ),
+    Question("collectives", "A row a group, operation and size; most time first.", ("group", "op", "ranks", *_ORDERED)),
+    Question("kernels", "One row a kernel, over all ranks; the longest total time first.", ("kind", "name", *_ORDERED)),
     Question("roles", "Communication by kind of group (data, tensor, …); the most exposed first."),
     Question("hang", "A hang: which ranks wait for which, and the cause.", ("ranks",)),
     Question("checks", "The result of each rule: fired, clear, or why it could not be judged.", ("rule",)),

@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from traceops.answers.asked import Asked
-from traceops.answers.lines import (
-    CollectiveLine,
-)
+from traceops.answers.lines import CollectiveLine
 from traceops.answers.opening import Opened
 from traceops.core.errors import UsageError
 from traceops.core.rank_text import ranks_text
@@ -63,9 +61,7 @@ def ordered(rows: Sequence[Row], asked: Asked, usual: str) -> tuple[str, list[Ro
     """The rows by a column of numbers, most first and unknown last; rows that are equal stay in their order."""
     by = asked.by or usual
     if rows and by not in (numbers := _numbers(rows)):
-        raise UsageError(
-            f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}"
-        )
+        raise UsageError(f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}")
     return by, sorted(rows, key=lambda row: _sort_key(getattr(row, by)))
 
 

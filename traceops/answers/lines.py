@@ -18,14 +18,11 @@ class AskedRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
     path: Annotated[str, Meta(description="As it was given.")]
     read_from: Annotated[
-        Literal["report", "traces"],
-        Meta(description="A report.json, or traces that were analysed for the answer."),
+        Literal["report", "traces"], Meta(description="A report.json, or traces that were analysed for the answer.")
     ]
     unit: Annotated[
         Literal["step", "window"],
-        Meta(
-            description="window: no steps were found, and what is said of a step is of the whole recorded window."
-        ),
+        Meta(description="window: no steps were found, and what is said of a step is of the whole recorded window."),
     ]
 
 
@@ -77,14 +74,10 @@ class CollectiveLine(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: Annotated[Number | None, Meta(description="Transfer of one.")]
     median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")]
     busbw_gbs: Number | None
-    spread_p50_ms: Annotated[
-        Number | None, Meta(description="From the first member's arrival to the last's.")
-    ]
+    spread_p50_ms: Annotated[Number | None, Meta(description="From the first member's arrival to the last's.")]
     places: Annotated[
         tuple[Count, ...],
-        Meta(
-            description="Which of the group's collectives in a step they are, counted from 1; the first 64."
-        ),
+        Meta(description="Which of the group's collectives in a step they are, counted from 1; the first 64."),
     ]
     places_of: Annotated[Count | None, Meta(description="How many the group has in a step.")]
     last_rank: Annotated[Whole | None, Meta(description="The rank that comes last most often.")]
@@ -110,9 +103,7 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
     least_rank_total_ms: Annotated[
         Number | None, Meta(description="Of the rank that spends least on it, 0 where one does not run it.")
     ]
-    grid: Annotated[
-        str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")
-    ]
+    grid: Annotated[str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")]
 
 
 class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,9 +162,7 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps take, each the median over ranks."""
 
-    typical_ms: Annotated[
-        Number | None, Meta(description="Mean over typical steps; shares are of this step.")
-    ]
+    typical_ms: Annotated[Number | None, Meta(description="Mean over typical steps; shares are of this step.")]
     p5_ms: Number | None
     p95_ms: Number | None
     count: Count

@@ -85,8 +85,7 @@ class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     """What changes would save."""
 
     replay_error_pct: Annotated[
-        Number | None,
-        Meta(description="How far the replay of the unchanged steps is from the measured ones."),
+        Number | None, Meta(description="How far the replay of the unchanged steps is from the measured ones.")
     ]
     total: Count
     rows: tuple[WhatIfRow, ...]

@@ -81,14 +81,7 @@ def open_run(
     shared = {name: getattr(document, name) for name in ReportBase.__struct_fields__}
     folder = None if is_remote(file) else Path(file).parent
     tables, problems = read_tables(folder, document.reference)
-    return Opened(
-        shown,
-        Report(**shared, tables=tables),
-        "report",
-        folder,
-        document.hang,
-        problems,
-    )
+    return Opened(shown, Report(**shared, tables=tables), "report", folder, document.hang, problems)
 
 
 def _left_out(traces: Discovery) -> tuple[str, ...]:
@@ -134,9 +127,7 @@ def _opened_hang(shown: str, file: str) -> Opened:
         ranks_missing_runs=told.ranks_missing_runs,
         hosts=told.hosts,
     )
-    report = Report(
-        run=run, ranks=(), steps=(), collectives=(), findings=document.findings, checks=document.checks
-    )
+    report = Report(run=run, ranks=(), steps=(), collectives=(), findings=document.findings, checks=document.checks)
     return Opened(shown, report, "report", Path(file).parent, document.hang)
 
 

@@ -53,18 +53,7 @@ class Recent:
     def _analysed(self, path: str) -> Opened:
         refuse_several(path)
         folder = self._scope.enter_context(tempfile.TemporaryDirectory(prefix="traceops-"))
-        command = [
-            sys.executable,
-            "-m",
-            "traceops",
-            "analyze",
-            path,
-            "-o",
-            folder,
-            "--format",
-            "json,csv",
-            "-q",
-        ]
+        command = [sys.executable, "-m", "traceops", "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )

@@ -6,15 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.answers.lines import (
-    CheckLine,
-    CollectiveLine,
-    FindingLine,
-    FullFinding,
-    KernelLine,
-    LedgerLine,
-    StepLine,
-)
+from traceops.answers.lines import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
 from traceops.core.bucket_words import BUCKETS as WORDS
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
@@ -176,6 +168,4 @@ def _shared(finding: Finding) -> dict[str, Any]:
 def check_line(check: Check) -> CheckLine:
     """What a rule says, with its title; empty for a rule of another version."""
     rule = BY_ID.get(check.rule)
-    return CheckLine(
-        rule=check.rule, title=rule.title if rule else "", status=check.status, reason=check.reason
-    )
+    return CheckLine(rule=check.rule, title=rule.title if rule else "", status=check.status, reason=check.reason)

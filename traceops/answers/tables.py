@@ -79,9 +79,7 @@ def what_if_table(rows: Sequence[WhatIfRow], words: StepWords, note: str = "") -
         made("what if", lambda row: Cell(row.change), left=True),
         made(
             f"{words.noun} ms",
-            lambda row: Cell(
-                f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}"
-            ),
+            lambda row: Cell(f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}"),
         ),
         made("saved %", lambda row: Cell(fixed_text(row.saved_pct, 1))),
     ]
@@ -91,11 +89,7 @@ def what_if_table(rows: Sequence[WhatIfRow], words: StepWords, note: str = "") -
 def ranks(answer: RanksAnswer) -> list[Block]:
     columns = [
         made("rank", lambda row: Cell(str(row.rank))),
-        *(
-            [made("host", lambda row: Cell(row.host or UNKNOWN), left=True)]
-            if _hosts(answer.rows) > 1
-            else []
-        ),
+        *([made("host", lambda row: Cell(row.host or UNKNOWN), left=True)] if _hosts(answer.rows) > 1 else []),
         Column("typical_step_ms", f"{words_of(answer).noun} ms"),
         Column("compute_ms", "compute ms"),
         Column("comm_transfer_ms", "transfer ms"),
@@ -186,10 +180,7 @@ def roles(answer: RolesAnswer) -> list[Block]:
         Column("wait_ms", "wait ms"),
         Column("transfer_ms", "transfer ms"),
         Column("busbw_gbs", "GB/s"),
-        made(
-            "waits for",
-            lambda row: Cell(UNKNOWN if row.waits_for_rank is None else f"rank {row.waits_for_rank}"),
-        ),
+        made("waits for", lambda row: Cell(UNKNOWN if row.waits_for_rank is None else f"rank {row.waits_for_rank}")),
     ]
     return [table(columns, answer.rows)]
 

@@ -115,9 +115,7 @@ def _full(row: FullFinding, words: StepWords) -> list[Block]:
 def _hang(answer: HangAnswer) -> list[Block]:
     if answer.sentence is None or answer.level is None:
         return [text("no evidence of a hang")]
-    blocks: list[Block] = [
-        text(f"{MARK[answer.level]} {answer.sentence}", look=f"level-{answer.level}", indent=(0, 2))
-    ]
+    blocks: list[Block] = [text(f"{MARK[answer.level]} {answer.sentence}", look=f"level-{answer.level}", indent=(0, 2))]
     for root in answer.roots:
         blocks.append(text(f"{root.rule} ({root.confidence} confidence) {root.message}", indent=(2, 4)))
         blocks += [soft(f"    {proof.what}: {proof.value}") for proof in root.evidence]
@@ -125,11 +123,7 @@ def _hang(answer: HangAnswer) -> list[Block]:
         made("rank", lambda row: Cell(str(row.rank))),
         made("state", lambda row: Cell(row.state), left=True),
         made("group", lambda row: Cell(short_name(row.group or UNKNOWN, GROUP)), left=True),
-        made(
-            "operation",
-            lambda row: Cell(UNKNOWN if row.op is None else f"{row.op} #{row.sequence}"),
-            left=True,
-        ),
+        made("operation", lambda row: Cell(UNKNOWN if row.op is None else f"{row.op} #{row.sequence}"), left=True),
         made("waits for", lambda row: Cell(ranks_text(row.waits_for, 3) or UNKNOWN), left=True),
         made("where", lambda row: Cell(row.where or row.doing or UNKNOWN), left=True),
     ]

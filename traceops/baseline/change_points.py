@@ -33,9 +33,7 @@ class ChangePoint:
     p: float
 
 
-def change_points(
-    values: NDArray[np.floating] | list[float], *, max_p: float = MAX_P
-) -> tuple[ChangePoint, ...]:
+def change_points(values: NDArray[np.floating] | list[float], *, max_p: float = MAX_P) -> tuple[ChangePoint, ...]:
     """Change points of `values` (n, finite, in time order), in order; the same for the same values.
 
     E-divisive means: the split with the largest energy distance between its sides, its significance by permutation, and
@@ -64,10 +62,7 @@ def change_points(
     edges = [0, *marks, len(series)]
     return tuple(
         ChangePoint(
-            mark,
-            float(np.median(series[edges[i] : mark])),
-            float(np.median(series[mark : edges[i + 2]])),
-            tested[i],
+            mark, float(np.median(series[edges[i] : mark])), float(np.median(series[mark : edges[i + 2]])), tested[i]
         )
         for i, mark in enumerate(marks)
     )

@@ -120,9 +120,7 @@ def load(url: str) -> StoredReport:
     raise FileError(url, "is gone: it was pruned meanwhile")
 
 
-def encode(
-    report: Any, run: Run, key: Key, commit: str | None, source: str, saved_ns: int
-) -> tuple[str, bytes]:
+def encode(report: Any, run: Run, key: Key, commit: str | None, source: str, saved_ns: int) -> tuple[str, bytes]:
     """The name of a new entry within its store, which no other entry has, and its content.
 
     report: the object of a report.json, whose `run` is `run`. `commit` replaces the one that the run names.
@@ -151,9 +149,7 @@ def decode(url: str, data: bytes) -> StoredReport:
     if kind.format != FORMAT:
         raise FileError(url, "no traceops baseline", ": ")
     if kind.version != VERSION:
-        raise FileError(
-            url, f"a baseline of version {kind.version!s:.20}, which this traceops cannot read", ": "
-        )
+        raise FileError(url, f"a baseline of version {kind.version!s:.20}, which this traceops cannot read", ": ")
     try:
         document = msgspec.convert(value, EntryDocument)
         msgspec.convert(document.report, _ReportParts)

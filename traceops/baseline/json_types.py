@@ -40,9 +40,7 @@ class LevelChangeJson(msgspec.Struct, frozen=True):
     """A lasting change of a metric."""
 
     text: Annotated[str, Meta(description="A sentence for people.")]
-    position: Annotated[
-        int, Meta(description="Of the first commit at the new level, among the key's commits.", ge=0)
-    ]
+    position: Annotated[int, Meta(description="Of the first commit at the new level, among the key's commits.", ge=0)]
     since_commit: str | None
     since: Annotated[str, Meta(description="Its day, in UTC.")]
     last_commit_before: str | None

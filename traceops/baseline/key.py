@@ -52,8 +52,7 @@ class Key:
     def text(self) -> str:
         """For people: the words in one line."""
         return " · ".join(
-            f"{word} rank{'' if word == '1' else 's'}" if name == "world_size" else word
-            for name, word in self.words()
+            f"{word} rank{'' if word == '1' else 's'}" if name == "world_size" else word for name, word in self.words()
         )
 
     def words(self) -> list[tuple[str, str]]:

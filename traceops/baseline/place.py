@@ -16,9 +16,7 @@ from traceops.core.regular_file import read_regular
 from traceops.traces.source import filesystem, is_remote
 
 _AT_ONCE = 64  # objects of a remote store asked for together
-_OBJECT_STORES = frozenset(
-    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oci", "oss"}
-)  # no folders to make
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oci", "oss"})  # no folders to make
 PARTIAL = ".partial"  # ends the name of a file that is being written
 
 # What stores raise beside OSError, by the module that is loaded if it can be raised at all.

@@ -76,9 +76,7 @@ def save(
     return decode(f"{place.url}/{path}", data).entry
 
 
-def scan(
-    store_url: str, pattern: str | None = None, problems: list[Problem] | None = None
-) -> Iterator[StoredReport]:
+def scan(store_url: str, pattern: str | None = None, problems: list[Problem] | None = None) -> Iterator[StoredReport]:
     """Entries with their reports, key by key in the order of the slugs, each in time order.
 
     pattern: as `Key.matches` takes it; all keys without. What is no whole entry is added to `problems`.
@@ -97,12 +95,7 @@ def entries(store_url: str, pattern: str | None = None, problems: list[Problem] 
 
 
 def baseline_entries(
-    name: str,
-    option: str | None,
-    *,
-    last: int,
-    like: Run | None = None,
-    config: CompareConfig | None = None,
+    name: str, option: str | None, *, last: int, like: Run | None = None, config: CompareConfig | None = None
 ) -> list[Entry]:
     """What `baseline:NAME` means in a comparison, oldest first: at least one entry, at most `last`.
 
@@ -235,9 +228,7 @@ def _names(place: Place, slug: str, problems: list[Problem]) -> list[str]:
         elif not item.name.endswith(PARTIAL):
             problems.append(Problem(f"{place.url}/{slug}/{item.name}", "no entry by its name"))
         elif item.modified_ns is not None and time.time_ns() - item.modified_ns > _HOUR_NS:
-            problems.append(
-                Problem(f"{place.url}/{slug}/{item.name}", "left behind by a save that was interrupted")
-            )
+            problems.append(Problem(f"{place.url}/{slug}/{item.name}", "left behind by a save that was interrupted"))
     return names
 
 
@@ -266,9 +257,7 @@ def _newest(place: Place, slug: str, last: int, but: Run | None = None) -> list[
 
 def _most_alike(keys: Mapping[str, Key], own: Key) -> dict[str, Key]:
     """The keys that are `own` but for model and branch, and among them those of main or else master; at least one."""
-    alike = {
-        slug: key for slug, key in keys.items() if replace(key, model=own.model, branch=own.branch) == own
-    }
+    alike = {slug: key for slug, key in keys.items() if replace(key, model=own.model, branch=own.branch) == own}
     for branch in DEFAULT_BRANCHES:
         of_branch = {slug: key for slug, key in alike.items() if key.branch == branch}
         if of_branch:

@@ -15,9 +15,7 @@ from traceops.capture.guard import Guard
 from traceops.core.capture_failure import CaptureOperation
 
 
-def when_loaded(
-    changes: Mapping[str, Callable[[Any], None]], guard: Guard, undo: list[Callable[[], Any]]
-) -> None:
+def when_loaded(changes: Mapping[str, Callable[[Any], None]], guard: Guard, undo: list[Callable[[], Any]]) -> None:
     """Call each change with the module of its name: now where that is loaded, else once it is.
 
     undo: gets what ends the looking, before it begins.

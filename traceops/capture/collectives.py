@@ -30,12 +30,7 @@ def recorded_collectives() -> list[list[Any]]:
     try:
         entries = json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", [])
         return [_row(entry) for entry in entries if entry["profiling_name"].startswith(f"{_BACKEND}:")]
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ):  # another torch's record: the trace holds all else
+    except (KeyError, TypeError, ValueError, RuntimeError):  # another torch's record: the trace holds all else
         return []
 
 

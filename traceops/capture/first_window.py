@@ -45,11 +45,7 @@ class FirstWindow:
     """One rank's. An error of it ends only the first window, until it is to be written."""
 
     def __init__(
-        self,
-        out: Path,
-        rank: int,
-        options: Mapping[str, Any],
-        doing: Callable[[CaptureOperation], None],
+        self, out: Path, rank: int, options: Mapping[str, Any], doing: Callable[[CaptureOperation], None]
     ) -> None:
         self._recorder = Recorder(out, rank, FIRST, options, doing)
         self._timer: StepTimer | None = None
@@ -75,11 +71,7 @@ class FirstWindow:
 
         In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
         """
-        if (
-            step != FIRST.skip_first
-            or uses_gpu()
-            or threading.current_thread() is not threading.main_thread()
-        ):
+        if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
             return
         try:
             self._recorder.open(step, give_way)

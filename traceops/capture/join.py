@@ -128,6 +128,4 @@ class _Joined:
             # As Python ends of them; what sys.exit was given is not told here.
             code = 128 + signal.SIGINT if isinstance(self._error, KeyboardInterrupt) else 1
             reason = describe(self._error)
-            session.guard.run(
-                CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason
-            )
+            session.guard.run(CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason)

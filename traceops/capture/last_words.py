@@ -38,9 +38,7 @@ class LastWords:
 
     def __init__(self, folder: Path) -> None:
         os.mkfifo(_pipe(folder))
-        self._pipe = os.open(
-            _pipe(folder), os.O_RDWR | os.O_NONBLOCK
-        )  # both ends, so that reading never ends
+        self._pipe = os.open(_pipe(folder), os.O_RDWR | os.O_NONBLOCK)  # both ends, so that reading never ends
         self._text = b""
 
     def heard(self) -> list[CaptureFailure]:

@@ -79,9 +79,7 @@ class LongerSchedule(Schedule):
     def idle_until(self, step: int) -> int:
         if self._at(step) is not None:
             return step
-        return min(
-            [super().idle_until(step), *(window.start for window in self.later if window.start > step)]
-        )
+        return min([super().idle_until(step), *(window.start for window in self.later if window.start > step)])
 
     def why(self, window: int) -> str:
         """Why the launcher asked for it by itself; empty where it did not."""

@@ -23,12 +23,7 @@ class OpenManifest:
     """`manifest` is what is known by now; nothing of it is in the run folder `out` before `save`."""
 
     def __init__(
-        self,
-        out: Path,
-        place: ProcessPlace,
-        schedule: Schedule,
-        options: dict[str, bool],
-        training: dict[str, Any],
+        self, out: Path, place: ProcessPlace, schedule: Schedule, options: dict[str, bool], training: dict[str, Any]
     ) -> None:
         self.out = out
         self.manifest = RankManifest(
@@ -69,9 +64,7 @@ class OpenManifest:
             return
         kept = WindowRecord(window, trace, steps, complete, why)
         self.manifest = replace(
-            self.manifest,
-            traces=[*self.manifest.traces, trace],
-            windows=[*self.manifest.windows, kept],
+            self.manifest, traces=[*self.manifest.traces, trace], windows=[*self.manifest.windows, kept]
         )
 
     def add_first_window(self, kept: KeptWindow) -> None:
@@ -101,12 +94,7 @@ class OpenManifest:
         (self.folder / "manifest.json").unlink(missing_ok=True)
 
     def save(
-        self,
-        steps: int,
-        samples: int | None,
-        failure: CaptureFailure | None,
-        ends: StepEnds,
-        light: LightRecord | None,
+        self, steps: int, samples: int | None, failure: CaptureFailure | None, ends: StepEnds, light: LightRecord | None
     ) -> None:
         """Bring up to date what may change at any time, and write the manifest."""
         known = {key: value for key, value in torch_facts().items() if value is not None}

@@ -18,9 +18,7 @@ class OuterSteps:
 
     def __init__(self, lives: Callable[[int], bool]) -> None:
         self._lives = lives
-        self._seen: dict[
-            int, tuple[int, int]
-        ] = {}  # by number: the newest one, and the ends, when it stepped last
+        self._seen: dict[int, tuple[int, int]] = {}  # by number: the newest one, and the ends, when it stepped last
         self._times: dict[int, int] = {}  # that it stepped once, and another one was new in between
         self._ends = self._since = self._most = 0
         self.number: int | None = None

@@ -32,11 +32,7 @@ def carried(group_names: dict[Any, str]) -> list[dict[str, Any]]:
     """
     readers = {
         kind: read
-        for (module, name), read in (
-            (_DDP, _trained),
-            (_FLAT, _flat),
-            *((where, _shards) for where in _SHARDED),
-        )
+        for (module, name), read in ((_DDP, _trained), (_FLAT, _flat), *((where, _shards) for where in _SHARDED))
         if (kind := getattr(sys.modules.get(module), name, None)) is not None
     }
     rows: list[dict[str, Any]] = []

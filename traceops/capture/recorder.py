@@ -108,9 +108,7 @@ class Recorder:
         activities = [ProfilerActivity.CPU]
         if uses_gpu():
             activities.append(ProfilerActivity.CUDA)
-        session = profile(
-            activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options
-        )
+        session = profile(activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options)
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
         try:
             with _without_remark():

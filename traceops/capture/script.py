@@ -92,9 +92,7 @@ def _opened(argv: Sequence[str]) -> Capture:
 
 
 def _watch_steps(session: Capture) -> None:
-    boundary = on_training_step(
-        session.step, session.guard, session.skipped, session.settings.step_on, session.passed
-    )
+    boundary = on_training_step(session.step, session.guard, session.skipped, session.settings.step_on, session.passed)
     session.on_failure(boundary.remove)
     session.ends_of_steps = boundary.ends
 
@@ -119,9 +117,7 @@ def _own_traceback(error: BaseException) -> BaseException:
 def _record_imports(folder: Path) -> None:
     """Leave in `folder` a file that names the file of every module that this process has loaded."""
     # Not getattr: some packages put objects there that import on every look.
-    found = [
-        vars(module).get("__file__") for module in sys.modules.values() if isinstance(module, ModuleType)
-    ]
+    found = [vars(module).get("__file__") for module in sys.modules.values() if isinstance(module, ModuleType)]
     names = sorted({str(Path(name).absolute()) for name in found if isinstance(name, str)})
     (folder / f"{os.getpid()}.txt").write_text("".join(f"{name}\n" for name in names))
 

@@ -12,11 +12,7 @@ from traceops.core.shorter_schedule import shorter_schedule
 
 
 def shortfall(
-    schedule: Schedule,
-    done: int,
-    kept: Sequence[int],
-    theirs: ScriptProfilerRecord | None,
-    counts: str | None,
+    schedule: Schedule, done: int, kept: Sequence[int], theirs: ScriptProfilerRecord | None, counts: str | None
 ) -> str:
     """Why not all was recorded, and what would help.
 

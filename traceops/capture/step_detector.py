@@ -77,9 +77,7 @@ class StepDetector:
         first = next(iter(self._round), None)
         if first is None or self._learned:
             return first is None
-        return not self._known.lives(first) or (
-            bool(self._parameters) and _parameters(what) == self._parameters
-        )
+        return not self._known.lives(first) or (bool(self._parameters) and _parameters(what) == self._parameters)
 
 
 def _parameters(what: Any) -> tuple[int, ...]:

@@ -183,9 +183,7 @@ class _Boundary:
             finally:
                 nested.depth -= 1
             if not nested.depth and not self.off:
-                self._guard.run(
-                    CaptureOperation.HOOK, self._called, module, f"{type(module).__name__}.forward"
-                )
+                self._guard.run(CaptureOperation.HOOK, self._called, module, f"{type(module).__name__}.forward")
             return result
 
         return watched
@@ -195,9 +193,7 @@ class _Boundary:
         from torch._compile import _disable_dynamo
 
         uncompiled = _disable_dynamo(self.stepped)
-        torch = sys.modules[
-            "torch"
-        ]  # half loaded; an import in the hook would take longer than all else there
+        torch = sys.modules["torch"]  # half loaded; an import in the hook would take longer than all else there
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
@@ -223,9 +219,7 @@ class _Boundary:
         if scaler is not None:
             self._replace(scaler, "update", self.around_update)
 
-    def _replace(
-        self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
+    def _replace(self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         before = getattr(owner, name)
         self._undo.append(lambda: setattr(owner, name, before))
         setattr(owner, name, around(before))

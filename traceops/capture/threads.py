@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable
 from traceops.capture.guard import contained
 
 # What a thread itself does wrong has to reach it: the program's faulthandler tells of these.
-_FAULTS = {
-    signal.SIGSEGV,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGABRT,
-    getattr(signal, "SIGBUS", signal.SIGSEGV),
-}
+_FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, getattr(signal, "SIGBUS", signal.SIGSEGV)}
 
 
 class DaemonThread:

@@ -67,11 +67,7 @@ class TraceFolder:
             _compress(plain, packed)
             packed.replace(final)
         finally:
-            for path in (
-                plain,
-                packed,
-                Path(f"{plain}.tmp"),
-            ):  # Kineto's own, which it leaves where the disk is full
+            for path in (plain, packed, Path(f"{plain}.tmp")):  # Kineto's own, which it leaves where the disk is full
                 with suppress(OSError):
                     path.unlink()
         return final
@@ -143,8 +139,7 @@ def _whole_size(path: Path) -> int:
             return size
     full = shutil.disk_usage(path.parent).free < _FULL
     raise OSError(
-        errno.ENOSPC if full else errno.EIO,
-        os.strerror(errno.ENOSPC) if full else "torch wrote no whole trace",
+        errno.ENOSPC if full else errno.EIO, os.strerror(errno.ENOSPC) if full else "torch wrote no whole trace"
     )
 
 

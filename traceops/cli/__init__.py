@@ -40,22 +40,12 @@ COMMANDS = (
 
 # Options that name files and folders, and what is wrong with a name itself or with the disk behind it.
 _PATHS = ("path", "paths", "base", "head", "saved", "evidence", "settings", "store", "config")
-_OF_PATH = (
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.ESTALE,
-    errno.ENXIO,
-)
+_OF_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ESTALE, errno.ENXIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
-    parser = Parser(
-        prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof."
-    )
+    parser = Parser(prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof.")
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
@@ -92,14 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
         return 130
-    except (
-        Exception
-    ) as error:  # Python's own exit code for it would be 1, which means findings or a regression
+    except Exception as error:  # Python's own exit code for it would be 1, which means findings or a regression
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             what = f"{error.filename} cannot" if error.filename else "its output cannot all"
-            print(
-                f"traceops {args.command}: {what} be written ({error.strerror}); make room", file=sys.stderr
-            )
+            print(f"traceops {args.command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
             _forget_output()
             return 3
         if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:

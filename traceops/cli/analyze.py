@@ -101,9 +101,7 @@ def _rows(
     return rows, findings
 
 
-def _reports(
-    args: argparse.Namespace, formats: tuple[str, ...], found: Discovery, root: Path
-) -> Iterator[Written]:
+def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discovery, root: Path) -> Iterator[Written]:
     """The reports of the windows that --select asks for, written.
 
     A window without a usable trace hides no other; raises InputError where no window has one.
@@ -113,16 +111,13 @@ def _reports(
     for window in found.windows if args.select == "all" else best_first:
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                options = MapOptions(
-                    args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own
-                )
+                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own)
                 report = analyze_window(found, window, options, args.evidence)
         except InputError as error:
             unusable = error
             if len(found.windows) > 1:
                 print(
-                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"),
-                    file=sys.stderr,
+                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"), file=sys.stderr
                 )
             continue
         from traceops.render import write_report  # behind the map: its processes need none of it

@@ -88,9 +88,7 @@ def _show(args: argparse.Namespace, store: str) -> int:
         _say(f"{key.slug}\n  {key.text}")
         for sample in samples:
             entry = sample.entry
-            _say(
-                f"  {minute_text(entry.time_ns)}  {label_of(entry):8}  {_ms(sample.step_ms):>10}  {entry.url}"
-            )
+            _say(f"  {minute_text(entry.time_ns)}  {label_of(entry):8}  {_ms(sample.step_ms):>10}  {entry.url}")
     if not keys:
         raise _nothing(store, args.key)
     if args.json:

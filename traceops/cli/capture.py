@@ -26,10 +26,7 @@ def main(args: argparse.Namespace) -> int:
     request_window(out, request)
     window = answer_to(out, request)
     first = window.start + window.warmup
-    print(
-        f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on",
-        file=sys.stderr,
-    )
+    print(f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on", file=sys.stderr)
     if args.no_wait:
         return 0
     seen = _wait(out, window.number)

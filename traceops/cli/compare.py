@@ -80,7 +80,5 @@ def _read(
         return [read_capture(path, jobs=args.jobs)]
 
     like = None if head is None else head.run
-    entries = baseline_entries(
-        path.removeprefix("baseline:"), args.store, last=args.last, like=like, config=config
-    )
+    entries = baseline_entries(path.removeprefix("baseline:"), args.store, last=args.last, like=like, config=config)
     return [entry.capture() for entry in entries]

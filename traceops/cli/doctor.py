@@ -27,9 +27,7 @@ from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text
 
 _LOGS = "doctor_logs"
-_ANOTHER = (
-    "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
-)
+_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
 
 
 def main(args: argparse.Namespace) -> int:

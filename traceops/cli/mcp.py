@@ -37,9 +37,7 @@ whole recorded window."""
 Run = Annotated[str, Field(description="Path of a run folder, traces, a report folder or a report.json.")]
 Ranks = Annotated[list[int], Field(description="Only these ranks; all if empty.")]
 Top = Annotated[int | None, Field(description="The first so many rows; all if null.", ge=1)]
-By = Annotated[
-    str, Field(description="Column of numbers that orders the rows, most first; the usual one if empty.")
-]
+By = Annotated[str, Field(description="Column of numbers that orders the rows, most first; the usual one if empty.")]
 Tool = Callable[..., dict[str, Any]]
 
 
@@ -52,16 +50,10 @@ def main(args: argparse.Namespace) -> int:
 
 def server(recent: Recent) -> MCPServer[Any]:
     """The server with a tool a question."""
-    made: MCPServer[Any] = MCPServer(
-        "traceops", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING"
-    )
-    reads = ToolAnnotations(
-        read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-    )
+    made: MCPServer[Any] = MCPServer("traceops", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
+    reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     for name, tool in tools(recent).items():
-        made.add_tool(
-            tool, name=name.replace("-", "_"), description=BY_NAME[name].about + _UNITS, annotations=reads
-        )
+        made.add_tool(tool, name=name.replace("-", "_"), description=BY_NAME[name].about + _UNITS, annotations=reads)
     return made
 
 
@@ -108,9 +100,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
 
     def collectives(
         run: Run,
-        group: Annotated[
-            str, Field(description="A group's name, a part of it, or its role: data, tensor, …")
-        ] = "",
+        group: Annotated[str, Field(description="A group's name, a part of it, or its role: data, tensor, …")] = "",
         op: Annotated[str, Field(description="An operation, or a part of its name.")] = "",
         ranks: Ranks = [],  # noqa: B006
         by: By = "",
@@ -134,8 +124,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
         return ask(run, Asked("hang", ranks=tuple(ranks)))
 
     def checks(
-        run: Run,
-        rule: Annotated[str, Field(description="Rules that begin so, such as TO-S; all if empty.")] = "",
+        run: Run, rule: Annotated[str, Field(description="Rules that begin so, such as TO-S; all if empty.")] = ""
     ) -> dict[str, Any]:
         return ask(run, Asked("checks", rule=rule))
 

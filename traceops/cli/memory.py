@@ -25,13 +25,7 @@ from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes
 from traceops.traces.memory_snapshot import read_snapshot
-from traceops.train.options import (
-    check,
-    config_from,
-    refuse_training_options,
-    to_argv,
-    with_global_batch,
-)
+from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
 
 def main(args: argparse.Namespace) -> int:

@@ -23,17 +23,11 @@ class HelpFormatter(argparse.HelpFormatter):
     """Paragraphs as wide as the terminal; long lists of choices stand in the help of an option only."""
 
     def __init__(self, prog: str, *args: Any, **options: Any) -> None:
-        options.setdefault(
-            "width", (width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns) - 2
-        )
+        options.setdefault("width", (width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns) - 2)
         super().__init__(prog, *args, **options)
 
     def add_usage(
-        self,
-        usage: str | None,
-        actions: Iterable[argparse.Action],
-        groups: Any,
-        prefix: str | None = None,
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None
     ) -> None:
         """The usage; where it is narrow without single options."""
         if usage is None and prefix != "" and self._width < _NARROW:  # '' for the name of a subcommand
@@ -66,9 +60,7 @@ class HelpFormatter(argparse.HelpFormatter):
         told = super()._get_help_string(action)
         if told is None or not _many_choices(action):
             return told
-        return (
-            f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
-        )
+        return f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
 
 
 def _many_choices(action: argparse.Action) -> bool:
@@ -96,9 +88,7 @@ class Parser(argparse.ArgumentParser):
     def _short_usage(self) -> str:
         """The usage; where it takes many lines, where to read them."""
         whole = self.format_usage()
-        return (
-            whole if whole.count("\n") <= _USAGE_LINES else f"usage: {self.prog} --help lists its options\n"
-        )
+        return whole if whole.count("\n") <= _USAGE_LINES else f"usage: {self.prog} --help lists its options\n"
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""

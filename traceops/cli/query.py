@@ -26,13 +26,7 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / FILE_NAME.removesuffix(".gz")
         write_timeline(
-            found,
-            found.latest,
-            output,
-            ranks=args.ranks,
-            steps=args.steps,
-            jobs=args.jobs,
-            around=args.around,
+            found, found.latest, output, ranks=args.ranks, steps=args.steps, jobs=args.jobs, around=args.around
         )
         sys.stdout.write(run_query(processor, output, args.sql))
     return 0

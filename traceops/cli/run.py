@@ -20,13 +20,7 @@ from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import pods, slurm
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.batch_script import BatchJob, batch_script, submit, write_script
-from traceops.launch.checks import (
-    check_command,
-    check_gpus,
-    check_script,
-    starts_ranks,
-    wraps_in_data_parallel,
-)
+from traceops.launch.checks import check_command, check_gpus, check_script, starts_ranks, wraps_in_data_parallel
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import clear, free_folder, refuse
@@ -109,9 +103,7 @@ def _write_batch_script(args: argparse.Namespace) -> int:
     name = args.name or _default_name(args.script, config_from(args))
     nodes = args.nnodes if args.nodes is None else args.nodes
     local = of_this_machine(Path.cwd() if args.out is None else Path(args.out))
-    job = BatchJob(
-        name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account, nodes > 1 and local
-    )
+    job = BatchJob(name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account, nodes > 1 and local)
     words = sys.argv[sys.argv.index("run") + 1 :]
     if args.dry_run:
         print(batch_script(job, words), end="")
@@ -173,18 +165,14 @@ def decide(args: argparse.Namespace) -> Decided:
     settings = _capture_settings(args, given)
     if args.global_batch_size is not None:
         if fallback is not None:
-            raise UsageError(
-                "--global-batch-size: not with --fallback, which keeps the samples a step itself"
-            )
+            raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
         if trains:
             settings["samples_per_step"] = args.global_batch_size
         else:
             config = with_global_batch(config, args.global_batch_size, cluster.world_size)
     if not trains:
         settings["first_window"] = False  # its number of steps is known
-        trains = _strategy(
-            config, schedule, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light
-        )
+        trains = _strategy(config, schedule, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light)
     if args.out is not None:
         out = Path(args.out).absolute()
     elif args.name is None and not args.overwrite and cluster.nnodes == 1:
@@ -288,9 +276,7 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
         check_script(trains)
 
 
-def _strategy(
-    config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool
-) -> list[str]:
+def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
     if config.steps is None:
         light = light and device == "cuda" and config.device != "cpu"

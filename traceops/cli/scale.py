@@ -67,17 +67,13 @@ def price_of(text: str) -> float:
     except ValueError:
         price = math.nan
     if not 0 <= price < math.inf:
-        raise UsageError(
-            f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50"
-        )
+        raise UsageError(f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50")
     return price
 
 
 def _given(args: argparse.Namespace) -> tuple[list[FoundRun], str]:
     if not args.words:
-        raise UsageError(
-            "name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …"
-        )
+        raise UsageError("name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …")
     found = find_runs(args.words)
     base = found.base
     if len(found.runs) < 2:
@@ -97,13 +93,8 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     repeat = 3 if args.repeat is None else args.repeat
     if repeat < 1:
         raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
-    if "OMP_NUM_THREADS" not in os.environ and not any(
-        text.startswith("OMP_NUM_THREADS=") for text in args.env
-    ):
-        args.env = [
-            *args.env,
-            "OMP_NUM_THREADS=1",
-        ]  # torchrun's for several ranks; one alone would take all cores
+    if "OMP_NUM_THREADS" not in os.environ and not any(text.startswith("OMP_NUM_THREADS=") for text in args.env):
+        args.env = [*args.env, "OMP_NUM_THREADS=1"]  # torchrun's for several ranks; one alone would take all cores
     return prepare(args, points_of((SweepAxis("nproc", sizes),))), repeat
 
 

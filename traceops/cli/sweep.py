@@ -86,17 +86,10 @@ _NOT_SHARED = frozenset(
 )
 
 
-def _decided(
-    args: argparse.Namespace, point: Point, script: Sequence[str], folder: Path, name: str
-) -> Decided:
+def _decided(args: argparse.Namespace, point: Point, script: Sequence[str], folder: Path, name: str) -> Decided:
     own = copy(args)
     own.env = list(args.env)
-    own.name, own.out, own.overwrite, own.repeat = (
-        f"{name}-{point.label}",
-        str(folder / point.label),
-        True,
-        None,
-    )
+    own.name, own.out, own.overwrite, own.repeat = (f"{name}-{point.label}", str(folder / point.label), True, None)
     own.script = ["--", *words] if (words := script_words(point, script)) else []
     try:
         for axis, value in point.settings:

@@ -51,9 +51,7 @@ class Trainings:
     def state(self) -> SweepState:
         """What trials.json holds."""
         return SweepState(
-            command=self.command,
-            points=tuple(point.words for point in self.points),
-            trials=tuple(self.trials),
+            command=self.command, points=tuple(point.words for point in self.points), trials=tuple(self.trials)
         )
 
     def open(self, *, overwrite: bool, again: bool = False) -> None:

@@ -57,11 +57,7 @@ def main(args: argparse.Namespace) -> int:
 def _say(expected: Expected, quiet: bool) -> None:
     """How large the file will be, before it is written; how to make it smaller, where it is large."""
     ranks = f"{expected.ranks} rank{'s' if expected.ranks != 1 else ''}"
-    steps = (
-        "all steps"
-        if expected.steps is None
-        else f"{expected.steps} step{'s' if expected.steps != 1 else ''}"
-    )
+    steps = "all steps" if expected.steps is None else f"{expected.steps} step{'s' if expected.steps != 1 else ''}"
     line = f"about {size_text(expected.size_bytes)} for {ranks}, {steps}"
     if expected.size_bytes >= LARGE_BYTES:
         print(

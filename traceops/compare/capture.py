@@ -90,9 +90,7 @@ def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
     try:
         order = json.loads(read_regular(Path(path, PAIRS))).get("order")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"{Path(path, PAIRS)} cannot be read ({error}); name the sides: --base … --head …"
-        ) from error
+        raise InputError(f"{Path(path, PAIRS)} cannot be read ({error}); name the sides: --base … --head …") from error
     names = [name for name in order if isinstance(name, str)] if isinstance(order, list) else []
     base = [str(Path(path, name)) for name in names if name.startswith("base_")]
     head = [str(Path(path, name)) for name in names if name.startswith("head_")]

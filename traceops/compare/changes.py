@@ -19,22 +19,10 @@ _SAME_PLACE = 0.15  # of the step: a kernel launched further away is another one
 _SAME_COUNT = 0.1
 COPIES = ("Memcpy", "Memset")
 _SEVERAL = "several values"
-_OUTPUT_VARIABLES = (
-    "NCCL_DEBUG",
-    "TORCH_FR_DUMP",
-    "TORCH_NCCL_DEBUG_INFO",
-    "NCCL_TOPO_DUMP",
-    "NCCL_GRAPH_DUMP",
-)
+_OUTPUT_VARIABLES = ("NCCL_DEBUG", "TORCH_FR_DUMP", "TORCH_NCCL_DEBUG_INFO", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP")
 # Variables that differ between any two jobs and change nothing.
 _JOB_VARIABLES = frozenset(
-    {
-        "SLURM_JOB_ID",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-        "CUDA_VISIBLE_DEVICES",
-        "TORCH_SHOW_CPP_STACKTRACES",
-    }
+    {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "CUDA_VISIBLE_DEVICES", "TORCH_SHOW_CPP_STACKTRACES"}
 )
 
 
@@ -84,12 +72,7 @@ def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
     return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
-def _compare(
-    kind: ChangeKind,
-    base: dict[Hashable, Use],
-    head: dict[Hashable, Use],
-    step_ms: float,
-) -> list[Change]:
+def _compare(kind: ChangeKind, base: dict[Hashable, Use], head: dict[Hashable, Use], step_ms: float) -> list[Change]:
     # In the reports' order, not a set's: the same input pairs up the same way every time.
     both = [(use, head[key]) for key, use in base.items() if key in head]
     gone = [use for key, use in base.items() if key not in head]
@@ -132,9 +115,7 @@ def _renamed(gone: list[Use], new: list[Use]) -> tuple[list[tuple[Use, Use]], li
             and (old.place is None or now.place is None or abs(now.place - old.place) <= _SAME_PLACE)
         ]
         if alike:
-            best = min(
-                alike, key=lambda now: (abs((now.place or 0) - (old.place or 0)), abs(now.ms - old.ms))
-            )
+            best = min(alike, key=lambda now: (abs((now.place or 0) - (old.place or 0)), abs(now.ms - old.ms)))
             pairs.append((old, best))
             gone.remove(old)
             new.remove(best)
@@ -168,20 +149,14 @@ def _is_worth(use: Use, step_ms: float) -> bool:
     return use.count >= _COUNT_CHANGED or use.ms >= _TIME_WORTH_PCT / 100 * step_ms
 
 
-def _uses(
-    side: Sequence[Inventory], read: Callable[[Inventory], list[tuple[Hashable, Use]]]
-) -> dict[Hashable, Use]:
+def _uses(side: Sequence[Inventory], read: Callable[[Inventory], list[tuple[Hashable, Use]]]) -> dict[Hashable, Use]:
     """The rows of one table of the inventory, mean over captures."""
     sums: dict[Hashable, list[Use]] = defaultdict(list)
     for inventory in side:
         for key, use in read(inventory):
             sums[key].append(use)
     return {
-        key: replace(
-            uses[0],
-            count=sum(u.count for u in uses) / len(side),
-            ms=sum(u.ms for u in uses) / len(side),
-        )
+        key: replace(uses[0], count=sum(u.count for u in uses) / len(side), ms=sum(u.ms for u in uses) / len(side))
         for key, uses in sums.items()
     }
 
@@ -190,14 +165,7 @@ def _kernels(inventory: Inventory) -> list[tuple[Hashable, Use]]:
     return [
         (
             (row.name, row.operator or "", row.kind),
-            Use(
-                row.name,
-                row.count_per_step,
-                row.ms_per_step,
-                row.operator or "",
-                row.operator or "",
-                row.place,
-            ),
+            Use(row.name, row.count_per_step, row.ms_per_step, row.operator or "", row.operator or "", row.place),
         )
         for row in inventory.kernels
     ]
@@ -227,12 +195,7 @@ def _calls(inventory: Inventory) -> list[tuple[Hashable, Use]]:
     return [
         (
             (row.call, row.operator or ""),
-            Use(
-                row.operator or row.call,
-                row.count_per_step,
-                row.ms_per_step,
-                row.call if row.operator else "",
-            ),
+            Use(row.operator or row.call, row.count_per_step, row.ms_per_step, row.call if row.operator else ""),
         )
         for row in inventory.blocking_calls
     ]
@@ -245,9 +208,7 @@ _READERS: tuple[tuple[ChangeKind, Callable[[Inventory], list[tuple[Hashable, Use
 )
 
 
-def _operators(
-    base: Sequence[Inventory], head: Sequence[Inventory]
-) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
+def _operators(base: Sequence[Inventory], head: Sequence[Inventory]) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
     """Operators by name and input shapes, or by name alone where one side did not record shapes."""
     sides = [[row for inventory in side for row in inventory.operators] for side in (base, head)]
     by_shape = all(any(row.shapes for row in side) for side in sides)

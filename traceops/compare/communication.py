@@ -71,9 +71,7 @@ def collectives_explanation(
         text += f". That {more} communication a step"
     transfer = left.get("comm_transfer", 0.0)
     if abs(transfer - exposed) >= ledger.worth_ms:
-        text += (
-            f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
-        )
+        text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
     evidence = tuple(
         Evidence(f"{op}_per_step", round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3))
         for op in sorted(old.keys() | new.keys())
@@ -109,9 +107,7 @@ def _by_name(totals: _Totals) -> _Totals:
 def _became(name: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
-        text = (
-            f"{count_text(was)} {name}{'' if count_text(was) == '1' else 's'} a step became {count_text(now)}"
-        )
+        text = f"{count_text(was)} {name}{'' if count_text(was) == '1' else 's'} a step became {count_text(now)}"
         if same and was_bytes:
             return f"{text} (the same {size_text(was_bytes)})"
         if was_bytes is not None and now_bytes is not None:

@@ -37,9 +37,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
         *_refuse(base, head, "device", lambda c: c.run.device),
         *_refuse(base, head, "activity of the GPUs", _gpu_activity),
-        *_refuse(
-            base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None
-        ),
+        *_refuse(base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None),
     ]
     for label, keys in _WORKLOAD:
         for key in keys:
@@ -51,17 +49,12 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
         found.append(f"{twice[0]} is given more than once: a capture compared with itself proves nothing")
     elif len({ns for ns, _ in starts}) < len(starts):
         same = [path for ns, path in starts if [n for n, _ in starts].count(ns) > 1]
-        found.append(
-            f"{' and '.join(same[:2])} are one and the same capture (they began at the same nanosecond)"
-        )
+        found.append(f"{' and '.join(same[:2])} are one and the same capture (they began at the same nanosecond)")
     return found
 
 
 def _refuse(
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-    what: str,
-    value: Callable[[ComparedCapture], Any],
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], what: str, value: Callable[[ComparedCapture], Any]
 ) -> list[str]:
     """A refusal where two captures say different things; one that says nothing contradicts nobody."""
     sides = [{_text(value(c)) for c in side if value(c) is not None} for side in (base, head)]
@@ -110,16 +103,8 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
             words = [" ".join(command or ())[:200] for command in commands]
             found.append(f"command: base {words[0]}, head {words[1]}")
     elif not old or not new:
-        side = (
-            "neither side says"
-            if not old and not new
-            else "base does not say"
-            if not old
-            else "head does not say"
-        )
-        found.append(
-            f"{side} which model, batch and precision it trained: nothing checks that they are the same"
-        )
+        side = "neither side says" if not old and not new else "base does not say" if not old else "head does not say"
+        found.append(f"{side} which model, batch and precision it trained: nothing checks that they are the same")
     hosts = [sorted({host for c in side for host in c.run.hosts}) for side in (base, head)]
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
@@ -132,9 +117,7 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
     unlike = unlike_steps(base, head)
     found += [f"{one.why}. What differs may be that: {one.cure}" for one in unlike]
     if not any(one.metrics is EVERY for one in unlike) and all(map(windows_unlike, (base, head))):
-        found.append(
-            "the recorded steps of both sides may not be like their later ones: nothing here is of those"
-        )
+        found.append("the recorded steps of both sides may not be like their later ones: nothing here is of those")
     return found
 
 

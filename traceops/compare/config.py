@@ -47,9 +47,7 @@ class CompareConfig:
     def waiver(self, metric: str, today: date) -> Waiver | None:
         """The waiver of a metric that still holds; one of the step time is one of throughput."""
         covers = ("throughput", "step_time") if metric == "throughput" else (metric,)
-        return next(
-            (w for name in covers for w in self.waivers if w.metric == name and today <= w.until), None
-        )
+        return next((w for name in covers for w in self.waivers if w.metric == name and today <= w.until), None)
 
     def expired(self, today: date) -> tuple[Waiver, ...]:
         """Waivers that held once."""
@@ -94,9 +92,7 @@ def _parse(table: dict[str, Any], source: str) -> CompareConfig:
     if baselines is not None and not isinstance(baselines, str):
         raise UsageError(f"{source}: baselines must be a folder or URL, in quotes")
     return CompareConfig(
-        thresholds={
-            name: _percent(v, f"{source}: compare.thresholds.{name}") for name, v in thresholds.items()
-        },
+        thresholds={name: _percent(v, f"{source}: compare.thresholds.{name}") for name, v in thresholds.items()},
         confidence=_share(compare.get("confidence", 0.95), f"{source}: compare.confidence"),
         power=_share(compare.get("power", 0.9), f"{source}: compare.power"),
         launch_noise_pct=None if noise is None else _percent(noise, f"{source}: compare.launch_noise_pct"),

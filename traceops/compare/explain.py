@@ -87,9 +87,7 @@ def explain(
     ]
     keep(_more_kernels(changes) if _KERNELS in regressed else None, sure=True)
     beyond = [e for e in timed if not ledger.in_noise.issuperset(e.buckets)]
-    return _in_order(
-        counted, beyond or ([] if counted else timed[:1]), sum(ledger.change.values()), wanted_ms
-    )
+    return _in_order(counted, beyond or ([] if counted else timed[:1]), sum(ledger.change.values()), wanted_ms)
 
 
 def _in_order(
@@ -149,9 +147,7 @@ def _more_kernels(changes: Sequence[Change]) -> Explanation | None:
         return None
     more.sort(key=lambda c: (c.base_count or 0.0) - (c.head_count or 0.0))
     names = joined([calls_more_text(c) for c in more[:_FEW]])
-    return Explanation(
-        "compute", f"more is launched: {names}", sum(c.more_ms for c in more), (), (), tuple(more)
-    )
+    return Explanation("compute", f"more is launched: {names}", sum(c.more_ms for c in more), (), (), tuple(more))
 
 
 def _is_counted(explanation: Explanation) -> bool:
@@ -188,9 +184,7 @@ def _of_bucket(
         if (kernels := _kernel_count(base, head)) is not None:
             text += f"; {count_change_text('kernel', *kernels)}"
     elif bucket == "memory":
-        behind = [
-            c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.more_ms * ms > 0
-        ][:_FEW]
+        behind = [c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.more_ms * ms > 0][:_FEW]
     if behind:
         texts = [operator_text(c) if c.kind == "operator" else kernel_text(c) for c in behind]
         text += f" ({joined(texts)})"
@@ -218,9 +212,7 @@ def _moved_operators(changes: Sequence[Change], ms: float) -> list[Change]:
     return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
-def _kernel_count(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
-) -> tuple[float, float] | None:
+def _kernel_count(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> tuple[float, float] | None:
     """Kernels a step on both sides, where their number differs by a tenth."""
     counts = []
     for side in (base, head):

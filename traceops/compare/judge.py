@@ -49,9 +49,7 @@ def measure(
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
         else:
             rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, in_turn, config))
-    gated = {
-        row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is not None
-    }
+    gated = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is not None}
     shown = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is None}
     corrected = {**holm(gated), **holm(shown)}
     judged = []
@@ -86,9 +84,7 @@ def _bounded(row: MetricChange, bound: StepBound) -> MetricChange:
     return replace(row, outcome=outcome, reason=bound.text, change=None, change_pct=None, **ends)
 
 
-def _deciding(
-    rows: Sequence[MetricChange], config: CompareConfig, unlike: Mapping[str, str]
-) -> list[MetricChange]:
+def _deciding(rows: Sequence[MetricChange], config: CompareConfig, unlike: Mapping[str, str]) -> list[MetricChange]:
     """Counts stand for time that could not be measured: where it could, it decides, and where it looks better too.
 
     Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
@@ -179,9 +175,7 @@ def _timed(
         )
         return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
     if noise_pct is None and sum(sum(map(bool, map(len, side))) for side in series) <= 2:
-        reason = (
-            "how much launches differ on CPUs takes several captures a side to know (or launch_noise_pct)"
-        )
+        reason = "how much launches differ on CPUs takes several captures a side to know (or launch_noise_pct)"
         return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
     known = estimate(
         series[0],
@@ -236,13 +230,9 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
         return replace(row, outcome="inconclusive", reason=reason)
     if most_pct >= threshold:
         sure = "worse, and " if certain and worse_pct > 0 else ""
-        return replace(
-            row, outcome="inconclusive", reason=f"{sure}up to {most_pct:.1f} % worse cannot be ruled out"
-        )
+        return replace(row, outcome="inconclusive", reason=f"{sure}up to {most_pct:.1f} % worse cannot be ruled out")
     if certain and worse_pct > 0:
-        return replace(
-            row, outcome="unchanged", reason=f"worse for certain, but by less than {threshold:g} %"
-        )
+        return replace(row, outcome="unchanged", reason=f"worse for certain, but by less than {threshold:g} %")
     return replace(row, outcome="unchanged", reason=f"{threshold:g} % or more is ruled out")
 
 
@@ -268,9 +258,7 @@ def _exact(
         return replace(row, outcome="unchanged", reason="the same")
     small = row.change_pct is not None and abs(row.change_pct) < (threshold or 0.0)
     if threshold is not None and small:
-        return replace(
-            row, outcome="unchanged", reason=f"less than {threshold:g} %" if new != old else "the same mean"
-        )
+        return replace(row, outcome="unchanged", reason=f"less than {threshold:g} %" if new != old else "the same mean")
     if metric.per_capture and min(row.samples.base, row.samples.head) < _LEAST_CAPTURES:
         return replace(row, outcome=_open(threshold),
                        reason="it can differ between launches of the same code; two captures a side tell")  # fmt: skip
@@ -282,9 +270,7 @@ def _exact(
     worse = new > old if metric.better == "lower" else new < old
     if threshold is None:
         return replace(row, reason="worse" if worse else "better")
-    return replace(
-        row, outcome="regression" if worse else "improvement", reason="exact: no noise in this number"
-    )
+    return replace(row, outcome="regression" if worse else "improvement", reason="exact: no noise in this number")
 
 
 def _worse(row: MetricChange, pct: float) -> float:
@@ -300,6 +286,4 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
     if waiver.limit_pct is not None and worse > waiver.limit_pct:
         return replace(row, waiver=waiver,
                        reason=f"{row.reason}; the waiver covers {waiver.limit_pct:g} % only")  # fmt: skip
-    return replace(
-        row, outcome="waived", waiver=waiver, reason=f"waived until {waiver.until}: {waiver.reason}"
-    )
+    return replace(row, outcome="waived", waiver=waiver, reason=f"waived until {waiver.until}: {waiver.reason}")

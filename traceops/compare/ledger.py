@@ -30,9 +30,7 @@ class LedgerChange:
         return _WORTH_PCT / 100.0 * self.step_ms
 
 
-def ledger_of(
-    metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU"
-) -> LedgerChange | None:
+def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU") -> LedgerChange | None:
     """The ledger's change, None where a side has no profiled steps."""
     rows = {row.metric: row for row in metrics}
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]

@@ -18,9 +18,7 @@ _FEW = 3
 _SHARE = 0.1  # of the change: less is not its reason
 
 
-def memory_explanation(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
-) -> Explanation | None:
+def memory_explanation(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Explanation | None:
     """What grew or shrank at the peak of the rank that held most; None where that is not known on both sides."""
     before, after = _most(base), _most(head)
     if before is None or after is None or not before.peak_bytes or not after.peak_bytes:

@@ -44,9 +44,7 @@ class CaptureInfo(msgspec.Struct, frozen=True):
     path: str
     started_ns: Annotated[int | None, Meta(description="Unix nanoseconds.")]
     commit: str | None
-    dirty: Annotated[
-        bool | None, Meta(description="Whether the working folder had changes that were not committed.")
-    ]
+    dirty: Annotated[bool | None, Meta(description="Whether the working folder had changes that were not committed.")]
     steps: Annotated[_Count, Meta(description="Profiled.")]
     unprofiled_steps: _Count
 
@@ -57,8 +55,7 @@ class Side(msgspec.Struct, frozen=True):
     label: str
     captures: Annotated[tuple[CaptureInfo, ...], Meta(min_length=1)]
     run: Annotated[
-        dict[str, Any],
-        Meta(description="What the first capture says of the run: the `run` object of report.json."),
+        dict[str, Any], Meta(description="What the first capture says of the run: the `run` object of report.json.")
     ]
 
 
@@ -92,12 +89,10 @@ class MetricChange(msgspec.Struct, frozen=True):
         Meta(description="Two-sided, Holm-corrected over the metrics tested with it."),
     ] = None
     mde_pct: Annotated[
-        float | None,
-        Meta(description="The smallest change that this much data finds with the comparison's power."),
+        float | None, Meta(description="The smallest change that this much data finds with the comparison's power.")
     ] = None
     threshold_pct: Annotated[
-        float | None,
-        Meta(description="A change for the worse fails from here; null where the metric is only shown."),
+        float | None, Meta(description="A change for the worse fails from here; null where the metric is only shown.")
     ] = None
     of_step: bool = False
     samples: Samples = Samples()
@@ -123,9 +118,7 @@ class Change(msgspec.Struct, frozen=True):
     detail: Annotated[str, Meta(description="What else tells it apart, for people.")] = ""
     base_value: Annotated[str | None, Meta(description="Of a variable; null where it was not set.")] = None
     head_value: str | None = None
-    delta_ms: Annotated[float | None, Meta(description="head_ms - base_ms; null where neither is known.")] = (
-        None
-    )
+    delta_ms: Annotated[float | None, Meta(description="head_ms - base_ms; null where neither is known.")] = None
 
     def __post_init__(self) -> None:
         known = self.base_ms is not None or self.head_ms is not None
@@ -140,9 +133,7 @@ class Change(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """One reason for the change of the step; the most important comes first."""
 
-    cause: Annotated[
-        str, Meta(description="Of a fixed list: collectives, bandwidth, straggler, compute and others.")
-    ]
+    cause: Annotated[str, Meta(description="Of a fixed list: collectives, bandwidth, straggler, compute and others.")]
     text: Annotated[str, Meta(description="A sentence for people.")]
     ms: Annotated[float, Meta(description="A step; positive: slower.")]
     buckets: tuple[str, ...] = ()
@@ -189,8 +180,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     base: Side
     head: Side
     metrics: Annotated[
-        tuple[MetricChange, ...],
-        Meta(description="Gated ones first, then time, ledger, communication, exact."),
+        tuple[MetricChange, ...], Meta(description="Gated ones first, then time, ledger, communication, exact.")
     ]
     explanations: Annotated[tuple[Explanation, ...], Meta(description="Most important first.")] = ()
     changes: tuple[Change, ...] = ()
@@ -199,17 +189,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         tuple[OutlierStep, ...],
         Meta(description="Steps far from their capture's median, which are left in what is compared."),
     ] = ()
-    new_findings: Annotated[
-        tuple[Finding, ...], Meta(description="Of head's report, that base's does not have.")
-    ] = ()
-    gone_findings: Annotated[
-        tuple[Finding, ...], Meta(description="Of base's report, that head's does not have.")
-    ] = ()
+    new_findings: Annotated[tuple[Finding, ...], Meta(description="Of head's report, that base's does not have.")] = ()
+    gone_findings: Annotated[tuple[Finding, ...], Meta(description="Of base's report, that head's does not have.")] = ()
     findings: Annotated[tuple[Finding, ...], Meta(description="TO-R001, one a metric that regressed.")] = ()
     checks: tuple[Check, ...] = ()
     refusals: Annotated[
-        tuple[str, ...],
-        Meta(description="Why the two should not be compared; empty unless it was forced."),
+        tuple[str, ...], Meta(description="Why the two should not be compared; empty unless it was forced.")
     ] = ()
     not_judged: Annotated[
         tuple[NotJudged, ...],
@@ -217,9 +202,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     warnings: Annotated[tuple[str, ...], Meta(description="What differs and may matter.")] = ()
     notes: tuple[str, ...] = ()
-    paired: Annotated[
-        bool, Meta(description="Captures were taken in turn and are compared pair by pair.")
-    ] = False
+    paired: Annotated[bool, Meta(description="Captures were taken in turn and are compared pair by pair.")] = False
     confidence: Annotated[_Share, Meta(description="Of the intervals.")] = 0.95
     power: Annotated[_Share, Meta(description="Of mde_pct: how often such a change is found.")] = 0.9
     launch_noise_pct: Annotated[

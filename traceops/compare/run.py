@@ -113,15 +113,8 @@ def compare(
         ),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
-        not_judged=tuple(
-            NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics
-        ),
-        warnings=(
-            *cut_off,
-            *differences(base, head),
-            *_not_in_turn(base, head, in_turn),
-            *odd_captures(base, head),
-        ),
+        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics),
+        warnings=(*cut_off, *differences(base, head), *_not_in_turn(base, head, in_turn), *odd_captures(base, head)),
         notes=tuple(notes),
         paired=paired,
         confidence=config.confidence,
@@ -146,9 +139,7 @@ def _told_apart(*sides: Sequence[ComparedCapture]) -> list[list[ComparedCapture]
             break
         names = ["/".join(PurePath(capture.info.path).parts[-depth:]) for capture in everyone]
     named = iter(names)
-    return [
-        [replace(capture, info=replace(capture.info, name=next(named))) for capture in side] for side in sides
-    ]
+    return [[replace(capture, info=replace(capture.info, name=next(named))) for capture in side] for side in sides]
 
 
 def _in_order(side: Sequence[ComparedCapture]) -> list[ComparedCapture]:
@@ -177,9 +168,7 @@ def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None
 
 
-def _not_in_turn(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool
-) -> list[str]:
+def _not_in_turn(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool) -> list[str]:
     if in_turn or len(base) + len(head) <= 2:
         return []
     return [
@@ -224,9 +213,7 @@ def _key(found: Finding) -> Hashable:
 
 def _finding(found: Finding) -> Finding:
     """A finding of a side, without its steps, which are those of one capture."""
-    evidence = tuple(
-        dataclasses.replace(known) for known in found.evidence
-    )  # with the keys its report lacked
+    evidence = tuple(dataclasses.replace(known) for known in found.evidence)  # with the keys its report lacked
     return dataclasses.replace(found, steps=(), evidence=evidence)
 
 

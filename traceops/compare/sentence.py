@@ -39,12 +39,8 @@ def sentence(comparison: Comparison) -> str:
                 f"To have it judged, {unlike.cure}.{_open_text(comparison)}"
             )
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
-        moved = (
-            0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
-        )
-        why = (
-            _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""
-        )  # noise has no reason
+        moved = 0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
+        why = _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""  # noise has no reason
         rest = f"{_wanted(comparison, step)}{_open_text(comparison)}"
         if abs(moved) >= _FAR and step.p is None:
             way = "slower" if moved > 0 else "faster"
@@ -73,11 +69,7 @@ def _regression(comparison: Comparison, step: MetricChange | None) -> str:
     if main.metric == "peak_memory":
         why = _why_memory(comparison)
     else:
-        why = (
-            _why(comparison, step)
-            if main is step
-            else _because(reason_for_more(main, comparison.explanations))
-        )
+        why = _why(comparison, step) if main is step else _because(reason_for_more(main, comparison.explanations))
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
     said = f"Regression: {main.label} {values_text(main)}{_certain(main)}{_assumed(comparison, main)}.{why}"
@@ -97,11 +89,7 @@ def _no_regression(comparison: Comparison, step: MetricChange) -> str:
             f"{_because(reason_for_more(step, comparison.explanations))}{accepted}{_open_text(comparison)}"
         )
     times = count_text(10 * comparison.power)
-    found = (
-        f" A slowdown of {step.mde_pct:.1f} % would have been found {times} times of 10."
-        if step.mde_pct
-        else ""
-    )
+    found = f" A slowdown of {step.mde_pct:.1f} % would have been found {times} times of 10." if step.mde_pct else ""
     return f"No regression: step time {values_text(step)}.{found}{accepted}{_open_text(comparison)}"
 
 
@@ -170,9 +158,7 @@ def _open_text(comparison: Comparison) -> str:
         for row in comparison.gated
         if row.outcome == "inconclusive" and row.family == "exact" and (row.change or 0.0) > 0
     ]
-    return (
-        f" Open: {'; '.join(f'{row.label} ({_change(row)}): {row.reason}' for row in rows)}." if rows else ""
-    )
+    return f" Open: {'; '.join(f'{row.label} ({_change(row)}): {row.reason}' for row in rows)}." if rows else ""
 
 
 def _wanted(comparison: Comparison, step: MetricChange) -> str:

@@ -46,9 +46,7 @@ def straggler_explanation(
     makes = "make" if many else "makes"
     if found == new:
         others = f"; {joined([_who_and_why(f) for f in gone])} no longer" if gone else ""
-        text = (
-            f"{who} {makes} the others wait: {ms_change_text(ms)} a step; base had no such straggler{others}"
-        )
+        text = f"{who} {makes} the others wait: {ms_change_text(ms)} a step; base had no such straggler{others}"
     elif found == gone:
         text = f"{who} no longer {makes} the others wait: {ms_change_text(ms)} a step"
     else:

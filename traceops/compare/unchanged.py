@@ -20,11 +20,7 @@ def unchanged(
     rows = {row.metric: row for row in metrics}
     same = {name for name in rows if _is_the_same(name, base, head)}
     said = []
-    for metric, what in (
-        ("kernels", "kernel"),
-        ("collectives", "collective"),
-        ("blocking_calls", "blocking call"),
-    ):
+    for metric, what in (("kernels", "kernel"), ("collectives", "collective"), ("blocking_calls", "blocking call")):
         row = rows.get(metric)
         if row is not None and metric in same and row.base:
             said.append(f"{count_text(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")

@@ -48,9 +48,7 @@ def unlike_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
 def windows_unlike(side: Sequence[ComparedCapture]) -> list[EarlyWindowRow]:
     """Of the captures whose recorded steps are unlike those since: what steps took then and take now."""
     rows = (capture.report.whole_run for capture in side)
-    return [
-        own.early_window for own in rows if isinstance(own, WholeRunRows) and own.early_window is not None
-    ]
+    return [own.early_window for own in rows if isinstance(own, WholeRunRows) and own.early_window is not None]
 
 
 def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Unlike | None:
@@ -97,18 +95,14 @@ def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[Compared
     unprofiled = enough_unprofiled((base, head))
     metrics = _RECORDED if unprofiled else _RECORDED | _OF_STEP_TIME
     found = []
-    options = [
-        ", ".join(sorted(k for k, v in (side[0].run.options or {}).items() if v)) for side in (base, head)
-    ]
+    options = [", ".join(sorted(k for k, v in (side[0].run.options or {}).items() if v)) for side in (base, head)]
     if options[0] != options[1]:
         was, now = (named or "nothing more" for named in options)
         found.append(f"the profiler recorded different things (base {was}, head {now}), at different cost")
     whole = [_has_operators(side) for side in (base, head)]
     if None not in whole and whole[0] != whole[1]:
         more, less = ("base", "head") if whole[0] else ("head", "base")
-        found.append(
-            f"of {more} the profiler recorded operators too, of {less} the device alone, at different cost"
-        )
+        found.append(f"of {more} the profiler recorded operators too, of {less} the device alone, at different cost")
     versions = [side[0].run.torch_version for side in (base, head)]
     if not unprofiled and all(versions) and versions[0] != versions[1]:
         found.append(

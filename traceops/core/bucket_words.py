@@ -52,9 +52,7 @@ BUCKETS: Mapping[str, BucketWords] = {
     "comm_unmatched": BucketWords(
         label="Communication, unmatched",
         metric="communication, unmatched",
-        definition=(
-            "A collective runs that could not be matched across ranks: waiting or transfer, not known which."
-        ),
+        definition=("A collective runs that could not be matched across ranks: waiting or transfer, not known which."),
         longer="communication, unmatched grew",
         shorter="communication, unmatched shrank",
     ),

@@ -138,9 +138,7 @@ def advice_text(failure: CaptureFailure) -> str:
             "lower --skip-first, --unprofiled, --warmup or --active"
         )
     if failure.no_space:
-        return (
-            "free some space there, choose another --out, or record less: a lower --active, no --with-stack"
-        )
+        return "free some space there, choose another --out, or record less: a lower --active, no --with-stack"
     if failure.errno in ("EACCES", "EPERM", "EROFS"):
         return "get permission to write there, or choose another --out"
     return "repeat the run; if it fails again, please report it with run.json"

@@ -43,8 +43,7 @@ class Evidence:
     ] = None
     line: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Its number in the file.")] = None
     grown: Annotated[
-        str | UnsetType,
-        Meta(description="The kernel or region, by name, that took longer than on the median peer."),
+        str | UnsetType, Meta(description="The kernel or region, by name, that took longer than on the median peer.")
     ] = UNSET
 
 
@@ -76,9 +75,7 @@ class Finding:
     ] = UNSET
     role: Annotated[
         Role | UnsetType,
-        Meta(
-            description="What the groups are for in which it costs time. Absent where it is told of no group."
-        ),
+        Meta(description="What the groups are for in which it costs time. Absent where it is told of no group."),
     ] = UNSET
 
 

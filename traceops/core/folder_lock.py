@@ -33,9 +33,7 @@ def locked_folder(folder: Path, *, wait_s: float = 10.0) -> Iterator[None]:
     until = time.monotonic() + wait_s
     while (descriptor := _taken(path)) is None:
         if time.monotonic() >= until:
-            raise Locked(
-                f"{folder} is being written by {_holder(path)}; wait for it, or choose another folder"
-            )
+            raise Locked(f"{folder} is being written by {_holder(path)}; wait for it, or choose another folder")
         time.sleep(_LOOKS_S)
     try:
         yield

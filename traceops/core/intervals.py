@@ -89,9 +89,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     count = many.start.searchsorted(few.end, side="left") - first
     of_few = np.arange(len(few)).repeat(count)
     of_many = np.arange(len(of_few)) + (first - count.cumsum() + count).repeat(count)
-    return union(
-        np.maximum(few.start[of_few], many.start[of_many]), np.minimum(few.end[of_few], many.end[of_many])
-    )
+    return union(np.maximum(few.start[of_few], many.start[of_many]), np.minimum(few.end[of_few], many.end[of_many]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

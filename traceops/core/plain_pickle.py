@@ -72,15 +72,7 @@ def _load(file: IO[bytes], size: int) -> Any:
             return _Plain(file).load()
     except pickle.UnpicklingError:
         raise
-    except (
-        EOFError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        OverflowError,
-        MemoryError,
-    ) as error:
+    except (EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError) as error:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
     finally:
         if collecting:

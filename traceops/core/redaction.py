@@ -42,9 +42,7 @@ _PRIVATE_KEY = re.compile(
     r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
 )
 _WANDB = re.compile(r"(wandb[^\n]{0,80}?(?<![0-9a-f]))[0-9a-f]{40}(?![0-9a-f])", re.IGNORECASE)
-_URL_USER = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.-]{1,30}:/{1,2})(?!git@)[^\s/@\"'<>]{1,2000}(?:@[^\s/@\"'<>]{1,2000})*@"
-)
+_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{1,30}:/{1,2})(?!git@)[^\s/@\"'<>]{1,2000}(?:@[^\s/@\"'<>]{1,2000})*@")
 _BARE_SCHEME = re.compile(r"\b(Bearer|Basic)\s+([\w.~+/-]{16,}=*)")
 _USER_OPTION = re.compile(r"((?:^|\s)(?:-u|--user)[ =][\"']?)([^\s:\"']+:[^\s\"']+)")
 

@@ -142,9 +142,7 @@ def _remove(folders: Sequence[Path]) -> None:
 
 def _refusal(folder: Path) -> str:
     holder = _holder(folder)
-    who = (
-        "another run" if holder is None else f"a run that is still going (pid {holder.pid} on {holder.host})"
-    )
+    who = "another run" if holder is None else f"a run that is still going (pid {holder.pid} on {holder.host})"
     return f"{folder} is in use by {who}; wait for its end, or choose another --name or --out"
 
 

@@ -79,12 +79,7 @@ def secrecy_of(name: str) -> Secrecy:
 
 def is_ordinary(value: str) -> bool:
     """Whether it is a number, a path, a mark such as <pad>, or short words as in a dictionary or a model's name."""
-    if (
-        value.lower() in _NOTHING
-        or _NUMBER.fullmatch(value)
-        or _PATH.fullmatch(value)
-        or _MARKED.fullmatch(value)
-    ):
+    if value.lower() in _NOTHING or _NUMBER.fullmatch(value) or _PATH.fullmatch(value) or _MARKED.fullmatch(value):
         return True
     pieces = _BETWEEN.split(value)
     return len(value) <= _PLAIN_LETTERS and all(map(_PLAIN_PIECE.fullmatch, pieces))

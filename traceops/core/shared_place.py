@@ -57,11 +57,7 @@ def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
 def _of_stride(chosen: set[int], known: list[int]) -> str:
     ordered = sorted(chosen)
     stride = ordered[1] - ordered[0]
-    if (
-        len(ordered) < 4
-        or stride < 2
-        or ordered != [r for r in known if r in range(ordered[0], known[-1] + 1, stride)]
-    ):
+    if len(ordered) < 4 or stride < 2 or ordered != [r for r in known if r in range(ordered[0], known[-1] + 1, stride)]:
         return ""
     end = {1: "st", 2: "nd", 3: "rd"}.get(stride % 10 if stride % 100 not in (11, 12, 13) else 0, "th")
     return f"every {stride}{end} rank from {ordered[0]}"

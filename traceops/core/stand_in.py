@@ -17,9 +17,7 @@ def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
     if not value:
         return None
     if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise UsageError(
-            f"{RANKS_ENV}={value}: give the number of ranks, 1 or more, or unset it where all ranks run"
-        )
+        raise UsageError(f"{RANKS_ENV}={value}: give the number of ranks, 1 or more, or unset it where all ranks run")
     return int(value)
 
 

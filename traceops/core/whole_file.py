@@ -46,9 +46,7 @@ def write_all_whole(folder: Path, contents: Mapping[str, bytes], gone: Collectio
 def remove_parts(folder: Path, names: Collection[str]) -> None:
     """Remove what writers of these files left in the folder when they were killed."""
     with os.scandir(folder) as entries:
-        left = [
-            entry.path for entry in entries if (of := _PART.fullmatch(entry.name)) and of["name"] in names
-        ]
+        left = [entry.path for entry in entries if (of := _PART.fullmatch(entry.name)) and of["name"] in names]
     for path in left:
         _remove(Path(path))
 

@@ -12,15 +12,7 @@ from typing import Literal
 # What said where the steps of a trace begin: the profiler's own marks, others that were found, or nothing, so that
 # the numbers are of the whole window. cut_off: a capture of ours ended before a step was whole.
 StepsBy = Literal[
-    "profiler",
-    "annotation",
-    "optimizer",
-    "zero_grad",
-    "loader",
-    "backward",
-    "repetition",
-    "window",
-    "cut_off",
+    "profiler", "annotation", "optimizer", "zero_grad", "loader", "backward", "repetition", "window", "cut_off"
 ]
 
 # Why the steps of a run are not replayed.

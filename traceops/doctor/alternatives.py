@@ -73,9 +73,7 @@ def _plugin(situation: Situation) -> bool:
 
 
 def _held_in(transport: str) -> Applies:
-    return lambda situation: (
-        _inside(situation) and any(one.startswith(transport) for one in situation.transports)
-    )
+    return lambda situation: _inside(situation) and any(one.startswith(transport) for one in situation.transports)
 
 
 WITHOUT_P2P = {"NCCL_P2P_DISABLE": "1"}

@@ -18,10 +18,7 @@ from traceops.fabric.model import Machine, Measured
 FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
 OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %
 OF_SIBLINGS = 0.5
-_OF_THE_NETWORK = {
-    "nccl": 0.1,
-    "gloo": 0.03,
-}  # of the fastest network device's speed: TCP may reach little more
+_OF_THE_NETWORK = {"nccl": 0.1, "gloo": 0.03}  # of the fastest network device's speed: TCP may reach little more
 _SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
 _LEAST_SIBLINGS = 3
 _MOST_SHARED = 3

@@ -57,9 +57,7 @@ def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None
             _report(context, op, range(context.world_size), used, seconds, bus_factor(op, context.world_size))
 
 
-def _operation(
-    context: WorkerContext, op: str, buffer: torch.Tensor, size: int
-) -> tuple[int, Callable[[], object]]:
+def _operation(context: WorkerContext, op: str, buffer: torch.Tensor, size: int) -> tuple[int, Callable[[], object]]:
     """Bytes as nccl-tests counts them (the larger of input and output), and the operation."""
     count = size // _ITEM // context.world_size  # elements a rank
     whole = buffer[: count * context.world_size]
@@ -133,9 +131,7 @@ def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
             context.store.set(f"pair_bandwidth/{number}", "stop" if over else "go on")
 
 
-def _measure_pair(
-    context: WorkerContext, pair: tuple[int, int], out: torch.Tensor, into: torch.Tensor
-) -> None:
+def _measure_pair(context: WorkerContext, pair: tuple[int, int], out: torch.Tensor, into: torch.Tensor) -> None:
     first = context.rank == pair[0]
     peer = pair[1] if first else pair[0]
     ways: tuple[tuple[str, tuple[int, int], bool, bool], ...] = (
@@ -164,9 +160,7 @@ def _exchange_part(out: torch.Tensor | None, into: torch.Tensor | None, peer: in
     exchange(None if out is None else out[:count], peer, None if into is None else into[:count], peer)
 
 
-def _report(
-    context: WorkerContext, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float
-) -> None:
+def _report(context: WorkerContext, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float) -> None:
     row = {
         "op": op,
         "ranks": list(ranks),

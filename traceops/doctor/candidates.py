@@ -49,12 +49,9 @@ def words(change: EnvironmentChange) -> str:
 def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> EnvironmentChange:
     """The change that removes variables of the environment."""
     does = [
-        WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes")
-        for name in names
+        WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes") for name in names
     ]
-    return EnvironmentChange(
-        unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason"
-    )
+    return EnvironmentChange(unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason")
 
 
 def changes(situation: Situation) -> Iterator[EnvironmentChange]:
@@ -102,9 +99,7 @@ def _interfaces(situation: Situation) -> Iterator[EnvironmentChange]:
             costs="nothing if all hosts reach each other over it",
         )
     if situation.nodes == 1:
-        yield EnvironmentChange(
-            {name: "lo"}, does="uses the loopback interface", costs="works inside one host only"
-        )
+        yield EnvironmentChange({name: "lo"}, does="uses the loopback interface", costs="works inside one host only")
 
 
 def _hcas(situation: Situation) -> Iterator[EnvironmentChange]:

@@ -101,16 +101,7 @@ def check_up(
         except NodeError as error:
             advice = "see whether it was ended or ran out of memory; what is told here was found before that"
             looks += (
-                Look(
-                    nodes.hosts[0],
-                    "tests",
-                    "nodes",
-                    "one was lost",
-                    "error",
-                    str(error),
-                    advice,
-                    rule=NODES.id,
-                ),
+                Look(nodes.hosts[0], "tests", "nodes", "one was lost", "error", str(error), advice, rule=NODES.id),
             )
         looks += conclusions(plan)
     elif why_not:
@@ -225,9 +216,7 @@ def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
         rows = [row for row in best.measured if row.host == machine.host and row.host is not None]
         if not rows:
             continue
-        reference = make_reference(
-            machine, rows, _settings(plan.contexts[number], best.change), checkup.started_at
-        )
+        reference = make_reference(machine, rows, _settings(plan.contexts[number], best.change), checkup.started_at)
         kept = save_reference(reference) if number == own else None
         found.append(reference if kept is None else replace(reference, source=str(kept)))
     return tuple(found)
@@ -279,9 +268,7 @@ def _judged(checkup: Checkup, plan: CheckupPlan | None, tools: Tools, logs: Path
         *judge_looks(checkup.looks, checkup.hosts, bool(checkup.trials)),
         judge_tests(checkup.trials, checkup.hosts),
     ]
-    return replace(
-        checkup, findings=findings_of(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log
-    )
+    return replace(checkup, findings=findings_of(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log)
 
 
 def findings_of(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:

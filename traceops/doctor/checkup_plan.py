@@ -7,15 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from traceops.doctor.assess import (
-    Assessment,
-    Pair,
-    assess,
-    assess_each,
-    expected_gbs,
-    large_all_reduce,
-    shared_by,
-)
+from traceops.doctor.assess import Assessment, Pair, assess, assess_each, expected_gbs, large_all_reduce, shared_by
 from traceops.doctor.candidates import words
 from traceops.doctor.configuration import Configuration
 from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, within
@@ -25,15 +17,7 @@ from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.node_context import NodeContext
 from traceops.doctor.runs import JobRequest, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
-from traceops.doctor.try_changes import (
-    WORTH_IT,
-    NoTime,
-    SearchResult,
-    TriedChange,
-    choose,
-    is_better,
-    try_changes,
-)
+from traceops.doctor.try_changes import WORTH_IT, NoTime, SearchResult, TriedChange, choose, is_better, try_changes
 from traceops.fabric.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
@@ -117,9 +101,7 @@ class CheckupPlan:
         self.search = SearchResult((*self.search.tried, *new), fewer.chosen)
         if fewer.chosen is not None:
             self.best = self._with(fewer.chosen)
-        elif not nodes_that_work(self.runner, first.trials) and (
-            self.isolation.sound or not self.isolation.alone
-        ):
+        elif not nodes_that_work(self.runner, first.trials) and (self.isolation.sound or not self.isolation.alone):
             self.fallback = sum(self.runner.counts)
             device = (self.isolation.sound or self.runner.tested)[0]
             self.stand_in = device if self.runner.gpus and device != self.runner.gpus[0] else None
@@ -228,13 +210,9 @@ class CheckupPlan:
                 self._stop_for_a_device(situation)
             left = self._left()
             if left < LEAST_S + self._for_later(situation, works):
-                self.untested = (
-                    "the time for tests was used up before everything that may help had been tried"
-                )
+                self.untested = "the time for tests was used up before everything that may help had been tried"
                 raise NoTime
-            self.tell(
-                f"trying {words(change)}" if change.size else "measuring the environment as it is again"
-            )
+            self.tell(f"trying {words(change)}" if change.size else "measuring the environment as it is again")
             trials = self._run(self.scope, self._short(situation, change, left))
             one = TriedChange(change, trials, self._gbs(trials))
             works, tried = works or one.works, True

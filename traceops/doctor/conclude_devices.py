@@ -12,21 +12,11 @@ from traceops.doctor.failure_cause import FailureCause
 from traceops.doctor.isolate import names_of
 from traceops.doctor.model import BAD, Trial
 from traceops.machine.look import Level, Look
-from traceops.rules.machine.communication_tests import (
-    AREA,
-    DEVICE,
-)
+from traceops.rules.machine.communication_tests import AREA, DEVICE
 
 
 def line_of(
-    plan: CheckupPlan,
-    rule: Rule | None,
-    what: str,
-    found: str,
-    level: Level,
-    why: str,
-    advice: str,
-    **facts: Any,
+    plan: CheckupPlan, rule: Rule | None, what: str, found: str, level: Level, why: str, advice: str, **facts: Any
 ) -> Look:
     """A line of the doctor's table about the tests. rule: that it falls under, None for what no rule judges."""
     rule_id = "" if rule is None else rule.id
@@ -58,19 +48,11 @@ def devices_alone(plan: CheckupPlan) -> list[Look]:
         why = "the time for tests was used up"
         return [
             line_of(
-                plan,
-                DEVICE,
-                f"one {one} alone",
-                "not tested",
-                "not_evaluated",
-                why,
-                "give more time: --budget 600",
+                plan, DEVICE, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
             )
         ]
     if plan.fallback is not None and not bad:
-        return [
-            line_of(plan, DEVICE, f"one {one} alone", "works", "ok", "it can stand in for the others", "")
-        ]
+        return [line_of(plan, DEVICE, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
     if plan.search.chosen is not None and not plan.isolation.sound:
         return []  # what kept all of them from working alone is mended
     return [look for host, own in of_each_host(plan, bad) for look in _alone_on(plan, host, own)]
@@ -105,12 +87,8 @@ def devices_named(plan: CheckupPlan) -> list[Look]:
     trial = next(trial for trial in plan.first.trials if trial.failed == named)
     why = f"{trial.name} failed: {trial.message}; {left_out_text(plan)}"
     found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
-    advice = (
-        "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
-    )
-    return [
-        line_of(plan, DEVICE, names_of(named), found, "error", why, advice, gpus=list(named), alone=False)
-    ]
+    advice = "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
+    return [line_of(plan, DEVICE, names_of(named), found, "error", why, advice, gpus=list(named), alone=False)]
 
 
 def _advice_alone(plan: CheckupPlan, cause: FailureCause | None) -> str:

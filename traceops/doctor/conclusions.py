@@ -9,24 +9,12 @@ from traceops.core.units import percent_text
 from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
-from traceops.doctor.conclude_devices import (
-    devices_alone,
-    devices_named,
-    left_out_text,
-    line_of,
-    of_each_host,
-)
+from traceops.doctor.conclude_devices import devices_alone, devices_named, left_out_text, line_of, of_each_host
 from traceops.doctor.model import BAD, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.machine.look import Level, Look
-from traceops.rules.machine.communication_tests import (
-    COMES_AND_GOES,
-    NODES,
-    PAIRS,
-    SLOW_ALL_REDUCE,
-    SLOW_VARIABLE,
-)
+from traceops.rules.machine.communication_tests import COMES_AND_GOES, NODES, PAIRS, SLOW_ALL_REDUCE, SLOW_VARIABLE
 
 _SLOW: dict[Scope, tuple[str, str, str]] = {
     "node": (
@@ -69,9 +57,7 @@ def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
         alone = one.change.size == 1 or one is plan.search.chosen
         if not alone or not one.change.unset or one.change.set:
             continue
-        named = ", ".join(
-            f"{name}={value}" for name in one.change.unset if (value := _value(plan, name)) is not None
-        )
+        named = ", ".join(f"{name}={value}" for name in one.change.unset if (value := _value(plan, name)) is not None)
         if one.works and one.gbs is not None:
             looks.append(_loss(plan, one, named, before, one.gbs))
         looks += [_needed(plan, one, named, trial) for trial in one.trials if trial.outcome in BAD][:1]
@@ -81,29 +67,18 @@ def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
 def _needed(plan: CheckupPlan, one: TriedChange, named: str, trial: Trial) -> Look:
     found = f"needed: without it {trial.name} {'gave wrong results' if trial.outcome == 'wrong' else trial.outcome}"
     advice = "leave it set; what it works around is to be mended first"
-    return line_of(
-        plan, SLOW_VARIABLE, named, found, "note", trial.message, advice, variables=list(one.change.unset)
-    )
+    return line_of(plan, SLOW_VARIABLE, named, found, "note", trial.message, advice, variables=list(one.change.unset))
 
 
 def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, without_gbs: float) -> Look:
     lost = without_gbs - with_gbs
-    facts = {
-        "variables": list(one.change.unset),
-        "with_gbs": with_gbs,
-        "without_gbs": without_gbs,
-        "lost_gbs": lost,
-    }
+    facts = {"variables": list(one.change.unset), "with_gbs": with_gbs, "without_gbs": without_gbs, "lost_gbs": lost}
     found = f"all-reduce {with_gbs:.3g} GB/s with it, {without_gbs:.3g} without"
     if without_gbs < WORTH_IT * with_gbs:
-        return line_of(
-            plan, SLOW_VARIABLE, named, found, "ok", "no more than measurements differ", "", **facts
-        )
+        return line_of(plan, SLOW_VARIABLE, named, found, "ok", "no more than measurements differ", "", **facts)
     level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
     why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({percent_text(100 * lost / without_gbs)})"
-    return line_of(
-        plan, SLOW_VARIABLE, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts
-    )
+    return line_of(plan, SLOW_VARIABLE, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
 
 
 def _value(plan: CheckupPlan, name: str) -> str | None:
@@ -143,9 +118,7 @@ def _nodes(plan: CheckupPlan) -> list[Look]:
         return []
     others = ", ".join(host for host in hosts if host not in work)
     why = f"{work[0]} works" if len(work) == 1 else f"{', '.join(work)} work, each"
-    advice = (
-        f"start jobs without {others}" if others else "see the network between them; one node alone can train"
-    )
+    advice = f"start jobs without {others}" if others else "see the network between them; one node alone can train"
     found = "do not all work together"
     own = "GPUs" if plan.runner.backend == "nccl" else "ranks"
     return [line_of(plan, NODES, "nodes", found, "error", f"{why} by itself, with all its {own}", advice)]
@@ -163,9 +136,7 @@ def _slow(plan: CheckupPlan) -> list[Look]:
         if plan.best is not None and plan.is_slow(plan.best, scope):
             gbs = plan.best.of(scope).gbs
             why = f"below {plan.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
-            looks.append(
-                line_of(plan, SLOW_ALL_REDUCE, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs)
-            )
+            looks.append(line_of(plan, SLOW_ALL_REDUCE, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
     return looks
 
 
@@ -177,16 +148,10 @@ def _hopeless(plan: CheckupPlan) -> list[Look]:
     if plan.first.node.cause == "no_room":
         advice = "make room where TMPDIR and -o point to, and see ulimit -n"
     elif plan.first.node.one_device and plan.first.node.cause != "other_model":
-        advice = (
-            "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
-        )
+        advice = "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
     else:
         advice = "install a torch that fits this machine, or test the CPU with --device cpu"
-    return [
-        line_of(
-            plan, None, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice
-        )
-    ]
+    return [line_of(plan, None, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)]
 
 
 def _passed(plan: CheckupPlan) -> list[Look]:
@@ -198,11 +163,7 @@ def _passed(plan: CheckupPlan) -> list[Look]:
         "run traceops doctor again; if it fails now and then, see the kernel's log (dmesg), Xids and who else uses "
         "the machine"
     )
-    return [
-        line_of(
-            plan, COMES_AND_GOES, "the same again", "worked, with nothing changed", "warning", why, advice
-        )
-    ]
+    return [line_of(plan, COMES_AND_GOES, "the same again", "worked, with nothing changed", "warning", why, advice)]
 
 
 def _not_tried(plan: CheckupPlan) -> list[Look]:
@@ -210,8 +171,4 @@ def _not_tried(plan: CheckupPlan) -> list[Look]:
         return []
     tried = ", ".join(words(one.change) for one in plan.search.tried)
     found = f"tried: {tried}" if tried else "none tried"
-    return [
-        line_of(
-            plan, None, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600"
-        )
-    ]
+    return [line_of(plan, None, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600")]

@@ -55,9 +55,7 @@ def pairs(context: WorkerContext) -> None:
         if context.rank in pair:
             context.reporter.say("pair", stage=context.stage, ranks=pair, state="began")
             right = [_exchange_is_right(context, pair), _sum_is_right(context, pair, groups[pair])]
-            context.reporter.say(
-                "pair", stage=context.stage, ranks=pair, state="ok" if all(right) else "wrong"
-            )
+            context.reporter.say("pair", stage=context.stage, ranks=pair, state="ok" if all(right) else "wrong")
 
 
 def _exchange_is_right(context: WorkerContext, pair: tuple[int, int]) -> bool:
@@ -70,9 +68,7 @@ def _exchange_is_right(context: WorkerContext, pair: tuple[int, int]) -> bool:
         sent = context.pattern(count, torch.float32, [context.rank])
         received = torch.full_like(sent, -1.0)
         exchange(sent, peer, received, peer)
-        right &= context.check(
-            f"{what}, from rank {peer}", received, context.pattern(count, torch.float32, [peer])
-        )
+        right &= context.check(f"{what}, from rank {peer}", received, context.pattern(count, torch.float32, [peer]))
     return right
 
 
@@ -104,12 +100,8 @@ def ddp_step(context: WorkerContext) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8)).to(context.device)
     alone = copy.deepcopy(model)
-    batches = torch.randn(context.world_size, 16, 32, generator=torch.Generator().manual_seed(1)).to(
-        context.device
-    )
-    parallel = nn.parallel.DistributedDataParallel(
-        model, device_ids=[context.device.index] if context.on_gpu else None
-    )
+    batches = torch.randn(context.world_size, 16, 32, generator=torch.Generator().manual_seed(1)).to(context.device)
+    parallel = nn.parallel.DistributedDataParallel(model, device_ids=[context.device.index] if context.on_gpu else None)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     context.at("forward and backward")
     parallel(batches[context.rank]).square().mean().backward()
@@ -119,9 +111,7 @@ def ddp_step(context: WorkerContext) -> None:
         context.wrong("gradients are not finite after the first backward")
     elif not torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5):
         off = float((gradient - expected).abs().max())
-        context.wrong(
-            f"averaged gradients are off by up to {off:.3g} from those of all batches on one device"
-        )
+        context.wrong(f"averaged gradients are off by up to {off:.3g} from those of all batches on one device")
     context.at("optimizer step")
     optimizer.step()
     context.at("comparing gradients between ranks")

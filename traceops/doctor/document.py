@@ -128,7 +128,5 @@ def _remedy(found: RemedyJson) -> Remedy:
 
 def _machine(found: MachineJson) -> Machine:
     gpus = tuple(Gpu(**msgspec.structs.asdict(gpu)) for gpu in found.gpus)
-    paths = {
-        one.devices: Path(one.kind, one.count, one.gbs, back_share=one.back_share) for one in found.paths
-    }
+    paths = {one.devices: Path(one.kind, one.count, one.gbs, back_share=one.back_share) for one in found.paths}
     return Machine(found.host, gpus, found.nics, paths, found.sources)

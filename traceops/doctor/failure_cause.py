@@ -31,14 +31,8 @@ _FOREIGN: tuple[tuple[FailureCause, re.Pattern[str]], ...] = (
         ),
     ),
     ("module_missing", re.compile(r"No module named")),
-    (
-        "driver",
-        re.compile(r"driver version is insufficient|system not yet initialized|unsupported display driver"),
-    ),
-    (
-        "no_room",
-        re.compile(r"OSError: \[Errno \d+\] (No space left|Disk quota exceeded|Too many open files)"),
-    ),
+    ("driver", re.compile(r"driver version is insufficient|system not yet initialized|unsupported display driver")),
+    ("no_room", re.compile(r"OSError: \[Errno \d+\] (No space left|Disk quota exceeded|Too many open files)")),
 )
 
 

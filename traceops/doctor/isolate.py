@@ -87,9 +87,7 @@ class Isolation:
             return ()
         self.tell("testing which pairs fail")
         rest, change = self._rest(out) if out else (self.runner, EnvironmentChange())
-        trials = rest.run(
-            "node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left()))
-        )
+        trials = rest.run("node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
         self.keep(trials)
         return assess(trials).bad_pairs
 

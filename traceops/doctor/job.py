@@ -26,9 +26,7 @@ STAGES: Mapping[str, JobStage] = {
     "pairs": JobStage("every two ranks send, receive and sum the right values", 60.0),
     "ddp_step": JobStage("the first step of a tiny DDP model gives the right gradients on all ranks", 40.0),
     "sweep": JobStage("bandwidth of all-reduce, all-gather and reduce-scatter over message sizes", 60.0),
-    "pair_bandwidth": JobStage(
-        "bandwidth of send and receive between every two ranks, one pair at a time", 60.0
-    ),
+    "pair_bandwidth": JobStage("bandwidth of send and receive between every two ranks, one pair at a time", 60.0),
 }
 # Not a stage: until every rank has imported torch, which takes long where it lies on a network drive.
 LAUNCH = "launch"

@@ -23,9 +23,7 @@ from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
 _ERROR_PCT = 10.0  # of the reference, as in a trace
 
 
-def judge_measured(
-    measured: Sequence[Measured], machines: Sequence[Machine], before: Measured | None
-) -> list[Verdict]:
+def judge_measured(measured: Sequence[Measured], machines: Sequence[Machine], before: Measured | None) -> list[Verdict]:
     """Both rules over the machines; before: the large all-reduce of the same GPUs when they were measured earlier."""
     of_host = [
         (machine, [row for row in measured if row.host is None or same_host(row.host, machine.host)])
@@ -53,9 +51,7 @@ def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measur
     if found or said:
         return LOW_BANDWIDTH.verdict(*found, clear="; ".join(said))
     if unknown:
-        return LOW_BANDWIDTH.not_evaluated(
-            f"what this machine should give is not known; {'; '.join(unknown)}"
-        )
+        return LOW_BANDWIDTH.not_evaluated(f"what this machine should give is not known; {'; '.join(unknown)}")
     return LOW_BANDWIDTH.not_evaluated("no all-reduce was measured")
 
 

@@ -20,10 +20,7 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
             "error",
             "high",
             f"{trial_text(trial, hosts)}.",
-            [
-                Evidence(trial.name, trial.outcome),
-                Evidence("took", round(trial.seconds, 1), "s", trial.deadline_s),
-            ],
+            [Evidence(trial.name, trial.outcome), Evidence("took", round(trial.seconds, 1), "s", trial.deadline_s)],
         )
         for trial in ran
         if trial.outcome in BAD
@@ -33,9 +30,7 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
 
 def trial_text(trial: Trial, hosts: Sequence[str]) -> str:
     """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
-    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
-        trial.outcome, trial.outcome
-    )
+    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(trial.outcome, trial.outcome)
     after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
     on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
     return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")

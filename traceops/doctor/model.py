@@ -54,9 +54,9 @@ class Trial:
     pairs: Annotated[tuple[PairState, ...], Meta(description="Of a test of pairs: what became of each.")] = ()
     hosts: tuple[str, ...] = ()
     failed: Annotated[tuple[int, ...], Meta(description="Of gpus those that failed of themselves.")] = ()
-    cause: Annotated[
-        FailureCause | None, Meta(description="Why it failed, where no setting can help against it.")
-    ] = None
+    cause: Annotated[FailureCause | None, Meta(description="Why it failed, where no setting can help against it.")] = (
+        None
+    )
 
     @property
     def as_it_is(self) -> bool:

@@ -37,9 +37,7 @@ class NodeContext:
 
 def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext:
     """What tests on this machine have to know."""
-    hcas = [
-        nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name
-    ]
+    hcas = [nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name]
     return NodeContext(
         machine.host or "",
         environment_that_matters(environ),
@@ -49,17 +47,13 @@ def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext
     )
 
 
-def costly_variables(
-    environ: Mapping[str, str], machine: Machine, backend: str, devices: int
-) -> tuple[str, ...]:
+def costly_variables(environ: Mapping[str, str], machine: Machine, backend: str, devices: int) -> tuple[str, ...]:
     """Variables of NCCL that cost bandwidth by what is known of them, those that cost most first."""
     if backend != "nccl":
         return ()
     found = costs(environ, HostContext(rdma=_rdma(machine), gpus=devices), "")
     measurable = [look for look in found if look.what.startswith("NCCL_") and not is_left_alone(look.what)]
-    return tuple(
-        dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning"))
-    )
+    return tuple(dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning")))
 
 
 def _rdma(machine: Machine) -> tuple[Rdma, ...]:

@@ -83,9 +83,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
     if nodes == 1:
         return NodeIdentity()
     if "MASTER_ADDR" not in environ:
-        raise UsageError(
-            f"{nodes} nodes by WORLD_SIZE, but no MASTER_ADDR; set it to the address of the first node"
-        )
+        raise UsageError(f"{nodes} nodes by WORLD_SIZE, but no MASTER_ADDR; set it to the address of the first node")
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     port = _number(environ, "MASTER_PORT") or DEFAULT_PORT
     return NodeIdentity(node, nodes, environ["MASTER_ADDR"], port, agent)
@@ -100,9 +98,7 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | No
     names = expand_nodes(environ.get("SLURM_STEP_NODELIST", ""))
     address = names[0] if names else environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if not address:
-        raise UsageError(
-            "Slurm does not say which nodes the job has; give --nnodes, --node-rank and --master-addr"
-        )
+        raise UsageError("Slurm does not say which nodes the job has; give --nnodes, --node-rank and --master-addr")
     chosen = port or 20_000 + _number(environ, "SLURM_JOB_ID") % 10_000  # another job may share the node
     return NodeIdentity(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
 
@@ -168,9 +164,7 @@ def _range(text: str) -> list[str]:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "0")
     if not text.isdecimal():
-        raise UsageError(
-            f"{name} is {text!r}, and should be a number; remove it or start with torchrun or srun"
-        )
+        raise UsageError(f"{name} is {text!r}, and should be a number; remove it or start with torchrun or srun")
     return int(text)
 
 
@@ -261,9 +255,7 @@ def meet(identity: NodeIdentity, within_s: float = MEET_S) -> Nodes:
     serves = identity.node == 0 and not identity.agent
     wait = timedelta(seconds=within_s)
     with _as_node_error(f"node 0 at {identity.address}, port {identity.port},"):
-        store = TCPStore(
-            identity.address, identity.port, is_master=serves, timeout=wait, wait_for_workers=False
-        )
+        store = TCPStore(identity.address, identity.port, is_master=serves, timeout=wait, wait_for_workers=False)
     nodes = Nodes(identity, PrefixStore("traceops-doctor", store))
     names = nodes.gather(host(), str, within_s)
     nodes.hosts = tuple(f"{name}#{n}" if names.count(name) > 1 else name for n, name in enumerate(names))

@@ -37,9 +37,7 @@ class Ended:
     seconds: float
 
 
-def trials_of(
-    job: Job, workers: Workers, ended: Sequence[Ended], undead: Sequence[WorkerProcess]
-) -> tuple[Trial, ...]:
+def trials_of(job: Job, workers: Workers, ended: Sequence[Ended], undead: Sequence[WorkerProcess]) -> tuple[Trial, ...]:
     """One Trial a stage of the job. undead: processes that were killed and did not die."""
     launch, *stages = ended
     # A launch is no stage of its own: it is told of as part of the first one.
@@ -153,9 +151,7 @@ def _undead(job: Job, child: WorkerProcess) -> str:
 
 def _said(ranks: Sequence[WorkerProcess], stage: str) -> list[str]:
     """What ranks said, those first that failed; equal lines once, with who said them first."""
-    order = sorted(
-        (child for child in ranks if not child.has(stage, "end")), key=lambda child: not child.failed
-    )
+    order = sorted((child for child in ranks if not child.has(stage, "end")), key=lambda child: not child.failed)
     lines: dict[str, str] = {}
     for child in order:
         for line in child.said():
@@ -183,9 +179,7 @@ def _measured(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> tuple[Mea
     for child in ranks:
         for row in (found["row"] for found in child.reports.of(stage, "measured")):
             gpus = tuple(_gpu(job, rank) for rank in row["ranks"])
-            found = Measured(
-                row["op"], gpus, row["bytes"], row["time_us"], row["busbw_gbs"], host, job.backend
-            )
+            found = Measured(row["op"], gpus, row["bytes"], row["time_us"], row["busbw_gbs"], host, job.backend)
             key = (found.op, gpus, found.bytes)
             if key not in slowest or slowest[key].time_us < found.time_us:
                 slowest[key] = found

@@ -24,9 +24,7 @@ class Reporter:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def say(self, event: str, **facts: Any) -> None:
-        os.write(
-            self._file, (json.dumps({"event": event, "time_s": time.monotonic(), **facts}) + "\n").encode()
-        )
+        os.write(self._file, (json.dumps({"event": event, "time_s": time.monotonic(), **facts}) + "\n").encode())
 
 
 class Reports:

@@ -103,8 +103,7 @@ class Runner:
             failed=named(trial.failed),
             measured=tuple(replace(row, gpus=named(row.gpus)) for row in trial.measured),
             pairs=tuple(
-                replace(state, gpus=(self.gpus[state.gpus[0]], self.gpus[state.gpus[1]]))
-                for state in trial.pairs
+                replace(state, gpus=(self.gpus[state.gpus[0]], self.gpus[state.gpus[1]])) for state in trial.pairs
             ),
         )
 
@@ -126,12 +125,8 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
     result = []
     for same in zip(*told, strict=True):
         worst = min(same, key=lambda trial: _WORST.index(trial.outcome))
-        bad = (
-            worst.outcome in BAD
-        )  # who fails at once often says more than who then waits for it until the end
-        blamed = [
-            (host, trial) for host, trial in zip(hosts, same, strict=True) if not bad or trial.outcome in BAD
-        ]
+        bad = worst.outcome in BAD  # who fails at once often says more than who then waits for it until the end
+        blamed = [(host, trial) for host, trial in zip(hosts, same, strict=True) if not bad or trial.outcome in BAD]
         messages = dict.fromkeys(f"{host}: {trial.message}" for host, trial in blamed if trial.message)
         said = (f"{host}: {line}" for host, trial in zip(hosts, same, strict=True) for line in trial.said)
         result.append(

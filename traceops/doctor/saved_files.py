@@ -35,11 +35,7 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
 
 
 def _without(problem: str) -> str:
-    return (
-        f"nothing is told before {problem.removeprefix('what comes after ')}"
-        if problem == CUT_OFF
-        else problem
-    )
+    return f"nothing is told before {problem.removeprefix('what comes after ')}" if problem == CUT_OFF else problem
 
 
 def _with_machine(
@@ -63,9 +59,7 @@ def _with_machine(
 def _judged(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
     pairs = [_with_machine(one, fabric.machines, alone=len(outputs) == 1) for one in outputs]
     outputs = [one for one, _ in pairs]
-    looks = [
-        look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)
-    ]
+    looks = [look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)]
     told = {id(machine): with_bus_ids(machine, one.outputs) for one, machine in pairs if machine is not None}
     machines = tuple(told.get(id(machine), machine) for machine in fabric.machines)
     fabric = replace(fabric, machines=machines)

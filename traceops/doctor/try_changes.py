@@ -156,9 +156,7 @@ def _until_good(listed: Iterable[EnvironmentChange], once: _Log, enough_gbs: flo
     return False
 
 
-def _keep_harmless(
-    names: tuple[str, ...], situation: Situation, once: _Log, enough_gbs: float | None
-) -> None:
+def _keep_harmless(names: tuple[str, ...], situation: Situation, once: _Log, enough_gbs: float | None) -> None:
     """All of them removed works: keep those that may stay. Each alone was tried before."""
     for name in names:
         rest = tuple(other for other in names if other != name)

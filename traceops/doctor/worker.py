@@ -84,9 +84,7 @@ def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
     if on_gpu:
         _take_gpu(device)
     if not dist.is_available() or not dist.is_backend_available(task.job.backend):
-        raise worker_problem(
-            "no_backend", f"this torch ({torch.__version__}) was built without {task.job.backend}"
-        )
+        raise worker_problem("no_backend", f"this torch ({torch.__version__}) was built without {task.job.backend}")
     context.at("meeting at the store")
     context.store = _store(task)
     context.at(f"starting {task.job.backend}")
@@ -108,9 +106,7 @@ def _take_gpu(device: torch.device) -> None:
     if device.index >= torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
-        raise worker_problem(
-            "no_gpu", f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}"
-        )
+        raise worker_problem("no_gpu", f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}")
     torch.cuda.set_device(device)
     torch.zeros(1, device=device)  # makes the context, so that its errors are not taken for NCCL's
 

@@ -98,9 +98,7 @@ class Workers:
         self._logs = logs
         for where, which in ((folder, "TMPDIR"), (logs, "-o DIR")):
             if shutil.disk_usage(where).free < _ROOM_BYTES:
-                raise InputError(
-                    f"no space is left for the tests' reports in {where}; make room, or see {which}"
-                )
+                raise InputError(f"no space is left for the tests' reports in {where}; make room, or see {which}")
         try:
             for number in range(len(job.devices)):
                 task = WorkerTask(job, job.first_rank + number, str(folder), os.getpid())
@@ -129,9 +127,7 @@ class Workers:
 
     def nccl_warnings(self) -> list[str]:
         """What NCCL warned of, each once, whoever said it."""
-        texts = (
-            found[0] for path in self.nccl_logs() for line in tail(path) if (found := _NCCL_WARN.search(line))
-        )
+        texts = (found[0] for path in self.nccl_logs() for line in tail(path) if (found := _NCCL_WARN.search(line)))
         return list(dict.fromkeys(text[:_LONG_LINE] for text in texts))[-_LINES:]
 
 

@@ -78,11 +78,7 @@ class Benchmark:
         Two larger ones at least are far below the best, so that none is an outlier.
         """
         best = self.large
-        larger = (
-            []
-            if best is None
-            else sorted((r for r in self.sizes if r.bytes > best.bytes), key=lambda r: r.bytes)
-        )
+        larger = [] if best is None else sorted((r for r in self.sizes if r.bytes > best.bytes), key=lambda r: r.bytes)
         if best is None or len(larger) < 2 or larger[-1].busbw_gbs >= _FALLEN * best.busbw_gbs:
             return None
         return larger[-1] if larger[-2].busbw_gbs < _FALLING * best.busbw_gbs else None

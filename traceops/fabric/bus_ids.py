@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-_BUS_ID = re.compile(
-    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII
-)
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)
 
 
 def normal_bus_id(text: str | None) -> str | None:

@@ -35,8 +35,7 @@ def quoted(quotes: Iterable[Quote], metric: str = "it says", most: int = 3) -> l
     """Lines of files as evidence, equal texts once."""
     once = {quote.text: quote for quote in reversed(list(quotes))}
     return [
-        Evidence(metric, quote.text, file=quote.path, line=quote.line)
-        for quote in list(reversed(once.values()))[:most]
+        Evidence(metric, quote.text, file=quote.path, line=quote.line) for quote in list(reversed(once.values()))[:most]
     ]
 
 

@@ -13,9 +13,7 @@ from traceops.traces.source import is_remote
 _TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
 _BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON
 _PACKED = tuple(  # traces are .json.gz
-    f"{text}{packed}"
-    for text in (".log", ".txt", ".out", ".err")
-    for packed in (".gz", ".xz", ".bz2", ".zst", ".zip")
+    f"{text}{packed}" for text in (".log", ".txt", ".out", ".err") for packed in (".gz", ".xz", ".bz2", ".zst", ".zip")
 )
 _MOST_FILES = 20_000
 _OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
@@ -52,9 +50,7 @@ def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] 
     from traceops.fabric.read import read_fabric
 
     alone = [path for path in given if path in known]
-    fabric = read_fabric(
-        [*inside, *alone], [path for path in given if not path.is_dir() and path not in known]
-    )
+    fabric = read_fabric([*inside, *alone], [path for path in given if not path.is_dir() and path not in known])
     if not fabric.tells and not known:
         listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
         raise InputError(

@@ -50,7 +50,5 @@ def link_by_name(device: str | None) -> HostLink | None:
     """The link by the GPU's name; None where it is not listed."""
     for pattern, generation in _GENERATIONS if device else ():
         if pattern.search(device or ""):
-            return (
-                HostLink(_LANES * LANE_GBS[generation], "table", generation, _LANES) if generation else None
-            )
+            return HostLink(_LANES * LANE_GBS[generation], "table", generation, _LANES) if generation else None
     return None

@@ -39,9 +39,7 @@ class PathJson(msgspec.Struct, frozen=True):
     gbs: float | None = None
     back_share: Annotated[
         float | None,
-        Meta(
-            description="Of the links from the first device to the second, as many as lead back; null: all."
-        ),
+        Meta(description="Of the links from the first device to the second, as many as lead back; null: all."),
     ] = None
 
 

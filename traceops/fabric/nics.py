@@ -12,10 +12,7 @@ NicKind = Literal["IB", "RoCE", "EFA", "Ethernet", "other"]
 
 # First letters of a device's name. ``mlx5_0`` may be InfiniBand or RoCE: its name does not tell.
 _KINDS: tuple[tuple[tuple[str, ...], NicKind], ...] = (
-    (
-        ("mlx5_bond", "roce", "bnxt_re", "irdma", "erdma", "mana_"),
-        "RoCE",
-    ),  # ports of InfiniBand are not bonded so
+    (("mlx5_bond", "roce", "bnxt_re", "irdma", "erdma", "mana_"), "RoCE"),  # ports of InfiniBand are not bonded so
     (("efa", "rdmap"), "EFA"),
     (("ib", "qib", "opa"), "IB"),
     (("eth", "en", "em", "bond"), "Ethernet"),
@@ -44,9 +41,7 @@ def is_rdma(nic: Nic) -> bool:
     return (nic.name or "").lower().startswith(_RDMA_OF_EITHER_KIND)
 
 
-def with_numa(
-    nics: Sequence[Nic], gpus: Iterable[Gpu], paths: Mapping[tuple[str, str], Path]
-) -> tuple[Nic, ...]:
+def with_numa(nics: Sequence[Nic], gpus: Iterable[Gpu], paths: Mapping[tuple[str, str], Path]) -> tuple[Nic, ...]:
     """The NICs with the NUMA nodes that follow from their paths, where no source says them.
 
     A NIC may reach a GPU, or a NIC whose node is known, without crossing NUMA nodes. Then it is on that device's

@@ -29,9 +29,7 @@ def _named(machine: Machine, log: NcclLog | None) -> Machine:
         (place.nvml_device, place.bus_id)
         for communicator in (log.communicators if log is not None else ())
         for place in communicator.places.values()
-        if short_host(place.host) == short_host(host)
-        and place.bus_id is not None
-        and place.nvml_device is not None
+        if short_host(place.host) == short_host(host) and place.bus_id is not None and place.nvml_device is not None
     }
     buses = dict(told)
     if len(buses) < len(told) or len(set(buses.values())) < len(told):  # two jobs in one folder

@@ -63,9 +63,7 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*with_bus_ids(found.machines, log), *(log.machines if log is not None else ())]
     if log is not None and log.connections_left_out:
-        found.problems.append(
-            (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")
-        )
+        found.problems.append((log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out"))
     inspector = read_inspector(found.inspector, found.problems) if found.inspector else None
     references, problems = tuple(found.references), tuple(found.problems)
     return Fabric(

@@ -49,9 +49,7 @@ def make_reference(
     """
     name = machine.gpus[0].name if machine.gpus else None
     at = time.time() if measured_at is None else measured_at
-    return Reference(
-        machine.host or "unknown", name, fingerprint(machine), at, tuple(measured), dict(settings or {})
-    )
+    return Reference(machine.host or "unknown", name, fingerprint(machine), at, tuple(measured), dict(settings or {}))
 
 
 def save_reference(reference: Reference) -> Path | None:
@@ -167,9 +165,7 @@ def _reference(content: Any, path: str) -> Reference:
         sane = math.isfinite(row.time_us) and row.time_us > 0 and 0 < row.busbw_gbs < _MOST_GBS
         if row.bytes < 1 or not sane:
             raise FileError(path, f"a bandwidth of {row.busbw_gbs} GB/s over {row.bytes} bytes is none", ": ")
-    return Reference(
-        found.host, found.gpu, found.topology, found.measured_at, found.measured, found.settings, path
-    )
+    return Reference(found.host, found.gpu, found.topology, found.measured_at, found.measured, found.settings, path)
 
 
 def _in_a_name(text: str) -> str:

@@ -183,9 +183,7 @@ def is_inside(
     if connection.transport == "COLLNET":
         return False
     if source is None or destination is None or source.host is None or destination.host is None:
-        within = connection.transport == "SHM" or (
-            connection.transport == "P2P" and connection.detail != "MNNVL"
-        )
+        within = connection.transport == "SHM" or (connection.transport == "P2P" and connection.detail != "MNNVL")
         return True if within else None
     leaves = of_several and connection.transport not in ("P2P", "SHM")
     return source.host == destination.host and not leaves

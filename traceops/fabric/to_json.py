@@ -39,9 +39,7 @@ def fabric_json(fabric: Fabric) -> FabricJson:
     """What report.json says of a run's fabric."""
     machines = alike_machines(fabric.machines)
     return FabricJson(
-        machines=tuple(
-            _machine_of_run(machine, alike[:MOST_HOSTS]) for machine, alike in machines[:MOST_MACHINES]
-        ),
+        machines=tuple(_machine_of_run(machine, alike[:MOST_HOSTS]) for machine, alike in machines[:MOST_MACHINES]),
         machines_left_out=sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
         nccl=None if fabric.log is None else nccl_json(fabric.log),
         graphs=fabric.graphs[:MOST_ROWS],
@@ -149,9 +147,7 @@ def _communicator(communicator: Communicator) -> CommunicatorJson:
         size=communicator.size,
         hosts=len(hosts) or None,
         graphs=communicator.graphs,
-        channels=ChannelsJson(
-            communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels
-        ),
+        channels=ChannelsJson(communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels),
     )
 
 

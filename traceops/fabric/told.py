@@ -54,9 +54,6 @@ def asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
     """The settings that the log tells of and that choose sockets, each variable once."""
     found: dict[str, NcclSetting] = {}
     for setting in log.settings:
-        if any(
-            setting.name == name and setting.value.strip().upper().startswith(value)
-            for name, value in _TO_SOCKETS
-        ):
+        if any(setting.name == name and setting.value.strip().upper().startswith(value) for name, value in _TO_SOCKETS):
             found.setdefault(setting.name, setting)
     return list(found.values())

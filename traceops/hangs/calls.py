@@ -57,9 +57,7 @@ def signature(op: Operation) -> tuple[object, ...]:
 
 def agree(one: Operation, other: Operation) -> bool:
     """Whether the two can be calls of one collective."""
-    return all(
-        a is None or b is None or a == b for a, b in zip(signature(one), signature(other), strict=True)
-    )
+    return all(a is None or b is None or a == b for a, b in zip(signature(one), signature(other), strict=True))
 
 
 def by_signature(calls: Sequence[Call]) -> list[list[Call]]:

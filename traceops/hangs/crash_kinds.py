@@ -72,9 +72,7 @@ FROM_OUTSIDE: tuple[CrashKind, ...] = (
 _WORKERS = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
 # What has not happened: 'if you see CUDA out of memory', 'to avoid NCCL errors', '--retry  on CUDA out of memory'.
-_ONLY_SAID = re.compile(
-    r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$"
-)
+_ONLY_SAID = re.compile(r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$")
 _OPTION = re.compile(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 

@@ -81,12 +81,7 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
         told = crash_root(crash)
         return replace(
-            told,
-            waiting=waiting,
-            group=root.group,
-            group_ranks=root.group_ranks,
-            op=root.op,
-            sequence=root.sequence,
+            told, waiting=waiting, group=root.group, group_ranks=root.group_ranks, op=root.op, sequence=root.sequence
         )
     return root
 
@@ -137,12 +132,7 @@ def _exit_code(root: Root) -> tuple[tuple[str, str], ...]:
 
 def _died_of(root: Root, crash: Crash) -> Root:
     """A rank that a launcher saw die, with what it said of its failure."""
-    return replace(
-        root,
-        where=own_line(crash),
-        crash=crash,
-        evidence=(*_exit_code(root), *_proof(crash)),
-    )
+    return replace(root, where=own_line(crash), crash=crash, evidence=(*_exit_code(root), *_proof(crash)))
 
 
 def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:

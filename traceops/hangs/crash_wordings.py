@@ -79,11 +79,7 @@ WORDINGS: tuple[Wording, ...] = (
         "Found no NVIDIA driver on your system",
         "can only be used on CUDA devices",  # fp16 of Trainer, where torch sees no GPU
     ),
-    *_each(
-        "no_nccl",
-        "Distributed package doesn't have NCCL built in",
-        "ProcessGroupNCCL is only supported with GPUs",
-    ),
+    *_each("no_nccl", "Distributed package doesn't have NCCL built in", "ProcessGroupNCCL is only supported with GPUs"),
     *_each("nccl_interface", "no socket interface found"),
     *_each("file_too_large", "[Errno 27] File too large"),
     *_each("batch_norm", "Expected more than 1 value per channel when training"),
@@ -123,12 +119,7 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("port_in_use", "failed to listen on any local network address", "EADDRINUSE"),
     Wording("port_in_use", ("Address already in use",), ("failed to bind to", "failed to listen on [")),
     *_each("open_files", "Too many open files", "received 0 items of ancdata"),
-    *_each(
-        "no_threads",
-        "thread: Resource temporarily unavailable",
-        "can't start new thread",
-        "pthread_create failed",
-    ),
+    *_each("no_threads", "thread: Resource temporarily unavailable", "can't start new thread", "pthread_create failed"),
     *_each("no_threads", "Thread creation failed", "fork: Resource temporarily unavailable"),
     Wording("not_launched", ("srun: error: Task launch for ", " failed on node")),
     *_each("not_launched", "slurmstepd: error: execve():"),
@@ -140,10 +131,7 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     *_each("load_device", "Attempting to deserialize object on"),
     *_each("two_devices", "Expected all tensors to be on the same device"),
-    *_each(
-        "modified_inplace",
-        "variables needed for gradient computation has been modified by an inplace operation",
-    ),
+    *_each("modified_inplace", "variables needed for gradient computation has been modified by an inplace operation"),
     *_each("state_dict", "Error(s) in loading state_dict for"),
     *_each(
         "broken_file",
@@ -152,12 +140,7 @@ WORDINGS: tuple[Wording, ...] = (
         "invalid load key, 'v'",
         "unpickling stack underflow",
     ),
-    *_each(
-        "no_such_gpu",
-        "invalid device ordinal",
-        "No CUDA GPUs are available",
-        "no CUDA-capable device is detected",
-    ),
+    *_each("no_such_gpu", "invalid device ordinal", "No CUDA GPUs are available", "no CUDA-capable device is detected"),
     *_each("no_kernel", "no kernel image is available for execution"),
     *_each(
         "illegal_access",
@@ -219,10 +202,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("host_memory", ("DataLoader worker", "is killed by signal: Killed")),
     Wording("host_memory", ("Killed process", "ut of memory")),
     Wording("host_memory", ("Killed process", "oom")),
-    *_each(
-        "loader_died",
-        "DataLoader worker exited unexpectedly",
-    ),
+    *_each("loader_died", "DataLoader worker exited unexpectedly"),
     Wording("loader_died", ("DataLoader worker (pid", "exited unexpectedly")),
     *_each("actor_died", "The actor died unexpectedly before finishing this task"),  # Ray
     *_each(
@@ -250,9 +230,7 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
     *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),
-    *_each(
-        "terminated", "Main process received SIGTERM, exiting"
-    ),  # DeepSpeed, unless a process of it failed
+    *_each("terminated", "Main process received SIGTERM, exiting"),  # DeepSpeed, unless a process of it failed
     Wording("cancelled", ("error: *** ", " CANCELLED AT ")),
     *_each("gloo_connect", "Gloo connectFullMesh failed"),
     Wording("rendezvous", ("waiting for clients", "clients joined")),
@@ -272,9 +250,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("bus_error", ("Fatal Python error: Bus error",)),
     Wording("bus_error", ("Caught signal 7 (Bus error",)),
     Wording("bus_error", ("a process crashed: SIGBUS",)),
-    *_each(
-        "native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("
-    ),
+    *_each("native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("),
     Wording("import_error", ("Failed to import ", "because of the following error")),
     *_each("native_crash", "a process crashed: SIG"),
     *_each("killed", "a process was killed: SIGKILL"),
@@ -287,9 +263,7 @@ _RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # the link goes
 
 def _xids(kind: CrashKind, *codes: int) -> tuple[Wording, ...]:
     """Errors that the NVIDIA driver wrote into the kernel's log, by their number."""
-    told = [("Xid (", f"): {code},") for code in codes] + [
-        ("caused by previous Xid", f" {code}") for code in codes
-    ]
+    told = [("Xid (", f"): {code},") for code in codes] + [("caused by previous Xid", f" {code}") for code in codes]
     return tuple(Wording(kind, words, _RECOVERED) for words in told)
 
 

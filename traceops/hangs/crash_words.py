@@ -107,9 +107,7 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
 _NCCL_HINT = re.compile(r" \(run with NCCL_DEBUG=\w{1,9} for details\)")
 # What its result means in general, where its last error says what it was.
-_NCCL_RESULT = re.compile(
-    r"(NCCL version [\d.]{1,20})[\s,]{0,8}nccl\w{1,40}: .{0,300}?Last error:\s{0,8}(?=\S)"
-)
+_NCCL_RESULT = re.compile(r"(NCCL version [\d.]{1,20})[\s,]{0,8}nccl\w{1,40}: .{0,300}?Last error:\s{0,8}(?=\S)")
 _LEAST, _MOST = 80, 240
 
 

@@ -176,11 +176,7 @@ def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     kind = crash_kind(text or event.text, raised=event.kind == "error")
     if not text and kind not in _TOLD_ANYWAY and any(words in event.text for words in _ECHOES):
         return None
-    if (
-        kind == "exception"
-        and event.text.startswith(_NO_WHOLE_FILE)
-        and any(map(_reads_weights, event.frames[:6]))
-    ):
+    if kind == "exception" and event.text.startswith(_NO_WHOLE_FILE) and any(map(_reads_weights, event.frames[:6])):
         return "broken_file"
     if kind is None and event.kind == "memory":
         return "host_memory"

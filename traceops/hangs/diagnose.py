@@ -33,9 +33,7 @@ from traceops.hangs.waits import Waits, find_waits, with_roots
 from traceops.hangs.ways import over_gloo, with_way
 
 
-def diagnose(
-    path: str | os.PathLike[str], *, jobs: int | None = None, called: str | None = None
-) -> Diagnosis:
+def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None, called: str | None = None) -> Diagnosis:
     """What the evidence under `path` says of a hang: a run folder, a folder of dumps and logs, an archive, one file.
 
     called: what messages call it, where that is not its path.
@@ -62,9 +60,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     """The diagnosis of evidence already read. Pure."""
     ranks = rank_positions(evidence)
     activities = {
-        rank: stack_activity(stacks.main)
-        for rank, stacks in evidence.stacks.items()
-        if stacks.main is not None
+        rank: stack_activity(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None
     }
     # A rank that waits was ended by its watchdog or its launcher: its death is an echo.
     dead = {
@@ -99,9 +95,7 @@ def _roots(
 ) -> list[Root]:
     steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
     # A library that notices a mismatch ends the process: an echo of somebody's call.
-    noticed = {
-        event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None
-    } & set(dead)
+    noticed = {event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None} & set(dead)
     missed = {event.rank for event in evidence.log if event.kind == "missing" and event.accused} & set(
         dead
     )  # it raised because another did not come
@@ -116,9 +110,7 @@ def _roots(
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
-    ended = evidence.stall is None and bool(
-        dead or noticed
-    )  # by who died: others were on their way, not stuck
+    ended = evidence.stall is None and bool(dead or noticed)  # by who died: others were on their way, not stuck
     if not ended:
         roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
@@ -132,15 +124,11 @@ def _roots(
     errors = without_record.gpu_errors(evidence.log)
     init = evidence.stall is not None and evidence.stall.kind == "init"
     roots = [
-        _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities)
-        for root in roots
+        _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities) for root in roots
     ]
     on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
     roots = [with_carried(root, evidence, ranks) for root in roots]
-    return [
-        over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric)
-        for root in roots
-    ]
+    return [over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
 
 
 def _known(evidence: HangEvidence) -> list[int]:
@@ -284,26 +272,18 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
     if not ranks:
         why = "no flight-recorder dump and no log tells which collectives the ranks are in"
-        reasons |= dict.fromkeys(
-            (found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK), why
-        )
+        reasons |= dict.fromkeys((found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK), why)
         if not evidence.stacks:
             reasons[found_in_records.HOST] = why
     elif not any(position.record.timed for position in recorded) and not any(
         call.op.state == "completed" for position in recorded for call in position.calls.values()
     ):
-        reasons[found_in_records.GPU] = (
-            "the dumps hold no started or finished collective (TORCH_NCCL_ENABLE_TIMING=1)"
-        )
+        reasons[found_in_records.GPU] = "the dumps hold no started or finished collective (TORCH_NCCL_ENABLE_TIMING=1)"
     if not evidence.processes and not any(event.kind == "exit" for event in evidence.log):
-        reasons[found_in_records.DIED] = (
-            "nothing tells which processes were alive: no exit codes, no launcher's log"
-        )
+        reasons[found_in_records.DIED] = "nothing tells which processes were alive: no exit codes, no launcher's log"
     if evidence.stall is None:
         failed = evidence.failed_rank is not None
-        why = (
-            "a rank failed, and no stall was seen" if failed else "nothing tells whether a step was finished"
-        )
+        why = "a rank failed, and no stall was seen" if failed else "nothing tells whether a step was finished"
         reasons[found_in_records.START] = why
     return reasons
 

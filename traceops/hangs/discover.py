@@ -47,14 +47,10 @@ _SKIPPED = (
     ".csv.gz", ".pkl.gz", ".pickle.gz", ".tar.gz", ".tgz",
 )  # fmt: skip
 _TEXTS = (".log", ".txt", ".out", ".err")
-_OURS = re.compile(
-    rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name": ?"traceops"'
-)  # hang.json and others
+_OURS = re.compile(rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name": ?"traceops"')  # hang.json and others
 
 
-def find_evidence(
-    path: str | os.PathLike[str], jobs: int | None = None, called: str | None = None
-) -> HangEvidence:
+def find_evidence(path: str | os.PathLike[str], jobs: int | None = None, called: str | None = None) -> HangEvidence:
     """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
 
     jobs: processes to read dumps with, one a core if None. called: see `diagnose`.
@@ -84,9 +80,7 @@ class _NothingFound(InputError):
 
 def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.exists():
-        raise InputError(
-            f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
-        )
+        raise InputError(f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files")
     found = Found()
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
@@ -99,9 +93,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
-    found.log, others = one_slurm_job(
-        found.log if root.is_file() else with_earlier_starts(found.log), found.texts
-    )
+    found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
     found.log = with_kernel_joined(found.log, found.texts)
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
@@ -255,9 +247,7 @@ def _read_dump(path: Path, found: Found) -> None:
 
 
 def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
-    for (path, _), (record, problem) in zip(
-        found.dump_files, read_dumps(found.dump_files, jobs), strict=True
-    ):
+    for (path, _), (record, problem) in zip(found.dump_files, read_dumps(found.dump_files, jobs), strict=True):
         if record is None and alone:
             raise FileError(path, problem)
         if problem:
@@ -306,8 +296,7 @@ def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankReco
 def _richest(several: Iterable[RankStacks]) -> RankStacks:
     """Of several looks at one rank the one that shows compiled code too, else the one with most frames."""
     return max(
-        several,
-        key=lambda stacks: (stacks.main is not None, sum(len(thread.frames) for thread in stacks.threads)),
+        several, key=lambda stacks: (stacks.main is not None, sum(len(thread.frames) for thread in stacks.threads))
     )
 
 

@@ -47,9 +47,7 @@ class Frame:
         return f"{self.function} ({self.file}{'' if self.line is None else f':{self.line}'})"
 
 
-class Operation(
-    msgspec.Struct, frozen=True, gc=False
-):  # made by the million: a dataclass takes seven times as long
+class Operation(msgspec.Struct, frozen=True, gc=False):  # made by the million: a dataclass takes seven times as long
     """A collective or point-to-point operation that a rank called.
 
     record: its place in the rank's program order. group: the group's name on this rank. op: 'all_reduce',

@@ -41,10 +41,7 @@ class Given:
             return evidence
         told = with_texts(evidence, self.said)
         return replace(
-            told,
-            root=self.root or told.root,
-            name=self.name or told.name,
-            problems=(*self.problems, *told.problems),
+            told, root=self.root or told.root, name=self.name or told.name, problems=(*self.problems, *told.problems)
         )
 
     def said(self, text: str) -> str:
@@ -75,9 +72,7 @@ def opened(path: Path, skipped: tuple[str, ...], called: str | None = None) -> I
             yield given
             return
         inside = _inside(given, within, archive)
-        if inside.is_file() and is_archive(
-            str(inside)
-        ):  # in so many others that it was not unpacked with them
+        if inside.is_file() and is_archive(str(inside)):  # in so many others that it was not unpacked with them
             with _unpacked([inside], skipped, str(path)) as given:
                 yield given
             return
@@ -94,15 +89,11 @@ def opened_archives(folder: Path, skipped: tuple[str, ...]) -> Iterator[Given | 
         return
     with _unpacked(archives[:_MOST_ARCHIVES], skipped) as given:
         name = folder.resolve().name
-        yield replace(
-            given, root=str(folder), name=name, names=(*given.names, (str(given.path), str(folder)))
-        )
+        yield replace(given, root=str(folder), name=name, names=(*given.names, (str(given.path), str(folder))))
 
 
 @contextlib.contextmanager
-def _unpacked(
-    archives: Sequence[Path], skipped: tuple[str, ...], called: str | None = None
-) -> Iterator[Given]:
+def _unpacked(archives: Sequence[Path], skipped: tuple[str, ...], called: str | None = None) -> Iterator[Given]:
     with tempfile.TemporaryDirectory(prefix="traceops-") as folder:
         names: list[tuple[str, str]] = []
         problems: list[tuple[str, str]] = []
@@ -111,15 +102,10 @@ def _unpacked(
             own.mkdir(parents=True)
             done = unpack(str(archive), own, skipped)
             names += [(f"{own}{os.sep}", f"{called or archive}:"), (str(own), called or str(archive))]
-            problems += [
-                (f"{called or archive}:{member}".rstrip(":"), what) for member, what in done.problems
-            ]
+            problems += [(f"{called or archive}:{member}".rstrip(":"), what) for member, what in done.problems]
         root = _root(own) if len(archives) == 1 else Path(folder)
         whole = called or str(archives[0])
-        first = [
-            (f"--from {root}", "--from FOLDER, once it is unpacked"),
-            (f"{root} holds ", f"{whole} holds "),
-        ]
+        first = [(f"--from {root}", "--from FOLDER, once it is unpacked"), (f"{root} holds ", f"{whole} holds ")]
         yield Given(root, (*first, *names), whole, called or stem_of(whole), tuple(problems))
 
 
@@ -172,9 +158,5 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _fields(value: Any, names: Sequence[str], change: Callable[[str], str]) -> dict[str, Any]:
-    made = {
-        name: (old := getattr(value, name), _changed(old, change))
-        for name in names
-        if name not in _WITHOUT_PATHS
-    }
+    made = {name: (old := getattr(value, name), _changed(old, change)) for name in names if name not in _WITHOUT_PATHS}
     return {name: new for name, (old, new) in made.items() if new is not old and new != old}

@@ -45,9 +45,7 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Annotated[tuple[int, ...], Meta(description="Empty for a crash (TO-E…) whose rank no line tells.")]
     confidence: Confidence
     message: str
-    waiting: Annotated[
-        tuple[int, ...], Meta(description="Ranks that wait for these, directly or through others.")
-    ]
+    waiting: Annotated[tuple[int, ...], Meta(description="Ranks that wait for these, directly or through others.")]
     cause: str | None
     group: str | None
     group_ranks: tuple[int, ...] | None
@@ -66,9 +64,7 @@ class SeenLine(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int
     rank: int | None
-    kind: Annotated[
-        str, Meta(description="As docs/formats.md lists them: timeout, error, memory, cuda, exit, …")
-    ]
+    kind: Annotated[str, Meta(description="As docs/formats.md lists them: timeout, error, memory, cuda, exit, …")]
     text: str
 
 
@@ -119,8 +115,7 @@ class HangJson(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     not_evaluated: Annotated[dict[str, str], Meta(description="Rule: why it could not be judged.")]
     seen: Annotated[
-        tuple[SeenLine, ...],
-        Meta(description="What logs tell of failures: the first 200 lines, in their order."),
+        tuple[SeenLine, ...], Meta(description="What logs tell of failures: the first 200 lines, in their order.")
     ] = ()
 
 

@@ -30,9 +30,7 @@ _FAILED: tuple[LogKind, ...] = (
     "error", "memory", "cuda", "nccl", "connection", "timeout", "exit", "monitor", "mismatch", "missing",
 )  # fmt: skip
 _OWN: tuple[LogKind, ...] = ("error", "memory")  # what no GPU's failure explains
-_SAVED = re.compile(
-    r"[/\\]evidence[/\\]kernel\.[^/\\]{1,253}\.txt$"
-)  # by `traceops run`: lines since the run began
+_SAVED = re.compile(r"[/\\]evidence[/\\]kernel\.[^/\\]{1,253}\.txt$")  # by `traceops run`: lines since the run began
 
 
 @dataclass(frozen=True)
@@ -132,11 +130,7 @@ def _without_time(event: LogEvent, job: _Job) -> str | None:
     kinds = {failure.kind for failure in job.failures}
     if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
         return None
-    since = (
-        "it counts seconds since the boot: dmesg -T has dates"
-        if _SINCE_BOOT.match(event.text)
-        else "no times tell"
-    )
+    since = "it counts seconds since the boot: dmesg -T has dates" if _SINCE_BOOT.match(event.text) else "no times tell"
     return f"nothing says that it is of this job; {since}"
 
 

@@ -23,9 +23,7 @@ def slurm_job(path: str | Path) -> Job | None:
     return None if match is None else (int(match[1]), int(match[2] or -1))
 
 
-def one_slurm_job(
-    log: Sequence[LogEvent], texts: Sequence[Path]
-) -> tuple[list[LogEvent], list[tuple[str, str]]]:
+def one_slurm_job(log: Sequence[LogEvent], texts: Sequence[Path]) -> tuple[list[LogEvent], list[tuple[str, str]]]:
     """The events of the latest job that tells any and of files that name none, and (file, why) of what is left out."""
     jobs = {job for text in texts if (job := slurm_job(text)) is not None}
     telling = {job for event in log if (job := slurm_job(event.path)) is not None}
@@ -34,16 +32,12 @@ def one_slurm_job(
     kept = max(telling)
     left_out = dict.fromkeys(event.path for event in log if slurm_job(event.path) not in (kept, None))
     problems = [
-        (
-            path,
-            f"it is of another job of Slurm than what is told here ({_named(kept)}): traceops diagnose {path}",
-        )
+        (path, f"it is of another job of Slurm than what is told here ({_named(kept)}): traceops diagnose {path}")
         for path in left_out
     ]
     later = sorted(str(text) for text in texts if (job := slurm_job(text)) is not None and job > kept)
     problems += [
-        (path, f"it is of a later job of Slurm than {_named(kept)}, and tells of no failure")
-        for path in later
+        (path, f"it is of a later job of Slurm than {_named(kept)}, and tells of no failure") for path in later
     ]
     return [event for event in log if event.path not in left_out], problems
 

@@ -44,9 +44,7 @@ def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[i
         if position.head is not None and not position.head.op.is_p2p:
             heads[position.head.group].append(position.head)
     found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
-    return [
-        _root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None
-    ]
+    return [_root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None]
 
 
 def noticed_mismatch(
@@ -64,11 +62,7 @@ def noticed_mismatch(
     # The last call of a survivor is the one that broke off, finished with an error or not.
     last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
     expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
-    usual = {
-        call.rank: expected[call.rank] == signature(call.op)
-        for call in last
-        if expected[call.rank] is not None
-    }
+    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
     odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
     all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
     blamed = odd or ended
@@ -146,9 +140,7 @@ def _repeats(before: Sequence[tuple[object, ...]], period: int) -> int:
     return next((i for i, (late, early) in enumerate(pairs) if late != early), len(before) - period)
 
 
-def _where_most_are(
-    largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]
-) -> list[int]:
+def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]) -> list[int]:
     """Those of the sides with a rank in the step that most ranks are in; all where that cannot be told."""
     common = Counter(steps.values()).most_common(2)
     if not common or (len(common) == 2 and common[0][1] == common[1][1]):
@@ -173,8 +165,7 @@ def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, RankPos
             ),
             waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
             evidence=tuple(
-                (f"call of {who([call.rank for call in side])}", describe(side[0].op))
-                for side in found.sides[:8]
+                (f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in found.sides[:8]
             ),
         ),
     )

@@ -8,9 +8,7 @@ import re
 _VALUE = r"(?<!\w)(?:nan|inf|infinite|infinity|not finite|non-?finite)\b"
 _WHAT = r"(?<![A-Za-z])(?:loss(?:es)?(?![ _-]?scal)|grad(?:ient)?s?(?:[ _]norms?)?)(?![A-Za-z_])"
 # How programs word it that end themselves because of it: the words are any program's own.
-_SAID = re.compile(
-    rf"(?P<of>{_WHAT})[^.\n]{{0,40}}{_VALUE}|{_VALUE}[^.\n]{{0,40}}(?P<to>{_WHAT})", re.IGNORECASE
-)
+_SAID = re.compile(rf"(?P<of>{_WHAT})[^.\n]{{0,40}}{_VALUE}|{_VALUE}[^.\n]{{0,40}}(?P<to>{_WHAT})", re.IGNORECASE)
 _NAN = re.compile(r"(?<!\w)nan\b", re.IGNORECASE)
 _INF = re.compile(r"(?<!\w)inf(?:inite|inity)?\b", re.IGNORECASE)
 _NORM = re.compile(r"(?<![A-Za-z])norms?\b", re.IGNORECASE)

@@ -157,19 +157,12 @@ def _creation_order(name: str) -> tuple[int, str]:
 
 
 def _position(
-    record: RankRecord,
-    named: Mapping[str, ProcessGroup],
-    with_p2p: set[ProcessGroup],
-    done: Mapping[ProcessGroup, int],
+    record: RankRecord, named: Mapping[str, ProcessGroup], with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
 ) -> RankPosition:
     calls = [Call(record.rank, named[op.group], op) for op in record.operations]
     last_finished: dict[ProcessGroup, int] = {}
     for name, status in record.status.items():
-        if (
-            name in named
-            and status.completed is not None
-            and not _unclear(status, named[name], with_p2p, done)
-        ):
+        if name in named and status.completed is not None and not _unclear(status, named[name], with_p2p, done):
             last_finished[named[name]] = status.completed
     counted = dict(last_finished) if record.source == "log" else {}
     for call in calls:  # a group's collectives finish in order: one before a finished one is finished
@@ -178,8 +171,7 @@ def _position(
     pending = tuple(
         call
         for call in calls
-        if call.op.state != "completed"
-        and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
+        if call.op.state != "completed" and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
     last_called: dict[ProcessGroup, int] = {}
     for call in calls:

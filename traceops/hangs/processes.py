@@ -70,21 +70,15 @@ def _own_words(process: RankProcess) -> str | None:
 
 def _failed(evidence: HangEvidence) -> dict[int, Death]:
     exits = {rank: event for event in evidence.log if event.kind == "exit" for rank in event.accused}
-    roots = [
-        rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused
-    ]
+    roots = [rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused]
     if evidence.failed_rank is not None:
         roots = [evidence.failed_rank]
     first_told = bool(roots)
     if not roots:  # no launcher says who was first: all that did not merely obey it
         ended = _ended_by_slurm(evidence)
-        roots = [
-            rank for rank, event in exits.items() if event.exit_code not in _OBEYED and event not in ended
-        ]
+        roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED and event not in ended]
     if not roots:  # nor who ended at all, but peers of theirs do
-        roots = [
-            event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None
-        ]
+        roots = [event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None]
     found: dict[int, Death] = {}
     for rank in _first_causes(evidence, roots, exits, first_told):
         process, event = evidence.processes.get(rank), exits.get(rank)
@@ -141,9 +135,7 @@ def _with_detail(death: Death, text: str) -> Death:
     return replace(death, detail=text.rstrip(". ")) if death.detail is None and by_itself else death
 
 
-def _first_causes(
-    evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool
-) -> list[int]:
+def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool) -> list[int]:
     """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself.
 
     first_told: it does; else `roots` are all that ended, and those that only lost a peer which failed are none.
@@ -160,11 +152,7 @@ def _first_causes(
         return roots
     echoes = (*_OBEYED, -signal.SIGABRT, 128 + signal.SIGABRT)  # torch aborts ranks whose peers gave up
     silent = {rank for rank, event in exits.items() if event.exit_code not in echoes} - reached
-    return (
-        sorted(own)
-        or sorted(silent)
-        or [rank for rank in roots if rank in exits or rank in evidence.processes]
-    )
+    return sorted(own) or sorted(silent) or [rank for rank in roots if rank in exits or rank in evidence.processes]
 
 
 def _is_its_own(event: LogEvent) -> bool:
@@ -188,18 +176,12 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
     # Torch's watchdog aborts a rank that has waited for too long.
     aborted = code == 128 + signal.SIGABRT and not detail
-    return Death(
-        rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted
-    )
+    return Death(rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted)
 
 
 def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
     """Who killed the rank, where Slurm or the kernel says that it was for its memory."""
-    killed = [
-        event
-        for event in evidence.log
-        if event.kind == "memory" and event.rank is None and _is_oom_kill(event)
-    ]
+    killed = [event for event in evidence.log if event.kind == "memory" and event.rank is None and _is_oom_kill(event)]
     his = [event for event in killed if rank in event.accused or not event.accused]
     return next(iter((*_ended_for_memory(evidence, rank), *his)), None)
 

@@ -56,17 +56,12 @@ def not_called(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
                     confidence=how_sure(group, ranks) if sure >= set(members) and not hidden else "low",
-                    statement=words.never_called(
-                        members, call, waiting, sure=sure >= set(members), hidden=hidden
-                    ),
+                    statement=words.never_called(members, call, waiting, sure=sure >= set(members), hidden=hidden),
                     tells_waiting=True,
                     waiting=waiting,
                     cause="host",
                     evidence=tuple(
-                        (
-                            f"last collective of {group.label} on rank {rank}",
-                            str(ranks[rank].enqueued.get(group)),
-                        )
+                        (f"last collective of {group.label} on rank {rank}", str(ranks[rank].enqueued.get(group)))
                         for rank in sorted(members)[:8]
                         if not call.op.is_p2p and ranks[rank].enqueued.get(group) is not None
                     ),
@@ -110,10 +105,7 @@ def circles(
                     waiting=waits.waiting_for(named),
                     cause="host" if culprits else None,
                     evidence=tuple(
-                        (
-                            f"rank {wait.rank} waits for rank {wait.on}",
-                            words.waited_operation(wait),
-                        )
+                        (f"rank {wait.rank} waits for rank {wait.on}", words.waited_operation(wait))
                         for wait in inside[:12]
                     ),
                 ),

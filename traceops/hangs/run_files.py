@@ -94,9 +94,7 @@ def _read_groups(document: dict[str, Any], found: Found) -> bool:
     if isinstance(document.get("world_size"), int):
         found.worlds.append(document["world_size"])
     found.groups[rank] = {
-        str(name): RecordedGroup(
-            str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"]))
-        )
+        str(name): RecordedGroup(str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"])))
         for name, group in groups.items()
         if isinstance(group, dict)
         and isinstance(group.get("ranks"), list)
@@ -128,9 +126,7 @@ def _trained(row: dict[str, Any]) -> Trained | None:
     cap = _typed(row.get("cap_bytes"), int)
     parameters = [tuple(told) for told in _rows(row.get("parameters")) if isinstance(told, list)]
     kinds = (str, int, int)
-    whole = all(
-        len(told) == 3 and all(map(isinstance, told, kinds)) and min(told[1:]) > 0 for told in parameters
-    )
+    whole = all(len(told) == 3 and all(map(isinstance, told, kinds)) and min(told[1:]) > 0 for told in parameters)
     if not cap or not parameters or not whole:
         return None
     return Trained(_typed(row.get("group"), str), cap, tuple(parameters))

@@ -149,12 +149,7 @@ _NATIVE: tuple[tuple[str, ActivityKind], ...] = (
     ("nanosleep", "sleep"), ("time_sleep", "sleep"), ("pysleep", "sleep"),
 )  # fmt: skip
 
-_INSTALLED = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/traceops/capture/",
-    "/traceops/launch/",
-)
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/traceops/capture/", "/traceops/launch/")
 _STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
 # A torch built from source lies in a folder of any name.
 _TORCH = re.compile(
@@ -264,8 +259,6 @@ def _code_line(frame: Frame) -> CodeLine:
 
 def in_data_parallel(evidence: HangEvidence) -> list[int]:
     """Ranks with a frame of nn.DataParallel on a stack or in a traceback; 0 where no line tells whose it is."""
-    frames = [
-        (rank, f) for rank, told in evidence.stacks.items() for thread in told.threads for f in thread.frames
-    ]
+    frames = [(rank, f) for rank, told in evidence.stacks.items() for thread in told.threads for f in thread.frames]
     frames += [(event.rank or 0, frame) for event in evidence.log for frame in event.frames]
     return sorted({rank for rank, frame in frames if frame.file.replace("\\", "/").endswith(_DATA_PARALLEL)})

@@ -34,9 +34,7 @@ def stuck_together(ranks: Mapping[int, RankPosition], waits: Waits, explained: C
         finished = _finished_elsewhere(operation, ranks, waits)
         started = [call for call in operation.calls if call.op.state == "started"]
         scheduled = [
-            call
-            for call in operation.calls
-            if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])
+            call for call in operation.calls if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])
         ]
         if any(ranks[call.rank].record.backend == "gloo" for call in operation.calls):
             roots.append(_network(operation, ranks, waits, finished))  # no GPU is in it
@@ -76,9 +74,7 @@ def _joined_operations(ranks: Mapping[int, RankPosition], waits: Waits) -> list[
         if not is_p2p:
             joined.append(JoinedOperation(group, sequence, tuple(calls)))
         else:
-            joined += [
-                JoinedOperation(group, heads[0].op.sequence, heads) for heads in _exchanges(calls, ranks)
-            ]
+            joined += [JoinedOperation(group, heads[0].op.sequence, heads) for heads in _exchanges(calls, ranks)]
     return joined
 
 
@@ -99,9 +95,7 @@ def _exchanges(heads: Sequence[Call], ranks: Mapping[int, RankPosition]) -> list
     return found
 
 
-def _finished_elsewhere(
-    operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits
-) -> list[int]:
+def _finished_elsewhere(operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits) -> list[int]:
     """Members that are through with an operation in which these are not.
 
     Where a member's count is not known, it is through if it waits for these in something later, or finished that.
@@ -197,8 +191,7 @@ def _network(
                 finished,
                 whole_group=not operation.calls[0].op.is_p2p,
                 starts=starts,
-                members_known=operation.group.ranks is not None
-                and all(record.source != "log" for record in records),
+                members_known=operation.group.ranks is not None and all(record.source != "log" for record in records),
             ),
             tells_waiting=starts == "gloo",
             waiting=waits.waiting_for(members),

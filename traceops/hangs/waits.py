@@ -132,8 +132,7 @@ def _came_all(head: Call, ranks: Mapping[int, RankPosition]) -> bool:
         return False
     others = (ranks[rank] for rank in head.group.ranks or ranks if rank in ranks and rank != head.rank)
     return any(
-        other.finished(*head.key) and (other.record.source != "log" or head.group in other.counted)
-        for other in others
+        other.finished(*head.key) and (other.record.source != "log" or head.group in other.counted) for other in others
     )
 
 
@@ -185,10 +184,7 @@ def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call 
     theirs = [
         c
         for c in peer.pending
-        if c.op.is_p2p
-        and c.group == call.group
-        and c.op.op == opposite
-        and c.op.peer in (position.rank, None)
+        if c.op.is_p2p and c.group == call.group and c.op.op == opposite and c.op.peer in (position.rank, None)
     ]
     if position.record.whole and peer.record.whole:
         nth = position.sends[call.group, peer.rank, call.op.op].index(call)
@@ -225,12 +221,7 @@ def _same_way(one: Call, other: Call) -> bool:
 
 def _launched_together(one: Call, other: Call) -> bool:
     """Sends and receives of one batch share a number, and finish together."""
-    return (
-        one.op.is_p2p
-        and other.op.is_p2p
-        and one.group == other.group
-        and one.op.sequence == other.op.sequence
-    )
+    return one.op.is_p2p and other.op.is_p2p and one.group == other.group and one.op.sequence == other.op.sequence
 
 
 def _wait(head: Call, on: int, reason: WaitReason) -> Wait:

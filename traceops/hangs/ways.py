@@ -85,6 +85,4 @@ def _quotes(what: str, quotes: Sequence[Quote]) -> list[tuple[str, str]]:
     """Lines of files, equal ones once."""
     told = {quote.text: quote for quote in reversed(quotes)}
     lines = sorted(told.values(), key=lambda quote: (quote.path, quote.line))[:_MOST_QUOTES]
-    return [
-        (f"{what}, {Path(quote.path).name}:{quote.line}", " ".join(quote.text.split())) for quote in lines
-    ]
+    return [(f"{what}, {Path(quote.path).name}:{quote.line}", " ".join(quote.text.split())) for quote in lines]

@@ -27,10 +27,7 @@ from traceops.hangs.waits import Waits
 WAITING = ("collective", "init")
 PERHAPS_WAITING = ("backward", "gpu_sync")
 _SURE: Mapping[words.WithoutRecord, Confidence] = {"stopped": "high", "seen": "medium"}
-_TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (
-    ("missing", HOST),
-    ("mismatch", MISMATCH),
-)
+_TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (("missing", HOST), ("mismatch", MISMATCH))
 _MOST = 8
 _SIGNALS = 128  # exit codes above it are signals
 _TOLD_BY_PYTHON = ("native_crash", "bus_error")  # faulthandler's word on a signal has the line
@@ -39,16 +36,11 @@ _BY_CODE: Mapping[int | None, str] = {
     _SIGNALS + signal.SIGKILL: "killed",
     _SIGNALS + signal.SIGTERM: "terminated",
     _SIGNALS + signal.SIGBUS: "bus_error",
-    **{
-        _SIGNALS + number: "native_crash"
-        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
-    },
+    **{_SIGNALS + number: "native_crash" for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)},
 }
 
 
-def died(
-    dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes: Sequence[Crash] = ()
-) -> list[Root]:
+def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes: Sequence[Crash] = ()) -> list[Root]:
     """Ranks whose process ended by itself; `others`, of whom something is known, wait for it or were ended with it.
 
     crashes: what the logs tell of; that of a rank says more than how its process ended.
@@ -68,15 +60,10 @@ def died(
             Root(
                 rule=DIED,
                 ranks=(rank,),
-                confidence="high"
-                if death.sure and (death.exit_code is not None or first is not None)
-                else "medium",
-                statement=words.left(rank, waiting, first)
-                if left
-                else words.died(rank, why or how, waiting, first),
+                confidence="high" if death.sure and (death.exit_code is not None or first is not None) else "medium",
+                statement=words.left(rank, waiting, first) if left else words.died(rank, why or how, waiting, first),
                 tells_waiting=first is not None,
-                waiting=waiting
-                or tuple(other for other in others if other not in dead and other not in failed),
+                waiting=waiting or tuple(other for other in others if other not in dead and other not in failed),
                 cause=death.cause
                 or ("ended_early" if left else None)
                 or (None if death.detail or not death.sure else _BY_CODE.get(death.exit_code)),
@@ -94,9 +81,7 @@ def _alike(roots: Sequence[Root], failed: Collection[int]) -> list[Root]:
     kinds: dict[tuple[object, ...], list[Root]] = {}
     for root in roots:
         alone = root.waiting or root.tells_waiting or set(root.ranks).intersection(failed)
-        kinds.setdefault((root.ranks,) if alone else (root.evidence, root.confidence, root.cause), []).append(
-            root
-        )
+        kinds.setdefault((root.ranks,) if alone else (root.evidence, root.confidence, root.cause), []).append(root)
     return [
         same[0]
         if len(same) == 1
@@ -127,9 +112,7 @@ def silent(
     explained: Collection[int],
 ) -> list[Root]:
     """Ranks without a record that others wait for: stopped, seen elsewhere by their stack, or not seen at all."""
-    absent = {
-        wait.on: wait for wait in waits.edges if wait.reason == "no_record" and wait.on not in explained
-    }
+    absent = {wait.on: wait for wait in waits.edges if wait.reason == "no_record" and wait.on not in explained}
     inside = {
         rank
         for rank in absent
@@ -160,9 +143,7 @@ def silent(
                 rule=HOST,
                 ranks=tuple(sorted(members)),
                 confidence=_SURE.get(kind, "low"),
-                statement=words.without_record(
-                    members, "said" if said else kind, here or waiting, wait, quiet
-                ),
+                statement=words.without_record(members, "said" if said else kind, here or waiting, wait, quiet),
                 tells_waiting=True,
                 waiting=waiting,
                 cause="host" if kind != "unseen" else None,
@@ -210,8 +191,7 @@ def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity])
                 waiting=tuple(others),
                 cause="gpu" if rule == GPU else "host",
                 evidence=tuple(
-                    (f"rank {rank}", words.activity_text(activities[rank]))
-                    for rank in [*elsewhere, *others][:_MOST]
+                    (f"rank {rank}", words.activity_text(activities[rank])) for rank in [*elsewhere, *others][:_MOST]
                 ),
             )
         ]
@@ -261,9 +241,7 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
                     rule=rule,
                     ranks=ranks,
                     confidence="medium",
-                    statement=words.reported(
-                        ranks, kind, _calls_of(events[0]), by="Horovod" if by_horovod else None
-                    ),
+                    statement=words.reported(ranks, kind, _calls_of(events[0]), by="Horovod" if by_horovod else None),
                     waiting=tuple(sorted(waiting)),
                     cause="host" if rule == HOST else None,
                     evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),

@@ -103,9 +103,7 @@ def circle(members: Sequence[int], heads: Sequence[Call], culprits: Sequence[int
         if culprits
         else "They call these operations in different orders, or one of them leaves a call out"
     )
-    return (
-        f"{who_first(members)} wait for each other: {told}{'; …' if len(heads) > _MOST_HEADS else ''}. {why}"
-    )
+    return f"{who_first(members)} wait for each other: {told}{'; …' if len(heads) > _MOST_HEADS else ''}. {why}"
 
 
 def gpu_behind(
@@ -228,11 +226,7 @@ def exit_text(code: int) -> str:
 
 
 def without_record(
-    members: Sequence[int],
-    known: WithoutRecord,
-    waiting: Sequence[int],
-    wait: Wait,
-    quiet: Sequence[int] = (),
+    members: Sequence[int], known: WithoutRecord, waiting: Sequence[int], wait: Wait, quiet: Sequence[int] = ()
 ) -> str:
     """quiet: those of whom there is no line either."""
     subject = who_first(members)
@@ -252,9 +246,7 @@ def elsewhere(members: Sequence[int], others: Sequence[int], *, before_first_ste
     if not others:
         stand = "stands" if len(members) == 1 else "stand"
         return f"{who_first(members)} {stand} still{before}, and no rank waits in a collective"
-    where = (
-        f"{who(others)} waits{before}" if len(others) == 1 else f"the others wait{before}; {who(others)} wait"
-    )
+    where = f"{who(others)} waits{before}" if len(others) == 1 else f"the others wait{before}; {who(others)} wait"
     return f"{who_first(members)} {_is(members)} not where {where}"
 
 
@@ -272,10 +264,7 @@ def waiting_together(*, before_first_step: bool) -> str:
 
 
 def reported(
-    members: Sequence[int],
-    kind: Literal["missing", "mismatch"],
-    calls: str = "",
-    by: Literal["Horovod"] | None = None,
+    members: Sequence[int], kind: Literal["missing", "mismatch"], calls: str = "", by: Literal["Horovod"] | None = None
 ) -> str:
     """calls: what they called, as the message tells. by: who says so; None of torch or NCCL."""
     did = {"missing": "did not come", "mismatch": "called something else"}[kind]
@@ -283,9 +272,7 @@ def reported(
     return f"{who_first(members)} {did}, as {says}"
 
 
-def called_differently(
-    group: ProcessGroup, sequence: int, sides: Sequence[Side], *, decided: bool, stuck: int
-) -> str:
+def called_differently(group: ProcessGroup, sequence: int, sides: Sequence[Side], *, decided: bool, stuck: int) -> str:
     """decided: which side is wrong is known. stuck: number of the call that the ranks are in."""
     told = "; ".join(
         f"{who([call.rank for call in side])} called {describe(side[0].op)}{_in_code(side[0])}"
@@ -301,9 +288,7 @@ def called_differently(
 
 def ended_by_size(ended: Sequence[int], odd: Sequence[int], *, others_agree: bool) -> str:
     """odd: survivors whose call is not what the steps before had at this place."""
-    told = (
-        f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
-    )
+    told = f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
     if odd:
         return f"{told}; the call of {who(odd)} is not what the steps before had at this place"
     if others_agree and len(ended) == 1:

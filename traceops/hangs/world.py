@@ -31,9 +31,7 @@ def world_of(told: Iterable[int], own: Collection[int], named: Collection[int]) 
     return dense if ranks and dense == ranks[-1] + 1 else None
 
 
-def within_world(
-    events: Sequence[LogEvent], world: int
-) -> tuple[tuple[LogEvent, ...], list[tuple[str, str]]]:
+def within_world(events: Sequence[LogEvent], world: int) -> tuple[tuple[LogEvent, ...], list[tuple[str, str]]]:
     """The events without ranks that the job does not have, and (file, what was left out of it)."""
     kept: list[LogEvent] = []
     strange: dict[str, tuple[int, set[int]]] = {}
@@ -50,8 +48,6 @@ def within_world(
 
 
 def _left_out(line: int, ranks: Sequence[int], world: int) -> str:
-    listed = ", ".join(map(str, ranks[:_SHOWN])) + (
-        f" … ({len(ranks)} in all)" if len(ranks) > _SHOWN else ""
-    )
+    listed = ", ".join(map(str, ranks[:_SHOWN])) + (f" … ({len(ranks)} in all)" if len(ranks) > _SHOWN else "")
     which = f"rank {listed}, which is not one" if len(ranks) == 1 else f"ranks {listed}, which are not"
     return f"it names {which} of the job's {world} ranks (from line {line}); that is left out"

@@ -37,9 +37,7 @@ class TraceopsCallback(TrainerCallback):  # type: ignore[misc]
         self._accumulate_more(args, _obstacle(args))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._accumulate_more(
-            args, "the callback was added after the Trainer was made; give it in callbacks="
-        )
+        self._accumulate_more(args, "the callback was added after the Trainer was made; give it in callbacks=")
         self._held.open({"trainer": "transformers", "max_steps": state.max_steps})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -50,11 +48,7 @@ class TraceopsCallback(TrainerCallback):  # type: ignore[misc]
 
     def _accumulate_more(self, args: Any, obstacle: str | None) -> None:
         accumulate_more(
-            args,
-            "gradient_accumulation_steps",
-            asked=self._accumulate,
-            batch=args.train_batch_size,
-            obstacle=obstacle,
+            args, "gradient_accumulation_steps", asked=self._accumulate, batch=args.train_batch_size, obstacle=obstacle
         )
 
 

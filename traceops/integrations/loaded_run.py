@@ -14,25 +14,10 @@ import msgspec
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
-from traceops.answers.lines import (
-    CheckLine,
-    CollectiveLine,
-    FindingLine,
-    FullFinding,
-    KernelLine,
-    LedgerLine,
-    StepLine,
-)
+from traceops.answers.lines import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
 from traceops.answers.model import FindingAnswer
 from traceops.answers.opening import Opened, headline, open_run, opened
-from traceops.answers.rows import (
-    check_line,
-    collective_lines,
-    finding_line,
-    kernel_lines,
-    ledger_lines,
-    step_lines,
-)
+from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
 from traceops.core.plain_text import printable
 from traceops.core.rank_text import ranks_text
 from traceops.core.whole_file import write_whole
@@ -140,9 +125,7 @@ class LoadedRun:
         if asked not in there:
             close = difflib.get_close_matches(asked, list(there), n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise _UnknownFigure(
-                f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}"
-            )
+            raise _UnknownFigure(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
         made: go.Figure = _extra("plotly", "run.figure() gives plotly figures").figure(there[asked])
         return made
 
@@ -180,11 +163,7 @@ class LoadedRun:
         facts += [f"{unit} {step:.2f} ms"] if step is not None else []
         rules = list(dict.fromkeys(found.rule for found in report.findings))
         shown = ", ".join(rules[:8]) + (f" and {len(rules) - 8} more" if len(rules) > 8 else "")
-        lines = (
-            f"{self.name}: {', '.join(facts)}",
-            f"{said.level}: {said.sentence}",
-            f"findings: {shown or 'none'}",
-        )
+        lines = (f"{self.name}: {', '.join(facts)}", f"{said.level}: {said.sentence}", f"findings: {shown or 'none'}")
         return "\n".join(printable(line.replace("\n", " ")) for line in lines)
 
     def _repr_html_(self) -> str:

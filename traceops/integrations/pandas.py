@@ -44,6 +44,4 @@ def _said(hint: Any) -> str:
     if get_origin(hint) is not Annotated:
         return ""
     inner, *notes = get_args(hint)
-    return next(
-        (note.description for note in notes if isinstance(note, Meta) and note.description), _said(inner)
-    )
+    return next((note.description for note in notes if isinstance(note, Meta) and note.description), _said(inner))

@@ -26,9 +26,7 @@ def accumulate_more(
         return
     setattr(holder, _DONE, True)
     if asked is None and _script_reads_it():
-        _say(
-            f"fallback: {option} stays {getattr(holder, option)}, because {sys.argv[0]} reads {RANKS_ENV} itself"
-        )
+        _say(f"fallback: {option} stays {getattr(holder, option)}, because {sys.argv[0]} reads {RANKS_ENV} itself")
         return
     before = int(getattr(holder, option))
     if obstacle is not None:

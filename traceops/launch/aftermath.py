@@ -45,10 +45,7 @@ def settle(out: Path, logs: Path | None) -> None:
     ranks = with_exit_codes(readable_ranks(out)[0], {}, default=-signal.SIGTERM)
     merged = merge(
         ranks,
-        **{
-            key: begun[key]
-            for key in ("name", "command", "argv", "environment", "git", "world_size", "nnodes")
-        },
+        **{key: begun[key] for key in ("name", "command", "argv", "environment", "git", "world_size", "nnodes")},
         versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
         started_ns=begun["started_ns"],
         ended_ns=time.time_ns(),

@@ -21,13 +21,7 @@ from traceops.launch.import_check import check_imports, loaded_files
 from traceops.launch.plan import Plan
 from traceops.launch.repository import find_repository, short
 from traceops.launch.session import launch
-from traceops.launch.worktree import (
-    add_command,
-    checked_out,
-    ended_by_signals,
-    remove_command,
-    temporary_folder,
-)
+from traceops.launch.worktree import add_command, checked_out, ended_by_signals, remove_command, temporary_folder
 
 DEFAULT_REPEAT = 5
 

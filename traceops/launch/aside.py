@@ -31,9 +31,7 @@ class Aside:
         if what in self.failed:
             return
         self.failed[what] = reason(error)
-        self._screen.say(
-            f"{what} failed: {self.failed[what]}. The training and its exit code are not affected"
-        )
+        self._screen.say(f"{what} failed: {self.failed[what]}. The training and its exit code are not affected")
 
 
 def reason(error: Exception) -> str:

@@ -46,9 +46,7 @@ class BaseCommit:
         None for what is not the repository's: outside of it, or in it and ignored (a .venv, a build).
         """
         inside = self.repository.inside(path)
-        if inside is None or not (
-            self.repository.in_commit(self.commit, inside) or self.repository.in_index(inside)
-        ):
+        if inside is None or not (self.repository.in_commit(self.commit, inside) or self.repository.in_index(inside)):
             return None
         return self.tree / inside
 
@@ -63,18 +61,12 @@ def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -
     repository = base.repository
     where = repository.inside(base.cwd)
     if where is None or not repository.in_commit(base.commit, where):
-        raise UsageError(
-            f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have"
-        )
+        raise UsageError(f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have")
     if trains[0] == "-m":
         _check_module(base, trains[1], environ)
         return
     script = repository.inside(base.cwd / trains[0])
-    if (
-        script is not None
-        and not repository.in_commit(base.commit, script)
-        and not repository.ignores(script)
-    ):
+    if script is not None and not repository.in_commit(base.commit, script) and not repository.ignores(script):
         raise UsageError(
             f"--against {base.ref}: it has no {script}; commit it there, or keep the script outside the "
             "repository, so that both sides run the same"
@@ -93,9 +85,7 @@ def _check_module(base: BaseCommit, module: str, environ: Mapping[str, str]) -> 
     own = [inside for file in files if (inside := repository.inside(file)) is not None]
     here = any((repository.root / path).exists() for path in own)
     if here and not repository.in_commit(base.commit, *own):
-        raise UsageError(
-            f"--against {base.ref}: it has no module {module}; compare with a commit that has it"
-        )
+        raise UsageError(f"--against {base.ref}: it has no module {module}; compare with a commit that has it")
 
 
 def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:

@@ -40,9 +40,7 @@ class BatchJob:
             if value < 1:
                 raise UsageError(f"{flag} {value}: must be 1 or more")
         if self.gpus_per_node is not None and self.nproc > self.gpus_per_node > 0:
-            raise UsageError(
-                f"--nproc {self.nproc} with --gpus-per-node {self.gpus_per_node}: ranks would share GPUs"
-            )
+            raise UsageError(f"--nproc {self.nproc} with --gpus-per-node {self.gpus_per_node}: ranks would share GPUs")
 
 
 def words_of_task(words: Sequence[str], nproc: int, *, gather: bool) -> list[str]:
@@ -73,14 +71,10 @@ def batch_script(job: BatchJob, words: Sequence[str]) -> str:
         for name, value in directives.items()
         if value is not None
     ]
-    task = shlex.join(
-        [sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc, gather=job.gather)]
-    )
+    task = shlex.join([sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc, gather=job.gather)])
     where = "One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP."
     if job.gather:
-        where += (
-            "\n# Its disk is of one machine: at the end the other nodes send theirs to the first (--gather)."
-        )
+        where += "\n# Its disk is of one machine: at the end the other nodes send theirs to the first (--gather)."
     return f"""#!/bin/bash
 {chr(10).join(lines)}
 # Slurm sends SIGTERM {_BEFORE_S} s before the time limit: the ranks write what they have captured.

@@ -10,9 +10,7 @@ from pathlib import Path
 from traceops.core.errors import UsageError
 
 _LARGEST_SCRIPT = 1 << 20  # characters
-_STARTS_RANKS = re.compile(
-    r"^[^#\n]*?\b((?:mp|multiprocessing|xmp)\.spawn|notebook_launcher)\(", re.MULTILINE
-)
+_STARTS_RANKS = re.compile(r"^[^#\n]*?\b((?:mp|multiprocessing|xmp)\.spawn|notebook_launcher)\(", re.MULTILINE)
 
 _DATA_PARALLEL = re.compile(r"^[^#\n]*?(?<!\w)(?:(?:torch\.)?nn\.)?DataParallel\(", re.MULTILINE)
 

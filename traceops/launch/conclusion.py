@@ -31,9 +31,7 @@ def says(found: Diagnosis | None, failure: Failure) -> bool:
     from traceops.report.hang_text import root_sentence
 
     reason = failure.reason.partition(" (often ")[0]  # each has its own words of a likely killer
-    return (
-        found is not None and failure.rank in found.roots[0].ranks and reason in root_sentence(found.roots[0])
-    )
+    return found is not None and failure.rank in found.roots[0].ranks and reason in root_sentence(found.roots[0])
 
 
 def tell_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:

@@ -19,9 +19,9 @@ from traceops.core.redaction import redact_text
 # Kineto reports its own stages on stderr, whatever its log level: not an error, and not the training's. Nor is that a
 # machine has no GPU or no driver of one (CUDA's codes 100 and 35). A progress bar has not ended its line then: what it
 # drew stays, and the line's end.
-_KINETO = (
-    rb"(?:(?:USDT|STAGE|INFO):{0}|ERROR:{0} gpuGetDeviceCount failed with code (?:35|100)\b).*"
-).replace(b"{0}", rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\]")
+_KINETO = (rb"(?:(?:USDT|STAGE|INFO):{0}|ERROR:{0} gpuGetDeviceCount failed with code (?:35|100)\b).*").replace(
+    b"{0}", rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\]"
+)
 _CHATTER = re.compile(rb"^" + _KINETO + rb"\n?|" + _KINETO, re.MULTILINE)
 _PLAIN_EVERY_S = 5.0  # in a log: at first, then each twentieth of the time that the run has taken
 _PLAIN_PART = 0.05
@@ -137,9 +137,7 @@ class Screen:
             return
         try:
             self._clear()
-            self._lines(
-                f"traceops: {printable(redact_text(text))}\n".encode(errors="backslashreplace"), _OURS
-            )
+            self._lines(f"traceops: {printable(redact_text(text))}\n".encode(errors="backslashreplace"), _OURS)
             self._draw()
         finally:
             self._lock.release()

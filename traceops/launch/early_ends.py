@@ -16,10 +16,7 @@ _COMPLETE = (Phase.DONE.value, "ended")
 
 
 def cut_short(
-    records: Sequence[Progress],
-    ranks: Sequence[RankManifest],
-    ended: TorchrunResult,
-    by_torchrun: bool,
+    records: Sequence[Progress], ranks: Sequence[RankManifest], ended: TorchrunResult, by_torchrun: bool
 ) -> list[CaptureFailure]:
     """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody.
 
@@ -37,9 +34,7 @@ def cut_short(
         code = reported.get(record.rank, 0 if zero or (gone and by_torchrun) else None)
         own_end = code >= 0 if code is not None else gone
         if record.rank in running and record.phase not in _COMPLETE and own_end:
-            found.append(
-                CaptureFailure(record.rank, CaptureOperation.EXIT.value, record.step, exit_code=code)
-            )
+            found.append(CaptureFailure(record.rank, CaptureOperation.EXIT.value, record.step, exit_code=code))
     return found
 
 
@@ -47,9 +42,7 @@ def with_last_steps(ranks: Sequence[RankManifest], records: Sequence[Progress]) 
     """The manifests, with the steps that ranks ended after they last wrote theirs: Ray kills its workers at the end."""
     last = {(record.rank, record.pid): record.step for record in records}  # not of an attempt before this one
     return [
-        replace(rank, steps=max(rank.steps, last.get((rank.rank, rank.pid), 0)))
-        if rank.ended_ns is None
-        else rank
+        replace(rank, steps=max(rank.steps, last.get((rank.rank, rank.pid), 0))) if rank.ended_ns is None else rank
         for rank in ranks
     ]
 

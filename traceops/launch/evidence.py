@@ -84,10 +84,7 @@ def saved_evidence(evidence: Path) -> str:
     """What was saved of the ranks, for people: 'stacks of ranks 0-1; flight records of rank 0'."""
     found = []
     for what, prefix, suffix in (("stacks", "stacks_", ".txt"), ("flight records", "flight_recorder_", "")):
-        names = (
-            path.name.removeprefix(prefix).removesuffix(suffix)
-            for path in evidence.glob(f"{prefix}*{suffix}")
-        )
+        names = (path.name.removeprefix(prefix).removesuffix(suffix) for path in evidence.glob(f"{prefix}*{suffix}"))
         ranks = [int(name) for name in names if name.isdigit()]
         if ranks:
             found.append(f"{what} of {who(ranks)}")
@@ -129,11 +126,7 @@ def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progr
     """Ask torch itself first: its pipe works without the GIL, but only for NCCL."""
     piped = [record for record in alive if _asked_torch(progress, record.rank)]
     asked = [record for record in alive if ask(progress, record.rank, GROUPS if record in piped else DUMP)]
-    _wait_for(
-        evidence,
-        [r for r in asked if r not in piped and _has_groups(progress, r)],
-        _left(until, _RESPONDER_S),
-    )
+    _wait_for(evidence, [r for r in asked if r not in piped and _has_groups(progress, r)], _left(until, _RESPONDER_S))
     missing = _wait_for(evidence, piped, _left(until, _PIPE_S))
     again = [record for record in missing if ask(progress, record.rank, DUMP)]
     _wait_for(evidence, again, _left(until, _RESPONDER_S))

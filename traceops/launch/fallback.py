@@ -78,9 +78,7 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
             "way; use a data-parallel or sharded strategy"
         )
     changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
-    return changed, Fallback(
-        ranks, changed.grad_accum, STRATEGY, config.strategy, batch_size=config.batch_size
-    )
+    return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy, batch_size=config.batch_size)
 
 
 def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int | None, here: int) -> int:

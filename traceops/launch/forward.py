@@ -72,9 +72,7 @@ class Forwarder:
         self._quiet: set[Path] = set()  # files of ranks that are not shown
         self._own = _Own(muting=logs is not None)
         self._pipes = {
-            pipe.fileno(): _Stream(
-                pipe.fileno(), LineSource(error=error), screen, self._own if error else None
-            )
+            pipe.fileno(): _Stream(pipe.fileno(), LineSource(error=error), screen, self._own if error else None)
             for pipe, error in zip(pipes, (False, True), strict=True)
         }
         self._files: dict[Path, _Stream] = {}

@@ -65,9 +65,7 @@ class HangWatch:
         self.stall = self._watch.observe(records, now)
         if self.stall is not None:
             before = "a step" if self.stall.kind == "step" else "a first step"
-            self._screen.say(
-                f"hang: {self.stall.stalled_s:.0f} s without {before}; saving what the ranks are doing"
-            )
+            self._screen.say(f"hang: {self.stall.stalled_s:.0f} s without {before}; saving what the ranks are doing")
             # Not in the launcher's own thread, where Ctrl-C would have to wait for it.
             self._work = threading.Thread(target=self._respond, args=(records, self.stall), daemon=True)
             self._work.start()
@@ -91,8 +89,7 @@ class HangWatch:
         if stall is None:
             return False
         self._screen.say(
-            f"no step for {stall.stalled_s:.0f} s: first saving what the ranks are doing "
-            "(again to kill them at once)"
+            f"no step for {stall.stalled_s:.0f} s: first saving what the ranks are doing (again to kill them at once)"
         )
         self.saved = stall
         self._work = threading.Thread(target=self._save, args=(records, stall), daemon=True)
@@ -116,9 +113,7 @@ class HangWatch:
             before = look(alive, self._progress)
             time.sleep(_BETWEEN_LOOKS_S)
             after = look(alive, self._progress)
-            working = {
-                rank: now for rank, now in after.items() if rank in before and now.moved_since(before[rank])
-            }
+            working = {rank: now for rank, now in after.items() if rank in before and now.moved_since(before[rank])}
             collect(
                 self._out, self._progress, records, stall,
                 began_s=self._began, within_s=until - time.monotonic(), working=working,

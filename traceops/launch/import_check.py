@@ -61,8 +61,7 @@ def _ends(file: Path, root: Path) -> list[Path]:
     return [
         file.relative_to(folder)
         for folder in folders
-        if not (root / folder / "__init__.py").exists()
-        and (folder != file.parent or folder in (Path(), Path("src")))
+        if not (root / folder / "__init__.py").exists() and (folder != file.parent or folder in (Path(), Path("src")))
     ]
 
 

@@ -71,17 +71,7 @@ _COMMANDS: dict[str, Callable[[Started], list[str]]] = {
     "srun": _srun,
 }
 NAMES = ("torchrun", "none", *_COMMANDS)
-_PROGRAMS = (
-    "accelerate",
-    "deepspeed",
-    "torchrun",
-    "srun",
-    "mpirun",
-    "composer",
-    "fabric",
-    "lightning",
-    "colossalai",
-)
+_PROGRAMS = ("accelerate", "deepspeed", "torchrun", "srun", "mpirun", "composer", "fabric", "lightning", "colossalai")
 
 
 def command_of(launcher: str, what: Started) -> list[str]:

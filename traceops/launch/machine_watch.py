@@ -15,15 +15,7 @@ from traceops.capture.progress import Progress, read_progress
 from traceops.core.machine_log import machine_file
 from traceops.core.redaction import redact_text
 from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import (
-    Stat,
-    all_processes,
-    cores_ms,
-    descendants,
-    process_time,
-    quota_ms,
-    started_with,
-)
+from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
 _WAITS = 0.05  # of the time
@@ -132,12 +124,9 @@ class MachineWatch:
         ]
         met = {_meeting(record.pid) for record in ranks} - {None}
         busy = sorted(
-            (one for one in took if one[0] >= _MUCH_PCT and _meeting(one[1]) not in met),
-            key=lambda one: -one[0],
+            (one for one in took if one[0] >= _MUCH_PCT and _meeting(one[1]) not in met), key=lambda one: -one[0]
         )[:_MOST_OTHERS]
-        return [
-            ["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy
-        ]
+        return [["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy]
 
     def _devices(self, now_ms: int) -> list[list[Any]]:
         lines: list[list[Any]] = []

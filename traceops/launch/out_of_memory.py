@@ -60,11 +60,7 @@ def _show(blocks: Sequence[Block], screen: Screen) -> None:
 def _beside(out: Path, found: Sequence[RanOut], first: RanOut) -> list[Block]:
     others = [one.rank for one in found if one is not first]
     if others:
-        return [
-            text(
-                f"Memory ran out on {len(others)} more: see traceops memory {short_path(out)}", indent=(2, 2)
-            )
-        ]
+        return [text(f"Memory ran out on {len(others)} more: see traceops memory {short_path(out)}", indent=(2, 2))]
     return [text(f"All that was held: traceops memory {short_path(out)}", indent=(2, 2))]
 
 
@@ -87,9 +83,7 @@ def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
     except TraceopsError as error:
         return [text(f"What would fit is not known: {error}", look="soft", indent=(2, 2))]
     blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found)]
-    if found.verdict in ("does_not_fit", "too_close") and not any(
-        one.verdict == "fits" for one in found.changes
-    ):
+    if found.verdict in ("does_not_fit", "too_close") and not any(one.verdict == "fits" for one in found.changes):
         command = shlex.join(["traceops", "memory", *found.command[2:]])
         blocks.append(text(f"To try all changes: {command}{_size(capacity)}", indent=(2, 2)))
     return blocks

@@ -20,9 +20,7 @@ class Failure:
     reason: str
 
 
-def with_exit_codes(
-    ranks: list[RankManifest], reported: dict[int, int], *, default: int | None
-) -> list[RankManifest]:
+def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int], *, default: int | None) -> list[RankManifest]:
     """The manifests, completed for ranks that were gone before they could say how they ended.
 
     default: return code of those that torchrun does not report either; None if that cannot be known.
@@ -41,21 +39,14 @@ def _completed(rank: RankManifest, code: int | None) -> RankManifest:
     return replace(done, status="failed", error=f"{KILLED_BY}{signal_name(-code)}" if code < 0 else None)
 
 
-def gone_unseen(
-    known: list[RankManifest], ranks: list[RankManifest], restarted: Collection[int]
-) -> list[RankManifest]:
+def gone_unseen(known: list[RankManifest], ranks: list[RankManifest], restarted: Collection[int]) -> list[RankManifest]:
     """`ranks`, of which those that said nothing at their end and were started again did not finish.
 
     known: the same before they were completed by how the whole command ended.
     """
     silent = {rank.rank for rank in known if rank.status == "running" and rank.exit_code is None}
     return [
-        replace(
-            rank,
-            status="failed",
-            exit_code=None,
-            error=rank.error or "it ended in the middle of its training",
-        )
+        replace(rank, status="failed", exit_code=None, error=rank.error or "it ended in the middle of its training")
         if rank.rank in silent and rank.rank in restarted
         else rank
         for rank in ranks
@@ -77,9 +68,7 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
     if killed:
         rank = killed[-1]
         return Failure(rank, shell_code(reported[rank]), f"{KILLED_BY}{signal_name(-reported[rank])}")
-    raised = [
-        rank for rank in ranks if (rank.status == "failed" or rank.error) and rank.exit_code not in (None, 0)
-    ]
+    raised = [rank for rank in ranks if (rank.status == "failed" or rank.error) and rank.exit_code not in (None, 0)]
     root = next(reversed(reported), None)
     ended = root is not None and reported[root] == -signal.SIGTERM
     if root is not None and ended and (_echoes_only(raised, root) or _nobody_failed(raised, reported)):
@@ -123,11 +112,7 @@ def left_early(
     failed = known.get(failure.rank)
     unseen = [rank.rank for rank in ranks if reported and failed is not None and rank.host == failed.host]
     for rank in dict.fromkeys([*gone, *unseen]):
-        if (
-            rank != failure.rank
-            and rank not in reported
-            and _may_be_first(known.get(rank), failed, rank in gone)
-        ):
+        if rank != failure.rank and rank not in reported and _may_be_first(known.get(rank), failed, rank in gone):
             return Failure(rank, 0, "it ended while the others still needed it")
     return None
 

@@ -200,9 +200,7 @@ class Plan:
         """One line to paste into a shell; run like that, the ranks write run.json themselves."""
         settings = [f"{key}={shlex.quote(value)}" for key, value in self.assignments(environ).items()]
         removed = [word for name in self.removed for word in ("-u", name)]
-        return " ".join(
-            [*(["env", *removed] if removed else []), *settings, shlex.join(self.command(pasted=True))]
-        )
+        return " ".join([*(["env", *removed] if removed else []), *settings, shlex.join(self.command(pasted=True))])
 
 
 def python_path(environ: Mapping[str, str]) -> str | None:

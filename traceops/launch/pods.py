@@ -17,9 +17,7 @@ def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     here = find_identity({name: value for name, value in environ.items() if name.startswith("PET_")})
     if here is None or here.nodes == 1:
         return cluster
-    return replace(
-        cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port
-    )
+    return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
 
 
 def ranks_told(environ: Mapping[str, str]) -> int | None:

@@ -115,13 +115,7 @@ def run(
             if on_demand is not None and told_at is None and not saving:
                 on_demand.look(records)
         with aside("saving what the ranks are doing"):
-            if (
-                hangs is not None
-                and received == [signal.SIGINT]
-                and told_at is None
-                and not saving
-                and not hung
-            ):
+            if hangs is not None and received == [signal.SIGINT] and told_at is None and not saving and not hung:
                 saving = hangs.interrupted(records)
         saving = saving and hangs is not None and len(received) == 1 and hangs.saves()
         ending = told_at is None and not saving and (hung or bool(received))

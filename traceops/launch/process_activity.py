@@ -137,9 +137,7 @@ def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
     return texts
 
 
-def told_stacks(
-    records: Sequence[Progress], folder: Path, samples: Mapping[int, ProcessSample]
-) -> dict[int, str]:
+def told_stacks(records: Sequence[Progress], folder: Path, samples: Mapping[int, ProcessSample]) -> dict[int, str]:
     """The main thread's stack as these ranks told it when they were looked at, written as `stacks_now` has it."""
     texts = {}
     for record in records:
@@ -171,9 +169,7 @@ def _state_elsewhere(pid: int) -> str:
         status: str = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
         return "gone"
-    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(
-        status, "S"
-    )
+    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(status, "S")
 
 
 def _listens(pid: int, number: int) -> bool:
@@ -183,11 +179,7 @@ def _listens(pid: int, number: int) -> bool:
     except OSError:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", text, re.MULTILINE)
-    return (
-        caught is not None
-        and STACKS_SIGNAL is not None
-        and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
-    )
+    return caught is not None and STACKS_SIGNAL is not None and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _spent(pid: int) -> tuple[int, float, float]:

@@ -165,9 +165,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
     return _record(launched, EndedRun(ended, told, exit_code(ended, None)), last, let_through, advise)
 
 
-def _record(
-    launched: _Launched, run: EndedRun, last: list[Progress], free: Callable[[], None], advise: bool
-) -> int:
+def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Callable[[], None], advise: bool) -> int:
     """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case.
 
     free: lets signals through again, for what may take long.

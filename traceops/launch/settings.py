@@ -31,9 +31,7 @@ class Applied:
         return f"settings of {self.source}: {'; '.join(parts) or 'nothing to change'}"
 
 
-def read_applied(
-    path: str, extra_env: Mapping[str, str], *, fallback: str | None
-) -> tuple[Applied, int | None]:
+def read_applied(path: str, extra_env: Mapping[str, str], *, fallback: str | None) -> tuple[Applied, int | None]:
     """The settings in the doctor's file, and the ranks that one is to stand in for where no setting worked.
 
     extra_env: of --env. fallback: of --fallback.

@@ -9,10 +9,7 @@ from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ASKS = signal.SIGUSR2
-_MAY_BE_IGNORED = (
-    signal.SIGHUP,
-    signal.SIGQUIT,
-)  # nohup ignores them on purpose, and shells for jobs behind a &
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup ignores them on purpose, and shells for jobs behind a &
 
 
 @contextmanager
@@ -24,9 +21,7 @@ def held_signals() -> Iterator[list[int]]:
         received.append(number)
 
     ours = [
-        number
-        for number in _ENDING
-        if number not in _MAY_BE_IGNORED or signal.getsignal(number) is not signal.SIG_IGN
+        number for number in _ENDING if number not in _MAY_BE_IGNORED or signal.getsignal(number) is not signal.SIG_IGN
     ]
     before = {number: signal.signal(number, note) for number in ours}
     try:

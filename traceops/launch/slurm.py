@@ -44,9 +44,7 @@ def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     here = find_identity({name: value for name, value in environ.items() if name.startswith("SLURM_")})
     if here is None or here.nodes == 1:
         return cluster
-    return replace(
-        cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port
-    )
+    return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
 
 
 def tells_beside(cluster: Cluster, environ: Mapping[str, str]) -> bool:

@@ -28,9 +28,7 @@ def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
         line += f"; {' and '.join(parts)} are within one" if parts else ""
         for name in seldom:
             another = "another optimizer's " if name in ends else ""
-            line += (
-                f"; {another}{name} runs in {one.steps_within[name]} of {steps}, so steps are of two kinds"
-            )
+            line += f"; {another}{name} runs in {one.steps_within[name]} of {steps}, so steps are of two kinds"
         line += _beside(ranks_alike)
         lines.append(line)
     return lines

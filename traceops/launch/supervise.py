@@ -79,9 +79,7 @@ def main(argv: list[str]) -> int:
             shutil.rmtree(settings.remove, ignore_errors=True)
         if settings.afterwards:
             with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(
-                    settings.afterwards, stdin=subprocess.DEVNULL, check=False, timeout=_AFTERWARDS_S
-                )
+                subprocess.run(settings.afterwards, stdin=subprocess.DEVNULL, check=False, timeout=_AFTERWARDS_S)
     return tree.exit_code()
 
 

@@ -81,9 +81,7 @@ def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
         screen.say(sentence)
     for who, early in by_cause(early_ends(run.ranks, run.told)):
         several = "s" if len(who) > 1 else ""
-        screen.say(
-            f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}"
-        )
+        screen.say(f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}")
         screen.say(f"next time: {advice_text(early)}")
 
 

@@ -98,13 +98,7 @@ class TerminalRows:
         if self._at and self._at == len(self._rows) - 1 and now - self._moved > _SETTLED_S:
             self._commit(self._at, final)
         row = self._rows[-1]
-        if (
-            partial
-            and len(self._rows) == 1
-            and row.text
-            and not row.drawn
-            and now - self._written > _PARTIAL_S
-        ):
+        if partial and len(self._rows) == 1 and row.text and not row.drawn and now - self._written > _PARTIAL_S:
             final.append(row.text)
             row.text = b""
         return b"".join(final)

@@ -125,9 +125,7 @@ class Watch:
         median = statistics.median(self._step_s) if self._step_s else 0.0
         return max(_LEAST_S, _MEDIAN_STEPS * median)
 
-    def _stall(
-        self, records: Sequence[Progress], stalled: float, limit: float, notes: tuple[str, ...]
-    ) -> Stall:
+    def _stall(self, records: Sequence[Progress], stalled: float, limit: float, notes: tuple[str, ...]) -> Stall:
         gone = [str(record.rank) for record in records if not is_alive(record)]
         if gone:
             several = len(gone) > 1
@@ -135,9 +133,7 @@ class Watch:
                 f"rank{'s' if several else ''} {', '.join(gone)} {'are' if several else 'is'} gone while others wait",
             )
         if not records:
-            notes += (
-                "no rank has started: torchrun waits for the other machines, or the ranks cannot start",
-            )
+            notes += ("no rank has started: torchrun waits for the other machines, or the ranks cannot start",)
         return Stall(_kind(records), stalled, limit, time.time_ns(), host(), notes)
 
 
@@ -175,17 +171,13 @@ class _Stillness:
             self.collectives = now
         saving = [record.rank for record in alive if record.phase == "profiler"]
         moving = [sample for sample, earlier in pairs if sample.moved_since(earlier)]
-        moving += [
-            s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])
-        ]
+        moving += [s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])]
         if saving:
             self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
         elif moving and moving[0].rank == STARTING:
             self.what = "the ranks are still being started"
         elif moving:
-            rank, where = max(
-                ((sample.rank, sample.where()) for sample in moving), key=lambda told: bool(told[1])
-            )
+            rank, where = max(((sample.rank, sample.where()) for sample in moving), key=lambda told: bool(told[1]))
             self.what = f"rank {rank} is still working{where and f' in {where}'}"
         if saving or moving:
             self.since, self.looks, self._still = now, 0, self._samples

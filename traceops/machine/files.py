@@ -69,6 +69,4 @@ def listed(values: frozenset[int]) -> str:
 
 
 def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    return tuple(
-        (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)
-    )
+    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name))

@@ -42,9 +42,7 @@ def read_interfaces(root: Path, addressed: Collection[str] | None = None) -> tup
     because /proc lists IPv4 addresses without saying whose they are.
     """
     routes = _routes(text(root / "proc/net/route") or "")
-    sixth = {
-        line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()
-    }
+    sixth = {line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()}
     addressed = {*routes, *sixth} if addressed is None else addressed
     found = [
         _interface(folder, routes, addressed)

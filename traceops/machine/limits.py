@@ -80,9 +80,7 @@ def _folders(root: Path) -> list[Path]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         tops = [mount, mount / "unified"] if not controllers else [mount / controllers]
-        tops += [
-            mount / name for name in controllers.split(",") if name and "=" not in name and "," in controllers
-        ]
+        tops += [mount / name for name in controllers.split(",") if name and "=" not in name and "," in controllers]
         parts = PurePosixPath("/" + path.lstrip("/"))
         for top in tops:
             for one in (parts, *parts.parents):

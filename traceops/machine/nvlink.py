@@ -11,9 +11,7 @@ _LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
 _SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NAMED = re.compile(r"GPU (\d{1,4}): (.{1,200}?) \(UUID: ([^)]{1,80})\)")
-_SAID = frozenset(
-    ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "X")
-)  # of `topo -p2p`; `topo -m` says PIX, NV4, SYS
+_SAID = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "X"))  # of `topo -p2p`; `topo -m` says PIX, NV4, SYS
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,7 @@ def p2p_matrices(text: str) -> list[dict[tuple[int, int], str]]:
         if words and all(labels):
             columns = [int(label[1]) for label in labels if label]
             pairs = {}
-        elif (
-            columns and words and labels[0] and len(words) == len(columns) + 1 and _SAID.issuperset(words[1:])
-        ):
+        elif columns and words and labels[0] and len(words) == len(columns) + 1 and _SAID.issuperset(words[1:]):
             row = int(labels[0][1])
             for column, word in zip(columns, words[1:], strict=True):
                 if column != row:

@@ -17,12 +17,7 @@ _NO_BYTES = (1 << 64) - 1
 
 
 class _Process(ctypes.Structure):
-    _fields_ = (
-        ("pid", c_uint),
-        ("used", c_ulonglong),
-        ("instance", c_uint),
-        ("compute_instance", c_uint),
-    )
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("instance", c_uint), ("compute_instance", c_uint))
 
 
 class _Memory(ctypes.Structure):

@@ -53,11 +53,7 @@ class PlatformFacts:
 def read_platform(environ: Mapping[str, str], root: Path) -> PlatformFacts:
     """What files and variables tell of the container and the PCI bus."""
     devices = entries(root / "sys/bus/pci/devices")
-    gpus = [
-        one
-        for one in devices
-        if text(one / "vendor") == _NVIDIA and (text(one / "class") or "")[:6] in _DISPLAY
-    ]
+    gpus = [one for one in devices if text(one / "vendor") == _NVIDIA and (text(one / "class") or "")[:6] in _DISPLAY]
     return PlatformFacts(
         _kind(environ, root),
         sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia\d+", entry.name)),

@@ -91,14 +91,10 @@ def quota_ms(pid: int, root: Path = Path("/")) -> tuple[float | None, float | No
         groups |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
     above, cpu = root / "sys/fs/cgroup", root / "sys/fs/cgroup/cpu"
     for folder in (above / groups.get("", ""), above, cpu / groups.get("cpu", ""), cpu):
-        told = dict(
-            line.split(" ", 1) for line in (text(folder / "cpu.stat") or "").splitlines() if " " in line
-        )
+        told = dict(line.split(" ", 1) for line in (text(folder / "cpu.stat") or "").splitlines() if " " in line)
         refused = next((_ms(told[name], per) for name, per in _THROTTLED.items() if name in told), None)
         if refused is not None:
-            return refused, _ms(told.get("usage_usec", ""), 1e3) if "usage_usec" in told else _used_v1(
-                root, groups
-            )
+            return refused, _ms(told.get("usage_usec", ""), 1e3) if "usage_usec" in told else _used_v1(root, groups)
     return None, None
 
 

@@ -82,9 +82,7 @@ def probe(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output)
     def asking(command: Sequence[str], limit: float) -> Callable[[], Output]:
         return lambda: _ask(command, limit, environ, run)
 
-    programs = {
-        name: (asking(command, limit), limit + _AFTER_S) for name, (command, limit) in _PROGRAMS.items()
-    }
+    programs = {name: (asking(command, limit), limit + _AFTER_S) for name, (command, limit) in _PROGRAMS.items()}
     files: dict[str, Callable[[], Any]] = {
         "interfaces": lambda: read_interfaces(root, _addressed() if root == Path("/") else None),
         "rdma": lambda: read_rdma(root),
@@ -110,9 +108,7 @@ def _addressed() -> set[str]:
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     families = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name for name, found in psutil.net_if_addrs().items() if any(one.family in families for one in found)
-    }
+    return {name for name, found in psutil.net_if_addrs().items() if any(one.family in families for one in found)}
 
 
 def _ask(command: Sequence[str], limit: float, environ: Mapping[str, str], run: Run) -> Output:

@@ -38,7 +38,5 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
     if process.returncode:
         # nvidia-smi tells of its failure on stdout, in its first line
         told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")
-        return Output(
-            "", next((line.strip() for line in told if line.strip()), f"exit code {process.returncode}")
-        )
+        return Output("", next((line.strip() for line in told if line.strip()), f"exit code {process.returncode}"))
     return Output(out.decode(errors="replace"))

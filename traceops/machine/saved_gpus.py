@@ -57,9 +57,7 @@ def told_gpus(outputs: Outputs) -> tuple[ToldGpus, ...]:
 def _some(gpus: Iterable[tuple[int, str, str | None]]) -> ToldGpus:
     named = tuple(gpus)
     return ToldGpus(
-        None,
-        {index: _name(name) for index, name, _ in named},
-        {index: uuid for index, _, uuid in named if uuid},
+        None, {index: _name(name) for index, name, _ in named}, {index: uuid for index, _, uuid in named if uuid}
     )
 
 
@@ -79,9 +77,7 @@ def _bus_ids(gpus: Sequence[SmiGpu]) -> frozenset[str]:
 def gpus_of(machine: Machine) -> ToldGpus:
     """What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone."""
     if any(gpu.bus_id for gpu in machine.gpus):
-        return ToldGpus(
-            bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id)))
-        )
+        return ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
     return ToldGpus(
         len(machine.gpus),
         {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},

@@ -18,9 +18,7 @@ from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
 ONLY_TROUBLE = "of nvidia-smi -q a part is there: only trouble in it is told; give the whole output"
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
-SEVERAL_LINKS = (
-    "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
-)
+SEVERAL_LINKS = "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
 NOT_WHOLE_TABLE = "the table of nvidia-smi is cut off: {} of its GPUs has no second row, and is not judged"
 SEVERAL_TABLES = (
     "tables of nvidia-smi that differ in one file, unnamed: of several machines, or of before and after a change; give "

@@ -36,8 +36,7 @@ _MOST_SPEAKERS = 4096
 _RULED = re.compile(r"^-{4,200}\n([\w.\[\],-]{1,200})(?: \(\d{1,6}\))?\n-{4,200}$", re.M)
 _ANSIBLE = re.compile(r"^([\w.-]{1,100}) \| (?:CHANGED|SUCCESS|FAILED)\b.{0,40}>>$", re.M)
 _SYSLOG = re.compile(
-    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,25}) ([\w.-]{1,100}) kernel: ",
-    re.M,
+    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,25}) ([\w.-]{1,100}) kernel: ", re.M
 )
 _REPORT = re.compile(r"^(?:=+NVSMI LOG=+\s*$|<\?xml |<nvidia_smi_log)", re.M)
 _UUID = re.compile(r"^[ \t]{0,40}(?:GPU UUID {0,60}: |<uuid>)([\w-]{1,80})", re.M)
@@ -73,9 +72,7 @@ def _by_speaker(text: str) -> list[tuple[str | None, str]]:
         match = _SPEAKER.match(line)
         if match is not None and len(said) < _MOST_SPEAKERS:
             said.setdefault(match[1], []).append(line[match.end() :])
-    return [
-        (None if host is None or host.isdigit() else host, "\n".join(words)) for host, words in said.items()
-    ]
+    return [(None if host is None or host.isdigit() else host, "\n".join(words)) for host, words in said.items()]
 
 
 def _by_heading(text: str) -> list[tuple[str | None, str]]:

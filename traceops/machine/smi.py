@@ -96,18 +96,14 @@ def parse_smi(told: str) -> Smi | None:
         return None
     elements = root.findall("gpu")
     chosen = len(elements) == int(root.get("shown", len(elements))) < (_number(root, "attached_gpus") or 0)
-    gpus = tuple(
-        _gpu(_index(element, place, chosen=chosen), element) for place, element in enumerate(elements)
-    )
+    gpus = tuple(_gpu(_index(element, place, chosen=chosen), element) for place, element in enumerate(elements))
     return Smi(_text(root, "driver_version"), _text(root, "cuda_version"), gpus)
 
 
 def parse_parts(told: str) -> tuple[SmiGpu, ...]:
     """GPUs of which ``nvidia-smi -q -d …``, or one that is cut off, tells a part: what lacks has its default."""
     root = None if _ROOT in told else smi_tree(told, cut_off=True)
-    return (
-        () if root is None else tuple(_gpu(_index(one, 0, chosen=False), one) for one in root.findall("gpu"))
-    )
+    return () if root is None else tuple(_gpu(_index(one, 0, chosen=False), one) for one in root.findall("gpu"))
 
 
 def _xml(told: str) -> ET.Element | None:
@@ -160,9 +156,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         slowdown_at=_number(gpu, "temperature/gpu_temp_slow_threshold"),
         power_draw=_first(gpu, "gpu_power_readings/instant_power_draw", "power_readings/power_draw"),
         power_limit=_first(gpu, "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
-        default_power_limit=_first(
-            gpu, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"
-        ),
+        default_power_limit=_first(gpu, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
         clock=_number(gpu, "clocks/sm_clock"),
         most_clock=_number(gpu, "max_clocks/sm_clock"),
         ecc=_switch(gpu, "ecc_mode/current_ecc"),

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
-_FABRIC = re.compile(
-    r"^[ \t]{0,20}Fabric[ \t]{0,20}\n[ \t]{0,20}State[ \t]{0,60}: (\w[\w ]{0,30}\w)[ \t]{0,20}$", re.M
-)
+_FABRIC = re.compile(r"^[ \t]{0,20}Fabric[ \t]{0,20}\n[ \t]{0,20}State[ \t]{0,60}: (\w[\w ]{0,30}\w)[ \t]{0,20}$", re.M)
 _INDENT = 4
 
 # Where the XML has another name than the text: place in the text -> name in the XML.
@@ -46,10 +44,7 @@ _NAMES = {
     "retired_pages/double_bit_ecc": "double_bit_retirement",
     "retired_pages/pending_page_blacklist": "pending_blacklist",
 }
-_REASONS = {
-    "clocks_event_reasons": "clocks_event_reason_",
-    "clocks_throttle_reasons": "clocks_throttle_reason_",
-}
+_REASONS = {"clocks_event_reasons": "clocks_event_reason_", "clocks_throttle_reasons": "clocks_throttle_reason_"}
 _REASON_NAMES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 # A GPU without one of these was cut off, or printed with -d: what is missing must not count as sound.
 _WHOLE = ("product_name", "performance_state", "compute_mode", "ecc_mode", "clocks", "max_clocks")
@@ -108,11 +103,7 @@ def _add(parent: ET.Element, place: str, label: str, value: str | None) -> tuple
     """A line's element below its parent's, under the XML's name, and its own name in the text."""
     name = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
     reason = next((start for section, start in _REASONS.items() if place.startswith(section)), None)
-    tag = (
-        f"{reason}{_REASON_NAMES.get(name, name)}"
-        if reason
-        else _NAMES.get(f"{place}/{name}".lstrip("/"), name)
-    )
+    tag = f"{reason}{_REASON_NAMES.get(name, name)}" if reason else _NAMES.get(f"{place}/{name}".lstrip("/"), name)
     element = ET.SubElement(parent, tag)
     element.text = None if value is None else value.strip()
     return name, element

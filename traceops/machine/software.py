@@ -45,12 +45,7 @@ class Software:
         """NCCL's version that torch is expected to load."""
         preloaded = [version for _, version in self.preloaded if version]
         shared = [version for _, version in (self.found or self.shared) if version] if not self.wheels else []
-        known = [
-            *preloaded,
-            *(version for _, version in self.wheels),
-            *([self.needs] if self.needs else []),
-            *shared,
-        ]
+        known = [*preloaded, *(version for _, version in self.wheels), *([self.needs] if self.needs else []), *shared]
         return known[0] if known else None
 
 
@@ -60,9 +55,7 @@ def read_software(environ: Mapping[str, str], root: Path) -> Software:
     cuda, hip = _built_for()
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     preloaded = [part for part in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if "libnccl" in part]
-    inside = [
-        str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)
-    ]
+    inside = [str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)]
     wheels = tuple(sorted(_wheels()))
     system = [str(Path("/") / folder / _LIBRARY) for folder in _SYSTEM if exists(root / folder / _LIBRARY)]
     return Software(
@@ -91,9 +84,7 @@ def _built_for() -> tuple[str | None, str | None]:
     """CUDA and HIP from torch's version.py, which is read and not run: torch takes seconds to load."""
     spec = importlib.util.find_spec("torch")
     places = spec.submodule_search_locations if spec else None
-    return (
-        parse_torch_version(text(Path(next(iter(places))) / "version.py") or "") if places else (None, None)
-    )
+    return parse_torch_version(text(Path(next(iter(places))) / "version.py") or "") if places else (None, None)
 
 
 def parse_torch_version(source: str) -> tuple[str | None, str | None]:

@@ -50,9 +50,7 @@ def parse_environment(text: str) -> TorchEnvironment | None:
         known("CUDA used to build PyTorch"),
         known("ROCM used to build PyTorch"),
         known("Nvidia driver version"),
-        {"true": True, "yes": True, "false": False, "no": False}.get(
-            told.get("Is CUDA available", "").lower()
-        ),
+        {"true": True, "yes": True, "false": False, "no": False}.get(told.get("Is CUDA available", "").lower()),
         tuple(sorted(set(_NCCL.findall(text)))),
         _variables(text),
     )
@@ -61,9 +59,5 @@ def parse_environment(text: str) -> TorchEnvironment | None:
 def _variables(text: str) -> dict[str, str] | None:
     """What vLLM prints at the end; None without it."""
     begin = _VARIABLES.search(text)
-    found = (
-        {name: value[:_MOST_VALUE].strip() for name, value in _SET.findall(text, begin.end())}
-        if begin
-        else {}
-    )
+    found = {name: value[:_MOST_VALUE].strip() for name, value in _SET.findall(text, begin.end())} if begin else {}
     return found or None

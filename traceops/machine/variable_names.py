@@ -29,14 +29,8 @@ RENAMED: dict[str, tuple[str, str]] = {
     "NCCL_TREE_THRESHOLD": ("NCCL_ALGO", "NCCL 2.5"),
     "NCCL_RINGS": ("NCCL_GRAPH_FILE", "NCCL 2.5"),
     "NCCL_MNNVL": ("NCCL_MNNVL_ENABLE", "NCCL 2.21"),
-    "OFI_NCCL_RDMA_MIN_POSTED_BOUNCE_BUFFERS": (
-        "OFI_NCCL_RDMA_MIN_POSTED_EAGER_BUFFERS",
-        "aws-ofi-nccl 1.14",
-    ),
-    "OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS": (
-        "OFI_NCCL_RDMA_MAX_POSTED_EAGER_BUFFERS",
-        "aws-ofi-nccl 1.14",
-    ),
+    "OFI_NCCL_RDMA_MIN_POSTED_BOUNCE_BUFFERS": ("OFI_NCCL_RDMA_MIN_POSTED_EAGER_BUFFERS", "aws-ofi-nccl 1.14"),
+    "OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS": ("OFI_NCCL_RDMA_MAX_POSTED_EAGER_BUFFERS", "aws-ofi-nccl 1.14"),
 }
 
 # Names that training scripts carry along though neither NCCL nor torch reads them: what to do instead.

@@ -5,24 +5,7 @@ from __future__ import annotations
 from traceops.machine.variable import COUNT, NUMBER, SWITCH
 from traceops.machine.variable import Variable as V
 
-DISTANCES = (
-    "LOC",
-    "NVL",
-    "NVB",
-    "C2C",
-    "PIX",
-    "PXB",
-    "P2C",
-    "PXN",
-    "PHB",
-    "SYS",
-    "0",
-    "1",
-    "2",
-    "3",
-    "4",
-    "5",
-)
+DISTANCES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
 
 # From the sources of NCCL 2.4 to 2.30 (every name they read, by tag) and its documentation. `since` and `until` are
 # the first and the last minor version that has the name; empty: older than 2.4, and still there in 2.30.

@@ -79,10 +79,7 @@ def parse_driver_log(log: str) -> DriverLog:
     """The driver's errors in a kernel's log."""
     earlier, now = by_boot(log)
     return DriverLog(
-        *(
-            DriverWords(parse_xids(part), parse_failures(part)) if part else DriverWords()
-            for part in (earlier, now)
-        )
+        *(DriverWords(parse_xids(part), parse_failures(part)) if part else DriverWords() for part in (earlier, now))
     )
 
 

@@ -28,9 +28,7 @@ from traceops.traces.model import Events
 COMPUTE, COMM, MEMORY = 0, 1, 2
 
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
-_NOT_CPU_COMPUTE = re.compile(
-    r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
-)
+_NOT_CPU_COMPUTE = re.compile(r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)")
 # Autograd's own frames around operators: a hook that waits for communication waits inside them.
 _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 
@@ -147,9 +145,7 @@ def _with_host_collectives(events: Events, device: Activity) -> Activity:
 def _gpu_kind(events: Events, rows: Int, own_kernels: tuple[str, ...]) -> NDArray[np.int8]:
     kind = np.full(len(rows), COMPUTE, dtype=np.int8)
     own = own_pattern(own_kernels)
-    known = [
-        communicates(name) or (own is not None and own.search(name) is not None) for name in events.names
-    ]
+    known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
     kind[np.array(known, dtype=bool)[events.name[rows]]] = COMM
     if events.comm:
         said = np.zeros(len(events), dtype=bool)

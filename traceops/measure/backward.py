@@ -10,13 +10,7 @@ import numpy as np
 
 from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, COMPUTE, Activity
-from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
-    BACKWARD_NAME,
-    OPERATOR_CATS,
-    OPTIMIZER_NAME,
-    rows_named,
-)
+from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 

@@ -25,9 +25,7 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     do not tell, and where no communication runs on the device.
     """
     found = np.zeros(len(comm), dtype=np.int64)
-    kernels = np.flatnonzero(
-        (activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps))
-    )
+    kernels = np.flatnonzero((activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps)))
     if not activity.comm_on_gpu or not len(comm) or not len(kernels):
         return found
     start, end = activity.start[kernels], activity.end[kernels]

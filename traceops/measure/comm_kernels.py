@@ -31,9 +31,7 @@ def communicates(name: str) -> bool:
     lower = name.lower()
     if not any(word in lower for word in _WORDS):
         return False
-    return _LIBRARY.search(name) is not None or (
-        _VERB.search(name) is not None and _NONE.search(name) is None
-    )
+    return _LIBRARY.search(name) is not None or (_VERB.search(name) is not None and _NONE.search(name) is None)
 
 
 @functools.lru_cache(maxsize=64)

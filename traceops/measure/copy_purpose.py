@@ -50,9 +50,7 @@ def find_purposes(
 def _rows_of_offload(events: Events, activity: Activity) -> Int:
     """Functions of autograd, and ranges that say what they do."""
     backward = rows_named(events, BACKWARD_NAME)
-    return np.union1d(
-        backward, activity.host.annotations[_named(events, activity.host.annotations, _OFFLOADS)]
-    )
+    return np.union1d(backward, activity.host.annotations[_named(events, activity.host.annotations, _OFFLOADS)])
 
 
 def _named(events: Events, rows: Int, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

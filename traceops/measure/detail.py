@@ -74,13 +74,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
         ):
             bars = fewer(rows[where].take(slice(first, over)), share)
             packed.append(_PackedBars(*where, step, len(bars)))
-            columns += (
-                _steps_of(bars.start),
-                bars.end - bars.start,
-                bars.name,
-                bars.count,
-                bars.busy,
-            )
+            columns += (_steps_of(bars.start), bars.end - bars.start, bars.name, bars.count, bars.busy)
     used = range(2, len(columns), 5)
     numbers = np.unique(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
     for at in used:

@@ -23,9 +23,7 @@ _GROUPED = re.compile(r"^\w+:\w*coalesced$")
 _BACKEND = re.compile(r"^(?:nccl|rccl|xccl|hccl):_?(?P<op>\w+)(?: (?P<own>\d+)(?P<way><-|->)(?P<other>\d+))?")
 _SENDS = re.compile(r"SendRecv", re.IGNORECASE)
 _ONE_WAY = re.compile(r"^_?i?(send|recv)", re.IGNORECASE)
-_LABEL = re.compile(
-    r"^PP:(?P<stage>\d{1,9})(SEND|RECV)_(?P<way>[FB])(?P<micro>\d{1,9})$"
-)  # torch's own schedules
+_LABEL = re.compile(r"^PP:(?P<stage>\d{1,9})(SEND|RECV)_(?P<way>[FB])(?P<micro>\d{1,9})$")  # torch's own schedules
 _WEIGHTS = re.compile(r"^PP:\d+[IW]\d+$")
 _NEAR = 0.1  # of the computation between two sends or receives: what says what it begins or ends with
 _USUAL = 90  # percentile beyond which a duration may be an accident
@@ -151,11 +149,7 @@ class _Spans:
         """Those on the thread of `later` that begin after `earlier` is over (-1: from the first on) and before it."""
         tid = int(self._events.tid[later])
         starts = self._starts.get(tid, [])
-        since = (
-            0
-            if earlier < 0
-            else bisect_left(starts, int(self._events.ts[earlier] + self._events.dur[earlier]))
-        )
+        since = 0 if earlier < 0 else bisect_left(starts, int(self._events.ts[earlier] + self._events.dur[earlier]))
         return self._rows[tid][since : bisect_left(starts, int(self._events.ts[later]))] if starts else []
 
 

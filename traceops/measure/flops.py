@@ -93,10 +93,7 @@ _PRODUCT = re.compile(
 _PRECISIONS: tuple[tuple[Precision, re.Pattern[str]], ...] = (
     ("fp8", re.compile(r"e4m3|e5m2|fp8|nvjet_(sm\d+_)?qq")),
     ("bf16", re.compile(r"bf16|bfloat16|nvjet_(sm\d+_)?t[st]t|_bbs_|cijk_\w+_bb_")),
-    (
-        "fp16",
-        re.compile(r"f16|fp16|half|hgemm|hcudnn|h884|h1688|h16816|nvjet_(sm\d+_)?h[sh]h|_hhs_|cijk_\w+_hb_"),
-    ),
+    ("fp16", re.compile(r"f16|fp16|half|hgemm|hcudnn|h884|h1688|h16816|nvjet_(sm\d+_)?h[sh]h|_hhs_|cijk_\w+_hb_")),
     ("tf32", re.compile(r"tf32|s1688|xf32")),
     ("fp64", re.compile(r"f64|fp64|dgemm|d884")),
     ("fp32", re.compile(r"sgemm|scudnn|f32f32|_ffma_|simt_s")),
@@ -155,9 +152,7 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
     Backward calls products themselves (aten::mm); what a module calls (aten::linear) is there only if it is run again.
     """
     names = np.array([name in _OF_MODULES for name in events.names] or [False])
-    nodes = np.array(
-        [name.startswith("autograd::engine::evaluate_function") for name in events.names] or [False]
-    )
+    nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in events.names] or [False])
     backward = _within(nodes[events.name[rows]], parent)
     again = names[events.name[rows]] & backward
     return again | _within(again, parent)

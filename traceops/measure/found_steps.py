@@ -107,9 +107,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
 
 def _is_part(steps: FoundSteps, optimized: int) -> bool:
     """Whether these are parts of a step: many for each step of an optimizer, such as micro-batches."""
-    return optimized > 0 and len(steps.begin) > optimized * (
-        1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND
-    )
+    return optimized > 0 and len(steps.begin) > optimized * (1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND)
 
 
 def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_]:

@@ -105,9 +105,7 @@ def _of_thread(host: HostRows, rows: Int) -> _Thread:
     return _Thread(inside, launching, Intervals(start[held], over[held]), row[held])
 
 
-def _named(
-    host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: StepBounds
-) -> list[HeldLaunches]:
+def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: StepBounds) -> list[HeldLaunches]:
     """Of the operators and calls by name, those with most idle time."""
     events = host.events
     alone = [

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.core.arrays import Int
-from traceops.measure.host_rows import (
-    DEVICE_MEMORY_CATS,
-    ONE_WAY,
-    OPERATOR_CATS,
-    HostRows,
-    named,
-    rows_named,
-)
+from traceops.measure.host_rows import DEVICE_MEMORY_CATS, ONE_WAY, OPERATOR_CATS, HostRows, named, rows_named
 from traceops.traces.model import Events
 
 _CALL = re.compile(r"^c10d::(?!.*wait)")

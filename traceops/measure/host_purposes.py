@@ -40,9 +40,7 @@ _DECORATED = re.compile(r"/torch/utils/_contextlib\.py$")
 _MODULE, _CALL = re.compile(r"/torch/nn/modules/module\.py$"), "_call_impl"
 _BACKWARD = "_engine_run_backward"
 _OPTIMIZER = re.compile(r"/torch/optim/")
-_STEP = re.compile(
-    r"(^|\.)step$"
-)  # of an optimizer: it has no gradients of its own, the closure that it calls has
+_STEP = re.compile(r"(^|\.)step$")  # of an optimizer: it has no gradients of its own, the closure that it calls has
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ def with_waits(observed: Observed, purposes: Sequence[Purpose], waiting: Sequenc
     Such a function reads what its model computed (`loss.item()`), and most of its time is in that. waiting: by stack.
     """
     frames = observed.frames
-    called = {
-        _key(frames[one.frame]) for one in purposes if one.what == "inference" and one.frame is not None
-    }
+    called = {_key(frames[one.frame]) for one in purposes if one.what == "inference" and one.frame is not None}
 
     def of(number: int) -> Purpose:
         stack = observed.stacks[number]
@@ -104,9 +100,7 @@ def does(file: str, function: str) -> str | None:
     return next((cause for cause, of, named in _DOES if of.search(file) and named.search(function)), None)
 
 
-def _without_gradients(
-    frames: Sequence[SampledFrame], stack: Sequence[int], trained: set[tuple[str, str]]
-) -> Purpose:
+def _without_gradients(frames: Sequence[SampledFrame], stack: Sequence[int], trained: set[tuple[str, str]]) -> Purpose:
     """Whether a function that is decorated so, and trains nowhere, has a module called, or a line in such a block."""
     for at in _blocks(frames, stack):
         calls = any(_is_call(frames[number]) for number in stack[at + 1 :])

@@ -17,15 +17,7 @@ from traceops.traces.model import Events
 DEVICE_KERNEL_CATS = ("kernel", "concurrent_kernel", "mtia_ccp_events")
 DEVICE_MEMORY_CATS = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 DEVICE_CATS = (*DEVICE_KERNEL_CATS, *DEVICE_MEMORY_CATS)
-LAUNCH_CATS = (
-    "cuda_runtime",
-    "cuda_driver",
-    "runtime",
-    "driver",
-    "hip_runtime",
-    "mtia_runtime",
-    "xpu_runtime",
-)
+LAUNCH_CATS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "mtia_runtime", "xpu_runtime")
 OPERATOR_CATS = ("cpu_op", "operator")
 ANNOTATION_CATS = ("user_annotation",)
 
@@ -47,14 +39,10 @@ _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unma
 _FIRST_USE = re.compile(
     r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
 )
-_LAUNCHES = re.compile(
-    r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
-)
+_LAUNCHES = re.compile(r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch")
 _CAPTURE = re.compile(r"^(cuda|hip|cu)Stream(?P<which>Begin|End)Capture")
 _MOSTLY = 0.5
-_QUEUES = re.compile(
-    r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
-)
+_QUEUES = re.compile(r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord")
 _QUEUES_WORDS = ("launch", "mem", "eventrecord")
 _LONG_NAME = 2_000  # characters: names beyond it are not remembered
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")

@@ -87,8 +87,7 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
     sums = np.bincount(running[shown], weights=lasted, minlength=8).astype(np.int64)
     seen = np.flatnonzero(np.bincount(running[shown], minlength=8))
     label = {
-        i: " overlapping ".join(name for bit, (_, name) in enumerate(_KINDS) if i >> bit & 1)
-        for i in seen.tolist()
+        i: " overlapping ".join(name for bit, (_, name) in enumerate(_KINDS) if i >> bit & 1) for i in seen.tolist()
     }
     sets = np.array(sorted(label, key=label.__getitem__), dtype=np.int64)
     sets = sets[_descending(sums[sets])]
@@ -100,9 +99,7 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
     }
 
 
-def kernels(
-    rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float
-) -> Columns:
+def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float) -> Columns:
     """Statistics of the durations by kernel, of each kind; `name` says which of `names`, of these `kinds`, a row has.
 
     Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.

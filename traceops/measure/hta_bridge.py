@@ -119,8 +119,7 @@ def _launch_summary(launches: pd.DataFrame) -> pd.DataFrame:
 def _plain(frame: pd.DataFrame) -> Columns:
     return {
         str(column): [
-            None if isinstance(value, float) and not math.isfinite(value) else value
-            for value in frame[column].tolist()
+            None if isinstance(value, float) and not math.isfinite(value) else value for value in frame[column].tolist()
         ]
         for column in frame
     }
@@ -150,18 +149,14 @@ def _idle(trace: Any, rank: int) -> dict[str, Any]:
 def _kernels(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.breakdown_analysis import BreakdownAnalysis
 
-    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(
-        trace, visualize=False, include_memory_kernels=True
-    )
+    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(trace, visualize=False, include_memory_kernels=True)
     return {"kernel_types": types, "kernels": kernels}
 
 
 def _launches(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
 
-    return {
-        "launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]
-    }
+    return {"launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]}
 
 
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
@@ -190,12 +185,7 @@ def preload() -> None:
     Raises UsageError where HTA, or a module that HTA imports, is not installed.
     """
     try:
-        for name in (
-            "breakdown_analysis",
-            "communication_analysis",
-            "cuda_kernel_analysis",
-            "trace_counters",
-        ):
+        for name in ("breakdown_analysis", "communication_analysis", "cuda_kernel_analysis", "trace_counters"):
             importlib.import_module(f"hta.analyzers.{name}")
     except ImportError as error:
         raise UsageError(

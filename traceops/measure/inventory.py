@@ -107,9 +107,7 @@ def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int)
     if activity.on_gpu:
         launched = np.zeros(len(events), dtype=bool)
         launched[activity.launch[known]] = True
-        rows = np.flatnonzero(
-            launched
-        )  # in file order, which is nearly time's: many times as fast to look up
+        rows = np.flatnonzero(launched)  # in file order, which is nearly time's: many times as fast to look up
         around[rows] = nesting.innermost_around(rows)
     else:
         around[nesting.rows] = nesting.parent
@@ -142,11 +140,7 @@ def _kernels(
             round(where, 4),
         )
         for (name, kind, operator), launches, device_ns, where in zip(
-            values[most].tolist(),
-            count[most].tolist(),
-            device[most].tolist(),
-            place[most].tolist(),
-            strict=True,
+            values[most].tolist(), count[most].tolist(), device[most].tolist(), place[most].tolist(), strict=True
         )
     )
 
@@ -182,11 +176,7 @@ def _operators(
     return tuple(
         OperatorCalls(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
         for (name, shape), *numbers in zip(
-            values[most].tolist(),
-            count[most].tolist(),
-            host_ns[most].tolist(),
-            device_ns[most].tolist(),
-            strict=True,
+            values[most].tolist(), count[most].tolist(), host_ns[most].tolist(), device_ns[most].tolist(), strict=True
         )
     )
 

@@ -99,11 +99,7 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
-        events,
-        activity.host.may_wait,
-        Intervals(idle.start[judged], until[judged]),
-        thread[judged],
-        synced[judged],
+        events, activity.host.may_wait, Intervals(idle.start[judged], until[judged]), thread[judged], synced[judged]
     )
     late = Intervals(idle.start[judged], until[judged])
     loading = _loading_within(events, activity.host.inputs, late, thread[judged])
@@ -172,9 +168,7 @@ def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: 
     return blocked
 
 
-def _no_longer_than_blocked(
-    events: Events, rows: Int, late: Intervals, thread: Int, synced: NDArray[np.bool_]
-) -> Int:
+def _no_longer_than_blocked(events: Events, rows: Int, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
     """Until when each of these gaps is the fault of the calls in which its thread was blocked.
 
     Without these calls the host would have come there earlier by as long as it was blocked, less what earlier gaps

@@ -47,11 +47,7 @@ def light_activity(log: LightLog, others: Collection[str] = ()) -> LightActivity
     if not log.steps:
         return None
     rows = log.rows
-    mark = (
-        (rows["kind"] == MEMCPY) & (rows["size"] == log.mark_bytes)
-        if log.mark_bytes
-        else np.zeros(len(rows), bool)
-    )
+    mark = (rows["kind"] == MEMCPY) & (rows["size"] == log.mark_bytes) if log.mark_bytes else np.zeros(len(rows), bool)
     edges = rows["end"][mark].astype(np.int64)
     if len(edges) != len(log.steps) + 1 or (np.diff(edges) <= 0).any():
         # Nothing tells steps apart: the whole window, which begins a step before the measured ones.
@@ -61,9 +57,7 @@ def light_activity(log: LightLog, others: Collection[str] = ()) -> LightActivity
     rows = rows[~mark]
     kernels = rows["kind"] == KERNEL
     bare = {_bare(name) for name in others if not communicates(name)} - {""}
-    of_names = np.array(
-        [communicates(name) or any(part in name for part in bare) for name in log.names] + [False]
-    )
+    of_names = np.array([communicates(name) or any(part in name for part in bare) for name in log.names] + [False])
     named = np.where(rows["name"] == NO_NAME, len(log.names), rows["name"])
     comm = kernels & of_names[named]
     begin, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)

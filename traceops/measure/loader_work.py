@@ -16,9 +16,7 @@ from traceops.traces.observed import Observed
 BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for
 _LEAST_LOOKS = 20
 # Where a worker is that has nothing to do: it waits for the numbers of the next batch.
-_IDLE = re.compile(
-    r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$"
-)
+_IDLE = re.compile(r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$")
 _FETCHES = re.compile(r"/torch/utils/data/_utils/fetch\.py$")
 _FROM_WORKERS = re.compile(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
 

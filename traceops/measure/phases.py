@@ -11,13 +11,7 @@ from traceops.core.arrays import Int
 from traceops.measure.activity import Activity
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.host_collectives import calls_of
-from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
-    BACKWARD_NAME,
-    OPERATOR_CATS,
-    OPTIMIZER_NAME,
-    rows_named,
-)
+from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
 from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events

@@ -75,9 +75,7 @@ class RankProgram:
         return union(self.join_start, self.join_end).covered_before(t)
 
 
-def measure_program(
-    events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int
-) -> RankProgram:
+def measure_program(events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
     joins, unheld, spells = _joins(activity, lane, comm, steps)
@@ -90,9 +88,7 @@ def measure_program(
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
     painted = _paint(lane, steps)
-    return RankProgram(
-        ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells
-    )
+    return RankProgram(ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells)
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
@@ -116,17 +112,13 @@ def _ready(activity: Activity, comm: Int) -> Int:
     ended = np.sort(ends)
     just = np.searchsorted(ended, start, side="right") - 1
     just_done = np.where(just >= 0, ended[np.maximum(just, 0)], start - FOLLOWS_NS - 1)
-    less = np.where(
-        start - just_done <= FOLLOWS_NS, just_done, np.where(last_done <= start, last_done, ready)
-    )
+    less = np.where(start - just_done <= FOLLOWS_NS, just_done, np.where(last_done <= start, last_done, ready))
     done = np.where(all_done <= start, all_done, less)
     known: Int = np.where(some, np.maximum(ready, done), ready)
     return known
 
 
-def _joins(
-    activity: Activity, lane: Lane, comm: Int, steps: StepBounds
-) -> tuple[_Spells, Intervals, _Spells]:
+def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[_Spells, Intervals, _Spells]:
     """Exposed communication that held the rank up: what comes next had been launched and began at its end.
 
     A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where
@@ -147,8 +139,7 @@ def _joins(
         between = ~kept & (end - start < BETWEEN_NS)
         asked = ~kept & ~between & (within >= 0)
         joins, open_ = (
-            (start[those], end[those], position[at[those]])
-            for those, at in ((kept, waited_for), (asked, within))
+            (start[those], end[those], position[at[those]]) for those, at in ((kept, waited_for), (asked, within))
         )
         return joins, union(start[between], end[between]), open_
     last = np.searchsorted(activity.end[by_end], end, side="right") - 1
@@ -214,9 +205,7 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
         return exposed
     before, after = exposed.end[:-1], exposed.start[1:]
     close = (after - before <= RELEASE_NS) & (work.within(before, after) == 0)
-    return Intervals(
-        exposed.start[np.concatenate(([True], ~close))], exposed.end[np.concatenate((~close, [True]))]
-    )
+    return Intervals(exposed.start[np.concatenate(([True], ~close))], exposed.end[np.concatenate((~close, [True]))])
 
 
 def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals:

@@ -26,13 +26,7 @@ _MOST = 24  # functions of a rank
 LEAST_PCT = 1.0  # of all its steps
 _FRAME = re.compile(r"(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)", re.DOTALL)
 _NO_FILE = "<built-in>"
-_PARTS = {
-    "<listcomp>",
-    "<setcomp>",
-    "<dictcomp>",
-    "<genexpr>",
-    "<lambda>",
-}  # of the function that they stand in
+_PARTS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}  # of the function that they stand in
 _LOADER = "/torch/utils/data/"
 _OURS = "/site-packages/traceops/capture/"
 _TOUCHES_NS = 1_000  # a frame that begins this shortly before another ends follows it
@@ -100,9 +94,7 @@ class _Label:
         return _Label(around, waiting, what, self.in_loader, loading)
 
 
-def stack_times(
-    frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps: StepBounds
-) -> tuple[StackTime, ...]:
+def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps: StepBounds) -> tuple[StackTime, ...]:
     """The program's functions that its main thread is in for long, most first; none of a trace without stacks.
 
     held_up: rows of calls in which the host waits for the device.
@@ -135,9 +127,7 @@ def _main_thread(host: HostRows) -> int:
     return int(values[np.argmax(counts)]) if len(values) else -1
 
 
-def _by_label(
-    frames: Frames, rows: Int, begun: int
-) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
+def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
     """When the innermost frame has which label, and how long calls take; a frame ends with the one that it is in."""
     rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
     read = [_frame(name) for name in frames.names]

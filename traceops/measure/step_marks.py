@@ -12,13 +12,7 @@ import numpy as np
 from traceops.core.arrays import Int
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
-from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
-    BACKWARD_NAME,
-    OPERATOR_CATS,
-    OPTIMIZER_NAME,
-    rows_named,
-)
+from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
 from traceops.traces.model import Events
 
 _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")

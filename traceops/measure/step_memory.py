@@ -68,9 +68,7 @@ class StepMemory:
     steps: tuple[StepPeak, ...]
 
 
-def measure_step_memory(
-    memory: MemoryEvents, events: Events, recorded: Sequence[int] | None
-) -> StepMemory | None:
+def measure_step_memory(memory: MemoryEvents, events: Events, recorded: Sequence[int] | None) -> StepMemory | None:
     """None where addresses are handed out twice, where more is freed than was there, or no step has an event.
 
     recorded: numbers of the steps that count, None: all. A trace without steps is one.
@@ -98,9 +96,7 @@ def measure_step_memory(
         begun_with = max(first - 1, 0)  # what the step finds may be the most
         at = begun_with + int(memory.held[begun_with:stop].argmax())
         there = np.flatnonzero(begun & (made <= at) & (freed > at))
-        around = [
-            operators.around(*one) for one in zip(tid[made[there]], memory.ts[made[there]], strict=True)
-        ]
+        around = [operators.around(*one) for one in zip(tid[made[there]], memory.ts[made[there]], strict=True)]
         makers = _makers(memory, around, made[there], kinds[there])
         steps.append(StepPeak(number, at, tuple(held[at].tolist()), makers, first, stop, begin))
     return StepMemory(memory.device, memory.ts, held, tuple(steps)) if steps else None
@@ -191,9 +187,7 @@ def _merged(start: Int, end: Int) -> Int:
     return np.stack([start[first], reach[last]], axis=1)
 
 
-def _steps(
-    memory: MemoryEvents, events: Events, recorded: Sequence[int] | None
-) -> list[tuple[int | None, int, int]]:
+def _steps(memory: MemoryEvents, events: Events, recorded: Sequence[int] | None) -> list[tuple[int | None, int, int]]:
     rows, numbers = HostRows(events).steps
     if not len(rows):
         return [(None, int(memory.ts[0]), int(memory.ts[-1]) + 1)]

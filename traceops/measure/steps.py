@@ -53,9 +53,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     return _bounds(events, activity, found)
 
 
-def host_steps(
-    events: Events, activity: Activity, recorded: tuple[int, ...] | None = None
-) -> FoundSteps | None:
+def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> FoundSteps | None:
     """Where steps begin and end on the host: as the profiler marked them, or else as they are found."""
     rows, numbers = activity.host.steps
     if recorded is not None and not _of_another_run(numbers, recorded):
@@ -107,9 +105,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     kept = np.diff(edges) > 0
     if not kept.any():
         return _one_window(activity, tuple(numbers.tolist()))
-    position = np.concatenate(
-        ([-1], np.cumsum(kept) - 1, [kept.sum()])
-    )  # of old steps -1, 0 … n among the kept
+    position = np.concatenate(([-1], np.cumsum(kept) - 1, [kept.sum()]))  # of old steps -1, 0 … n among the kept
     return StepBounds(
         numbers[kept],
         np.concatenate((edges[:1], edges[1:][kept])),

@@ -90,9 +90,7 @@ class RankSummary:
     # alone.
     exchanges_of_gpu: bool
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
-    through_host: bool = (
-        False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
-    )
+    through_host: bool = False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured

@@ -31,9 +31,7 @@ def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
     steps = np.asarray(most, dtype=float)
     middle = float(np.median(steps))
     spread = _NORMAL * float(np.median(np.abs(steps - middle)))
-    far: NDArray[np.bool_] = np.asarray(durations, dtype=float) > max(
-        FAR * middle, middle + _SPREADS * spread
-    )
+    far: NDArray[np.bool_] = np.asarray(durations, dtype=float) > max(FAR * middle, middle + _SPREADS * spread)
     return far
 
 

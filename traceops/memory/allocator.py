@@ -52,9 +52,7 @@ class CachingAllocator:
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
-        self._ends: dict[
-            tuple[int, bool], MemoryBlock
-        ] = {}  # of expandable segments: the last block of each pool
+        self._ends: dict[tuple[int, bool], MemoryBlock] = {}  # of expandable segments: the last block of each pool
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
         self._free: dict[tuple[int, bool], list[tuple[int, int, MemoryBlock]]] = {}

@@ -55,17 +55,8 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
             )  # fmt: skip
     if world_size > 1 and config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async"):
         add("ZeRO stage 1", "parameters are broadcast after each step", strategy="pytorch_zero1")
-    if world_size > 1 and config.strategy in (
-        "pytorch_ddp",
-        "pytorch_zero1",
-        "pytorch_zero2",
-        "pytorch_hsdp",
-    ):
-        add(
-            "FSDP2, parameters sharded",
-            "an all-gather more in forward and backward",
-            strategy="pytorch_zero3",
-        )
+    if world_size > 1 and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
+        add("FSDP2, parameters sharded", "an all-gather more in forward and backward", strategy="pytorch_zero3")
     if not config.activation_checkpointing:
         add(
             "activation checkpointing",
@@ -75,11 +66,7 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
     if config.optimizer == "adamw":
         add("8-bit Adam", "an update of lower precision; needs torchao", optimizer="adamw8bit")
     if config.precision in ("bf16", "fp32"):
-        add(
-            "parameters in bf16",
-            "small updates are rounded away: the loss may suffer",
-            precision="bf16-params",
-        )
+        add("parameters in bf16", "small updates are rounded away: the loss may suffer", precision="bf16-params")
     if config.strategy in FSDP2 and config.offload == "none":
         add(
             "offload to the host",

@@ -44,9 +44,7 @@ def dry_run(config: TrainConfig, rank: int, world_size: int, workspaces: Mapping
     try:
         tracker = Tracker(workspaces)
         # float64 has no fused attention on a GPU.
-        attention = (
-            [SDPBackend.MATH] if config.precision == "fp64" else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-        )
+        attention = [SDPBackend.MATH] if config.precision == "fp64" else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with faked(tracker), kernels_of_gpus(), mode, tracker, sdpa_kernel(attention):
             parameters = _train(config, sizes_for(config, "cuda"), rank, world_size, tracker)
@@ -80,9 +78,7 @@ def on_device(config: TrainConfig, events: list[Event]) -> list[Event]:
     if config.offload == "none":
         return events
     return [
-        event
-        for event in events
-        if event[0].category not in _OWN and event[0].phase is not TrainingPhase.OPTIMIZER
+        event for event in events if event[0].category not in _OWN and event[0].phase is not TrainingPhase.OPTIMIZER
     ]
 
 

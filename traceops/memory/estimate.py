@@ -35,15 +35,7 @@ NOT_FAKED = {
 # Strategies whose peaks were measured on GPUs and estimated (docs/memory.md), and the largest error there, of the
 # reserved bytes. Others, and models of transformers, were not measured: there the margin is wider.
 MEASURED = frozenset(
-    {
-        "simple_ddp",
-        "pytorch_ddp",
-        "pytorch_zero1",
-        "pytorch_zero2",
-        "pytorch_zero3",
-        "pytorch_hsdp",
-        "zero3",
-    }
+    {"simple_ddp", "pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp", "zero3"}
 )
 # Of pytorch_tp 7 % of what was reserved was missing, and of FSDP2 with bf16-params 5 %: they are among the others.
 _PRECISIONS = frozenset({"bf16", "fp16", "fp32"})
@@ -79,9 +71,7 @@ class Worker:
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         if not line:
-            raise InputError(
-                f"the process that runs the training on fake tensors ended: {self._last_words()}"
-            )
+            raise InputError(f"the process that runs the training on fake tensors ended: {self._last_words()}")
         return msgspec.json.decode(line, type=DryRunAnswer)
 
     def end(self) -> None:
@@ -242,9 +232,7 @@ def error_of(config: TrainConfig) -> float:
     return MEASURED_ERROR if measured and config.grad_accum == 1 else OTHER_ERROR
 
 
-def _search(
-    asked: EstimateRequest, helper: Worker, needed: int, outside: int, until: float
-) -> list[MemoryChange]:
+def _search(asked: EstimateRequest, helper: Worker, needed: int, outside: int, until: float) -> list[MemoryChange]:
     """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other.
 
     until: of the monotonic clock; what was found by then is returned.

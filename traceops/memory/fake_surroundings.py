@@ -49,11 +49,7 @@ class Surroundings(ExitStack):
         put(torch, "compile", self._compile)
         put(nn.Module, "compile", lambda *_, **__: self.note("compiled"))
         put(torch, "save", lambda *_, **__: self.note("saved"))
-        put(
-            DistributedDataParallel,
-            "register_comm_hook",
-            self._hook(DistributedDataParallel.register_comm_hook),
-        )
+        put(DistributedDataParallel, "register_comm_hook", self._hook(DistributedDataParallel.register_comm_hook))
         put(data.DataLoader, "__init__", self._loader(data.DataLoader.__init__))
         put(dataloader._BaseDataLoaderIter, "__next__", with_values(dataloader._BaseDataLoaderIter.__next__))
         put(socket.socket, "connect", self._connect(socket.socket.connect))

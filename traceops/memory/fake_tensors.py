@@ -24,9 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 _DATA: Any = torch._C.TensorBase.data
-SMALL_BYTES = (
-    4 << 20
-)  # what a script makes on the CPU is real up to here: indices, masks, steps of optimizers
+SMALL_BYTES = 4 << 20  # what a script makes on the CPU is real up to here: indices, masks, steps of optimizers
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _DEVICE = torch.ops.prim.device.default
 _ATEN = torch.ops.aten
@@ -51,12 +49,7 @@ class GpuMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         device = kwargs.get("device")
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if (
-            self.on_gpu
-            and self.on_gpu[-1]
-            and _takes_device(func)
-            and self._is_meant_for_gpu(device, tensors)
-        ):
+        if self.on_gpu and self.on_gpu[-1] and _takes_device(func) and self._is_meant_for_gpu(device, tensors):
             kwargs["device"] = torch.device("cuda", torch.cuda.current_device())
         elif (device is None or device.type == "cpu") and self._is_real(func, args, tensors):
             return func(*args, **kwargs)

@@ -26,8 +26,5 @@ def followed_threads(
             failed(said.exc_value)
         usual(said)
 
-    with (
-        patch.object(threading.Thread, "_bootstrap_inner", followed),
-        patch.object(threading, "excepthook", hook),
-    ):
+    with patch.object(threading.Thread, "_bootstrap_inner", followed), patch.object(threading, "excepthook", hook):
         yield

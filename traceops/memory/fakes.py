@@ -39,9 +39,7 @@ _OF_SHARDING = ("unshard", "wait_for_unshard", "post_backward", "finalize_backwa
 
 @contextmanager
 def faked(
-    tracker: Tracker,
-    gpu: GpuMode | None = None,
-    ended: Callable[[torch.optim.Optimizer], None] | None = None,
+    tracker: Tracker, gpu: GpuMode | None = None, ended: Callable[[torch.optim.Optimizer], None] | None = None
 ) -> Iterator[None]:
     """While it is open, torch's parallelism runs under `tracker` as it does on a GPU.
 
@@ -55,20 +53,14 @@ def faked(
 
         put(nn.Module, "_apply", _applying(_replacing() if gpu is None else _moved))
         if gpu is not None:
-            put(
-                Tensor, "record_stream", lambda *_: None
-            )  # also called where no mode sees it, in hooks of backward
+            put(Tensor, "record_stream", lambda *_: None)  # also called where no mode sees it, in hooks of backward
             put(nn.Module, "register_parameter", _registered(nn.Module.register_parameter, gpu))
         for name in _OF_MESHES:
             put(DeviceMesh, name, with_values(getattr(DeviceMesh, name)))
         put(device_mesh, "init_device_mesh", with_values(device_mesh.init_device_mesh))
         put(dist, "init_device_mesh", device_mesh.init_device_mesh)
         put(ddp, "_verify_param_shape_across_processes", lambda *_, **__: None)
-        put(
-            ddp.DistributedDataParallel,
-            "__init__",
-            _reducing(ddp.DistributedDataParallel.__init__, tracker, gpu),
-        )
+        put(ddp.DistributedDataParallel, "__init__", _reducing(ddp.DistributedDataParallel.__init__, tracker, gpu))
         for name in _OF_SHARDING:
             put(fsdp.FSDPParamGroup, name, _inside(getattr(fsdp.FSDPParamGroup, name), tracker))
         # DTensor tries each operator on a whole tensor, fake too, to learn the shape of its result.
@@ -80,11 +72,7 @@ def faked(
         if gpu is None:
             put(torch.cpu, "stream", lambda stream: _on_stream(tracker, stream))
         else:
-            put(
-                _foreach_utils,
-                "_foreach_supported_types",
-                [*_foreach_utils._foreach_supported_types, FakeTensor],
-            )
+            put(_foreach_utils, "_foreach_supported_types", [*_foreach_utils._foreach_supported_types, FakeTensor])
             grouped = _by_device(_foreach_utils._group_tensors_by_device_and_dtype)
             for owner in (optimizers, _foreach_utils, clip_grad):
                 put(owner, "_group_tensors_by_device_and_dtype", grouped)
@@ -203,17 +191,10 @@ def _before_step(tracker: Tracker) -> Callable[..., None]:
     return hook
 
 
-def _after_step(
-    tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None
-) -> Callable[..., None]:
+def _after_step(tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None) -> Callable[..., None]:
     def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         tracker.label(
-            [
-                value
-                for state in optimizer.state.values()
-                for value in state.values()
-                if isinstance(value, Tensor)
-            ],
+            [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)],
             Category.OPTIMIZER_STATE,
         )
         tracker.optimizers -= 1
@@ -266,9 +247,7 @@ class _Reducer:
                 buckets = c10d._compute_bucket_assignment_by_size(
                     [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in parameters], limits
                 )[0]
-            sizes = [
-                sum(parameters[at].numel() * parameters[at].element_size() for at in one) for one in buckets
-            ]
+            sizes = [sum(parameters[at].numel() * parameters[at].element_size() for at in one) for one in buckets]
             self._tracker.replace_buckets(sizes)
         return False
 

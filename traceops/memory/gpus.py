@@ -41,9 +41,7 @@ def capacity_of(gpu: str) -> int:
         card = name.replace("-", "")
         if plain.endswith(card) and not plain.endswith("G" + card):  # a GH200 is no H200
             return size
-    raise UsageError(
-        f"--gpu {gpu}: not one of {', '.join(GPUS)}; give its memory with --capacity, such as 47.4GiB"
-    )
+    raise UsageError(f"--gpu {gpu}: not one of {', '.join(GPUS)}; give its memory with --capacity, such as 47.4GiB")
 
 
 def workspaces_of(gpu: str | None) -> dict[str, int]:

@@ -29,15 +29,10 @@ class RankMemory(msgspec.Struct):
     """A rank's peaks, and what held the memory when most was allocated."""
 
     rank: int
-    peak_allocated_bytes: Annotated[
-        Bytes, Meta(description="Most that its tensors hold; see least_allocated_bytes.")
-    ]
-    peak_reserved_bytes: Annotated[
-        Bytes, Meta(description="Most that torch's allocator takes from the device.")
-    ]
+    peak_allocated_bytes: Annotated[Bytes, Meta(description="Most that its tensors hold; see least_allocated_bytes.")]
+    peak_reserved_bytes: Annotated[Bytes, Meta(description="Most that torch's allocator takes from the device.")]
     least_allocated_bytes: Annotated[
-        Bytes,
-        Meta(description="The peak where NCCL lets go of the first buckets of DDP before the second step."),
+        Bytes, Meta(description="The peak where NCCL lets go of the first buckets of DDP before the second step.")
     ]
     least_reserved_bytes: Bytes
     categories: list[CategoryMemory]
@@ -67,9 +62,7 @@ class MemoryEstimate(msgspec.Struct):
     schema_version: int
     command: list[str]
     method: Literal["fake_tensors", "formula"]
-    strategy: Annotated[
-        str, Meta(description="Of the built-in training; 'script' for that behind -- in command.")
-    ]
+    strategy: Annotated[str, Meta(description="Of the built-in training; 'script' for that behind -- in command.")]
     world_size: int
     parameters: int
     ranks: list[RankMemory]

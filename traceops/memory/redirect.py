@@ -79,9 +79,7 @@ def _works_on_gpu(func: Any, args: Any, kwargs: Any) -> bool:
         return False
     found = False
     for one in (*args, *kwargs.values()):
-        if isinstance(one, torch.device) or (
-            isinstance(one, str) and one.startswith(("cpu", "cuda", "meta"))
-        ):
+        if isinstance(one, torch.device) or (isinstance(one, str) and one.startswith(("cpu", "cuda", "meta"))):
             return False
         first = one[0] if isinstance(one, list | tuple) and one else one
         found = found or (isinstance(first, Tensor) and first.device.type == "cuda")
@@ -89,11 +87,7 @@ def _works_on_gpu(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _backward(
-    loss: Tensor,
-    gradient: Any = None,
-    retain_graph: Any = None,
-    create_graph: bool = False,
-    inputs: Any = None,
+    loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
     torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
 

@@ -40,10 +40,7 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
         "a shape depends on values, which fake tensors do not have",
         f"for the estimate, let the shape be fixed there (such as a mask in place of an index), or {_RUN}",
     ),
-    "operator": (
-        "an operator has no fake kernel",
-        f"register one with torch.library.register_fake, or {_RUN}",
-    ),
+    "operator": ("an operator has no fake kernel", f"register one with torch.library.register_fake, or {_RUN}"),
     "data": ("something reads the data of a tensor on the GPU, which a fake one does not have", _RUN),
     "network": (
         "it needs the network, which an estimate does not use",
@@ -143,9 +140,7 @@ def _said(problem: ScriptProblem, asked: AskedScript, log: str = "") -> str:
 
 def _assumptions(asked: AskedScript, answer: ScriptAnswer) -> list[str]:
     steps = "training step" if answer.steps == 1 else f"{answer.steps} training steps"
-    said = [
-        f"rank {asked.rank}, the first {steps}: what comes later (an evaluation, longer batches) may need more"
-    ]
+    said = [f"rank {asked.rank}, the first {steps}: what comes later (an evaluation, longer batches) may need more"]
     if answer.values_read:
         said.append(f"values of the GPU that were read ({answer.values_read}) are 1, and none is NaN")
     said += [_NOTES[note] for note in answer.notes]

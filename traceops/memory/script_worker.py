@@ -43,9 +43,7 @@ from traceops.memory.summary import summarize
 from traceops.memory.tracker import Tracker
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
-_LIBRARIES = tuple(
-    str(Path(path)) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent))
-)
+_LIBRARIES = tuple(str(Path(path)) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent)))
 _OURS = str(Path(__file__).parents[1])
 
 

@@ -31,9 +31,7 @@ def summarize(rank: int, events: Sequence[Event], expandable: bool = False) -> R
         least_allocated_bytes=early.allocator.peak_allocated,
         least_reserved_bytes=early.allocator.peak_reserved,
         categories=[CategoryMemory(name.value, by_category[name]) for name in Category if by_category[name]],
-        activations=[
-            ModuleMemory(name, held) for name, held in sorted(by_module.items(), key=lambda item: -item[1])
-        ],
+        activations=[ModuleMemory(name, held) for name, held in sorted(by_module.items(), key=lambda item: -item[1])],
         peak_step=at.step if at else 0,
         peak_phase=at.phase.value if at else "setup",
         peak_module=at.module if at else "",

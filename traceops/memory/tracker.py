@@ -29,13 +29,7 @@ _FLASH_BACKWARD = (
     _ATEN._scaled_dot_product_flash_attention_backward.default,
 )
 _DOUBTS = (_ATEN.isnan.default, _ATEN.isinf.default)
-_OF_DOUBTS = (
-    _ATEN.any.default,
-    _ATEN.any.dim,
-    _ATEN.sum.default,
-    _ATEN.sum.dim_IntList,
-    _ATEN._to_copy.default,
-)
+_OF_DOUBTS = (_ATEN.any.default, _ATEN.any.dim, _ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN._to_copy.default)
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -49,10 +43,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self,
-        workspaces: Mapping[str, int],
-        device: str | None = None,
-        before_steps: Category = Category.SHARDING,
+        self, workspaces: Mapping[str, int], device: str | None = None, before_steps: Category = Category.SHARDING
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.workspaces = workspaces
@@ -130,16 +121,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _PRODUCTS:
             for key, size in self.workspaces.items():
                 at = (self.phase if key == "cublas" else TrainingPhase.SETUP, key)
-                if at not in self._libraries and self.phase in (
-                    TrainingPhase.FORWARD,
-                    TrainingPhase.BACKWARD,
-                ):
+                if at not in self._libraries and self.phase in (TrainingPhase.FORWARD, TrainingPhase.BACKWARD):
                     self._libraries.add(at)  # cuBLAS has one for each host thread, and backward has its own
                     self.take(size, Category.WORKSPACE, key)
         elif func in _FLASH_BACKWARD and args[1].dtype in (torch.bfloat16, torch.float16):
-            self.give_back(
-                self.take(4 * args[1].numel(), Category.BACKWARD, str(func))
-            )  # dQ is summed in float32
+            self.give_back(self.take(4 * args[1].numel(), Category.BACKWARD, str(func)))  # dQ is summed in float32
 
     def _see(self, tensor: Tensor, func: Any, args: Any) -> None:
         storage = tensor.untyped_storage()
@@ -148,18 +134,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         category = _BY_PHASE.get(self.phase, self.before_steps)
         if self.communicating:
             category = Category.SHARDING
-        elif (
-            func in _CASTS
-            and isinstance(args[0], Tensor)
-            and id(args[0].untyped_storage()) in self._parameters
-        ):
+        elif func in _CASTS and isinstance(args[0], Tensor) and id(args[0].untyped_storage()) in self._parameters:
             category = Category.CASTS
         module = self._modules[-1] if self._modules else ""
         if category is Category.ACTIVATIONS and not module:
             category = Category.LOSS
         self._add(
-            storage,
-            Allocation(storage.nbytes(), category, module, self.phase, self.step, str(func), self.stream),
+            storage, Allocation(storage.nbytes(), category, module, self.phase, self.step, str(func), self.stream)
         )
 
     def _add(self, storage: Any, allocation: Allocation) -> None:

@@ -90,15 +90,11 @@ def assemble(
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
         whole_run=UNSET if seen is None else whole_run_rows(seen, plain, found.manifest) or UNSET,
         memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
-        undisturbed=UNSET
-        if undisturbed is None
-        else undisturbed_rows(undisturbed, run.step_ms, found.manifest),
+        undisturbed=UNSET if undisturbed is None else undisturbed_rows(undisturbed, run.step_ms, found.manifest),
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,
-        detail=step_details(
-            run, [finding for verdict in verdicts for finding in verdict.findings], rank_rows
-        ),
+        detail=step_details(run, [finding for verdict in verdicts for finding in verdict.findings], rank_rows),
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
     if run.unit == "none":
@@ -142,9 +138,7 @@ def _rank_row(
         wait_ms=_per_step(times.wait_ns, steps),
         transfer_ms=_per_step(times.transfer_ns, steps),
         caused_wait_ms=_per_step(times.caused_wait_ns, steps),
-        late_share=None
-        if times.caused_wait_ns is None or not caused
-        else _round(times.caused_wait_ns / caused),
+        late_share=None if times.caused_wait_ns is None or not caused else _round(times.caused_wait_ns / caused),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
         input_ms=_round(summary.host.input_ms / steps),
         peak_memory_bytes=peak[0],

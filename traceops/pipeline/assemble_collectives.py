@@ -33,12 +33,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     places = places_in_steps(run)
     for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
         by_kind[
-            collective.group,
-            collective.description,
-            collective.op,
-            collective.elements,
-            collective.dtype,
-            role,
+            collective.group, collective.description, collective.op, collective.elements, collective.dtype, role
         ].append(collective)
     rows = []
     for (group, description, op, _, _, role), same in by_kind.items():
@@ -129,9 +124,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
                 reference_gbs=None if known is None else stored(known.busbw_gbs),
                 reference_source=None if known is None else known.source,
                 reference_link=None if known is None else known.link,
-                reference_pct=None
-                if known is None or not large
-                else stored(100.0 * medians[kind] / known.busbw_gbs),
+                reference_pct=None if known is None or not large else stored(100.0 * medians[kind] / known.busbw_gbs),
                 lost_ms=None if known is None else stored(sum(lost_ns) / 1e6 / steps),
                 role=roles[kind],
             )
@@ -147,8 +140,4 @@ def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) 
         for (d, o, big, g), value in medians.items()
         if (d, o, big) == (description, op, True) and len(g) == len(group)
     ]
-    return (
-        LinkReference("the best group like it", max(others), "siblings")
-        if large and len(others) > 1
-        else None
-    )
+    return LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None

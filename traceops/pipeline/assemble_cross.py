@@ -115,9 +115,7 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
     kinds: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     for collective in run.matching.collectives:
         if collective.last_rank is not None:
-            kinds[collective.group, collective.description, collective.op, collective.elements].append(
-                collective
-            )
+            kinds[collective.group, collective.description, collective.op, collective.elements].append(collective)
     rows = []
     for (group, description, op, _), same in kinds.items():
         spread = [max(c.wait_ns) for c in same]
@@ -172,9 +170,7 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     rows = []
     streams = {times.summary.rank: times.summary for times in run.ranks}
     for piece in pieces[-_PATH_PIECES:]:
-        collective = (
-            None if piece.collective is None else run.matching.collectives[run.graph.kind[piece.collective]]
-        )
+        collective = None if piece.collective is None else run.matching.collectives[run.graph.kind[piece.collective]]
         what, stream = piece.kind, streams[piece.rank].compute_stream
         if collective is not None:
             what = f"{collective.op} of {collective.description or f'{len(collective.group)} ranks'}"
@@ -227,13 +223,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
             runs.append((summary.rank, int(moments[first]), int(moments[stop]), str(kinds[first])))
     zero = min(begins, default=0)
     return tuple(
-        TimelineRow(
-            step=_step(chosen),
-            rank=rank,
-            kind=kind,
-            start_ms=_ms(start - zero),
-            duration_ms=_ms(end - start),
-        )
+        TimelineRow(step=_step(chosen), rank=rank, kind=kind, start_ms=_ms(start - zero), duration_ms=_ms(end - start))
         for rank, start, end, kind in runs
     )
 

@@ -61,9 +61,7 @@ def step_details(
     return Detail(tuple(names), steps, not (set(run.clocks.unaligned) & set(chosen)))
 
 
-def chosen_ranks(
-    run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most: int
-) -> tuple[int, ...]:
+def chosen_ranks(run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most: int) -> tuple[int, ...]:
     """All ranks, or where they are too many: the first that findings name, the ones that wait most and least, and of
     each kind of ranks that spend their steps alike one.
     """
@@ -99,9 +97,7 @@ def _budgets(ranks: Mapping[int, int], plain: Collection[int]) -> dict[int, int]
     of_plain = max(sum(n for step, n in ranks.items() if step in plain), 1)
     of_all = max(sum(ranks.values()), 1)
     rest = MOST_BARS - half
-    return {
-        step: max((half // of_plain if step in plain else 0) + rest // of_all, _LEAST_BARS) for step in ranks
-    }
+    return {step: max((half // of_plain if step in plain else 0) + rest // of_all, _LEAST_BARS) for step in ranks}
 
 
 def _joined(parts: Sequence[tuple[DetailRow, ...]], numbers: Int) -> tuple[DetailRow, ...]:
@@ -113,8 +109,7 @@ def _joined(parts: Sequence[tuple[DetailRow, ...]], numbers: Int) -> tuple[Detai
     made = []
     for (of, lane, level), bars in rows.items():
         columns = [
-            np.concatenate([getattr(own, name) for own in bars])
-            for name in ("start", "end", "name", "count", "busy")
+            np.concatenate([getattr(own, name) for own in bars]) for name in ("start", "end", "name", "count", "busy")
         ]
         columns[2] = numbers[columns[2]]
         made.append(DetailRow(of, lane, level, Bars(*columns)))
@@ -179,19 +174,14 @@ def _step(
     drawn = [(row, bars) for _, _, lanes in placed for row, bars in lanes if len(bars)]
     zero = min([int(edges[0]) for _, edges, _ in placed] + [int(bars.start[0]) for _, bars in drawn])
     last = max(
-        [int(edges[1]) for _, edges, _ in placed]
-        + [int(bars.end.max()) for row, bars in drawn if row.of == "stream"]
+        [int(edges[1]) for _, edges, _ in placed] + [int(bars.end.max()) for row, bars in drawn if row.of == "stream"]
     )
     made = []
     for rank, edges, lanes in placed:
         times, place, _ = ranks[rank]
-        transfers, unseen = _of_rank(
-            run, times, place, number, moved[rank], zero, most_transfers // len(ranks)
-        )
+        transfers, unseen = _of_rank(run, times, place, number, moved[rank], zero, most_transfers // len(ranks))
         shown = tuple(DetailLane(row.of, row.lane, row.level, _since(bars, zero)) for row, bars in lanes)
-        made.append(
-            DetailRank(rank, int(edges[0]) - zero, int(edges[1]) - zero, shown, tuple(transfers), unseen)
-        )
+        made.append(DetailRank(rank, int(edges[0]) - zero, int(edges[1]) - zero, shown, tuple(transfers), unseen))
     return DetailStep(None if number < 0 else int(number), last - zero, tuple(made))
 
 
@@ -243,9 +233,7 @@ def _of_rank(
     return found, unseen
 
 
-def _unmatched(
-    start: int, end: int, name: str, args: CommArgs | None, role: Role, stage: int
-) -> DetailTransfer:
+def _unmatched(start: int, end: int, name: str, args: CommArgs | None, role: Role, stage: int) -> DetailTransfer:
     """One of which nobody knows when the others came."""
     elements = max(args.elements_in or 0, args.elements_out or 0) if args is not None else 0
     return DetailTransfer(

@@ -60,9 +60,7 @@ def _row(
 ) -> HostSummary:
     steps = sum(row.steps for row in rows)  # of all its ranks: ns over it is the average rank's, a step
     per = {
-        f"{name}_{kind}_ms": stored(getattr(part, f"{kind}_ns") / steps / 1e6)
-        if run.split and steps
-        else None
+        f"{name}_{kind}_ms": stored(getattr(part, f"{kind}_ns") / steps / 1e6) if run.split and steps else None
         for name, part in zip(("inside", "between"), parts, strict=True)
         for kind in ("wait", "transfer")
     }

@@ -11,13 +11,7 @@ from traceops.core.shorter_schedule import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.own_window import asked_for_later
-from traceops.report.inventory import (
-    CallUse,
-    CollectiveUse,
-    Inventory,
-    KernelUse,
-    OperatorUse,
-)
+from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
 from traceops.report.rows import UnprofiledStep
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import ended_cupti, manifest_ranks
@@ -82,11 +76,7 @@ def inventory(run: CrossRank) -> Inventory:
         ),
         operators=tuple(
             OperatorUse(
-                name=name,
-                shapes=shapes,
-                count_per_step=count,
-                host_ms_per_step=host_ms,
-                device_ms_per_step=device_ms,
+                name=name, shapes=shapes, count_per_step=count, host_ms_per_step=host_ms, device_ms_per_step=device_ms
             )
             for (name, shapes), count, (host_ms, device_ms) in operators
         ),
@@ -172,10 +162,7 @@ def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[Un
         early = None if ended_cupti(manifest) else 0
     return tuple(
         UnprofiledStep(
-            rank=own.rank,
-            index=index,
-            duration_ms=ms,
-            behind_window=on_gpu and early is not None and index >= early,
+            rank=own.rank, index=index, duration_ms=ms, behind_window=on_gpu and early is not None and index >= early
         )
         for own in manifest_ranks(found.manifest)
         for index, ms in enumerate(own.unprofiled_step_ms)
@@ -185,6 +172,4 @@ def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[Un
 
 def peak_memory(found: Discovery) -> dict[int, tuple[int | None, int | None]]:
     """Rank -> most bytes its tensors held, and most that the allocator held of the device; None if unknown."""
-    return {
-        own.rank: (own.peak_memory_bytes, own.peak_reserved_bytes) for own in manifest_ranks(found.manifest)
-    }
+    return {own.rank: (own.peak_memory_bytes, own.peak_reserved_bytes) for own in manifest_ranks(found.manifest)}

@@ -27,9 +27,7 @@ MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 
 
 def memory_rows(
-    uses: Sequence[MemoryUse],
-    snapshots: Mapping[int, DeviceSnapshot],
-    recorded: tuple[int, StepMemory] | None,
+    uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot], recorded: tuple[int, StepMemory] | None
 ) -> MemoryRows | None:
     """None where no rank told more than its peaks, which are in the table of ranks.
 
@@ -60,9 +58,7 @@ def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
                 peak_bytes=sum(step.held),
                 held=_by_kind(step.held),
                 makers=tuple(
-                    MemoryMaker(
-                        operator=one.operator, kind=KINDS[one.kind], held_bytes=one.bytes, blocks=one.blocks
-                    )
+                    MemoryMaker(operator=one.operator, kind=KINDS[one.kind], held_bytes=one.bytes, blocks=one.blocks)
                     for one in step.makers
                 ),
             )
@@ -103,9 +99,7 @@ def _rank(use: MemoryUse, snapshot: DeviceSnapshot | None) -> MemoryRank:
 def _steps(uses: Sequence[MemoryUse]) -> Iterator[MemoryStep]:
     for use in [use for use in uses if len(use.looks)][:MOST_RANKS]:
         for row in use.looks[:: -(-len(use.looks) // MOST_POINTS)].tolist():
-            yield MemoryStep(
-                rank=use.rank, step=row[STEP], held_bytes=row[HELD], reserved_bytes=row[RESERVED]
-            )
+            yield MemoryStep(rank=use.rank, step=row[STEP], held_bytes=row[HELD], reserved_bytes=row[RESERVED])
 
 
 def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None:
@@ -115,6 +109,4 @@ def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None
     rank = max(known, key=lambda one: known[one].peak)
     found = known[rank].over_time
     assert found is not None
-    return MemoryOverTime(
-        rank=rank, lines=found.places, moments=found.moments, held_bytes=found.held, peak=found.peak
-    )
+    return MemoryOverTime(rank=rank, lines=found.places, moments=found.moments, held_bytes=found.held, peak=found.peak)

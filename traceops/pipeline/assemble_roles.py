@@ -36,13 +36,9 @@ def role_rows(run: CrossRank) -> tuple[RoleRow, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.exposed_ms or 0.0)))
 
 
-def _row(
-    run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: Sequence[Collective]
-) -> RoleRow:
+def _row(run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: Sequence[Collective]) -> RoleRow:
     times = [
-        (rank, own)
-        for rank in run.ranks
-        if (own := run.role_times.get(rank.summary.rank, {}).get(role)) is not None
+        (rank, own) for rank in run.ranks if (own := run.role_times.get(rank.summary.rank, {}).get(role)) is not None
     ]
     exposed = {rank.summary.rank: _mean(rank, own.exposed) for rank, own in times}
     worst = max(exposed, key=lambda rank: exposed[rank], default=None)

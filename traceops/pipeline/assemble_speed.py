@@ -47,11 +47,7 @@ def flops_of(run: Run, counted: Sequence[RankFlops], device: str | None, step_ms
     elif told is not None:
         model = told
     else:
-        why = (
-            Counter(one.why for one in counted if one.why is not None).most_common(1)[0][0]
-            if counted
-            else None
-        )
+        why = Counter(one.why for one in counted if one.why is not None).most_common(1)[0][0] if counted else None
         return Flops(why=why or "no_products", device=device)
     precision = _precision(run, counted)
     peak = peak_of(device, precision)

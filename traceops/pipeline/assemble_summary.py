@@ -63,10 +63,7 @@ def summary_of(
         step_mark=run.steps_by[1] or None,
         ledger_ms=Ledger(**ledger),
         ledger_pct=Ledger(
-            **{
-                bucket: None if ms is None or not step else _round(100.0 * ms / step)
-                for bucket, ms in ledger.items()
-            }
+            **{bucket: None if ms is None or not step else _round(100.0 * ms / step) for bucket, ms in ledger.items()}
         ),
         ledger_worst_rank=worst,
         bubble_ms=bubble_of(run),
@@ -87,9 +84,7 @@ def summary_of(
             for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
         ),
         matching=Matching(
-            events=run.matching.events,
-            matched_pct=run.matching.matched_pct,
-            unmatched=run.matching.unmatched,
+            events=run.matching.events, matched_pct=run.matching.matched_pct, unmatched=run.matching.unmatched
         ),
         clocks=clocks_of(run),
         replay=replay_of(run),

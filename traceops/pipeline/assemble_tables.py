@@ -38,9 +38,7 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
                 ranks=len(same),
                 worst_rank=worst_rank,
                 worst_rank_total_ms=stored(worst.total_us / 1000.0),
-                least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0)
-                if len(same) == ranks
-                else 0.0,
+                least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0) if len(same) == ranks else 0.0,
                 grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
             )
         )
@@ -110,7 +108,4 @@ def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
 def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
     if table is None:
         return []
-    return [
-        {"rank": rank, **dict(zip(table, values, strict=True))}
-        for values in zip(*table.values(), strict=True)
-    ]
+    return [{"rank": rank, **dict(zip(table, values, strict=True))} for values in zip(*table.values(), strict=True)]

@@ -19,15 +19,7 @@ from traceops.report.undisturbed import (
     UndisturbedRankRow,
     UndisturbedRows,
 )
-from traceops.report.whole_run import (
-    EndedRow,
-    HostRow,
-    MachineRow,
-    OccasionRow,
-    OwnProfilerRow,
-    StepsRow,
-    WholeRunRows,
-)
+from traceops.report.whole_run import EndedRow, HostRow, MachineRow, OccasionRow, OwnProfilerRow, StepsRow, WholeRunRows
 from traceops.traces.run_manifest import cupti_stayed, own_profilers
 
 MOST_PIECES = 1000
@@ -45,9 +37,7 @@ def _ended(seen: ObservedRun) -> EndedRow | None:
     return EndedRow(least=least, most=most, first=tuple(first[:MOST_RANKS]))
 
 
-def whole_run_rows(
-    seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]
-) -> WholeRunRows | None:
+def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
     """None where the run was not observed."""
     run = seen.whole
     if run is None:
@@ -104,9 +94,7 @@ def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow 
     )
 
 
-def undisturbed_rows(
-    undisturbed: Undisturbed, recorded_ms: float, manifest: Mapping[str, Any]
-) -> UndisturbedRows:
+def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Mapping[str, Any]) -> UndisturbedRows:
     """The undisturbed step, beside a recorded one of `recorded_ms`."""
     stayed = () if undisturbed.behind_ms is None else cupti_stayed(manifest)
     return UndisturbedRows(
@@ -144,9 +132,7 @@ def undisturbed_rows(
                 last=look.steps[1],
                 ranks=tuple(
                     LightWindowRankRow(
-                        rank=rank,
-                        comm_wait_ms=_rounded(look.wait_ms[rank]),
-                        idle_ms=_rounded(look.idle_ms[rank]),
+                        rank=rank, comm_wait_ms=_rounded(look.wait_ms[rank]), idle_ms=_rounded(look.idle_ms[rank])
                     )
                     for rank in look.idle_ms
                 ),

@@ -41,10 +41,7 @@ class NoEventsError(InputError):
 
 
 def conclude(
-    found: Discovery,
-    ranks: Sequence[RankSummary],
-    failed: Sequence[tuple[str, str]],
-    evidence: Sequence[str] = (),
+    found: Discovery, ranks: Sequence[RankSummary], failed: Sequence[tuple[str, str]], evidence: Sequence[str] = ()
 ) -> Analysis:
     """What is found in ranks in order, and in the files that `failed` with what is wrong with them.
 

@@ -80,9 +80,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended)
 
 
-def _early(
-    whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]
-) -> EarlyWindowRow | None:
+def _early(whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]) -> EarlyWindowRow | None:
     window = numbered_steps(ranks)
     early = None if whole is None else early_window(whole, window)
     if whole is None or early is None:
@@ -124,16 +122,12 @@ def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str
 def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> tuple[MemoryUse, ...]:
     """With what stays by the line that made it, of ranks whose memory grows and that kept a snapshot."""
     return tuple(
-        replace(use, stays=snapshots[use.rank].stays)
-        if use.growth is not None and use.rank in snapshots
-        else use
+        replace(use, stays=snapshots[use.rank].stays) if use.growth is not None and use.rank in snapshots else use
         for use in uses
     )
 
 
-def snapshots_of(
-    root: str, uses: Sequence[MemoryUse], notes: list[str] | None = None
-) -> dict[int, DeviceSnapshot]:
+def snapshots_of(root: str, uses: Sequence[MemoryUse], notes: list[str] | None = None) -> dict[int, DeviceSnapshot]:
     """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow.
 
     notes: gets what is wrong with those that cannot be read.
@@ -174,9 +168,7 @@ def _late_looks(found: Discovery) -> list[str]:
     ranks = [
         entry["rank"]
         for entry in found.manifest.get("ranks") or ()
-        if isinstance(seen := entry.get("observed"), dict)
-        and seen.get("late") is True
-        and seen.get("samples")
+        if isinstance(seen := entry.get("observed"), dict) and seen.get("late") is True and seen.get("samples")
         if isinstance(entry.get("rank"), int)
     ]
     return [f"{who(ranks)}: {_LATE}"] if ranks else []

@@ -32,19 +32,12 @@ class OneRun:
     doubts: tuple[Said, ...] = ()
 
 
-def of_one_run(
-    ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
-) -> OneRun:
+def of_one_run(ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]) -> OneRun:
     """The ranks of one run among these. hosts: where each ran, as far as known. manifest: run.json, {} without one."""
     ranks, copies = _without_copies(ranks)
     ranks, strangers, odd = _without_other_processes(ranks, hosts, manifest)
     ranks, others, apart = _without_other_captures(ranks, hosts, listed=bool(manifest.get("ranks")))
-    doubts = [
-        *(odd if not apart else ()),
-        *apart,
-        *_repeated_steps(ranks),
-        *_of_another_manifest(ranks, manifest),
-    ]
+    doubts = [*(odd if not apart else ()), *apart, *_repeated_steps(ranks), *_of_another_manifest(ranks, manifest)]
     return OneRun(tuple(ranks), (*copies, *strangers, *others), tuple(doubts))
 
 
@@ -79,9 +72,7 @@ def _without_other_processes(
     It is left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is
     of another run, which `_of_another_manifest` says.
     """
-    entries = {
-        entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)
-    }
+    entries = {entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)}
     pids = {entry.get("pid") for entry in entries.values()}
     off = {summary.rank: _not_of(summary, entries.get(summary.rank, {}), pids) for summary in ranks}
     fit = {hosts.get(rank) for rank, how in off.items() if how == ""}
@@ -112,11 +103,7 @@ def _not_of(summary: RankSummary, entry: Mapping[str, Any], pids: Collection[Any
         return off
     if summary.pid == own:
         return ""
-    return (
-        off
-        if summary.pid in pids
-        else f"was recorded by process {summary.pid}, and rank {summary.rank} was {own}"
-    )
+    return off if summary.pid in pids else f"was recorded by process {summary.pid}, and rank {summary.rank} was {own}"
 
 
 def _out_of_life(summary: RankSummary, entry: Mapping[str, Any]) -> str | None:
@@ -126,13 +113,9 @@ def _out_of_life(summary: RankSummary, entry: Mapping[str, Any]) -> str | None:
     if began is None or begin < _FIRST_EPOCH_NS:
         return None
     if began - end > _OUT_OF_LIFE_NS:
-        return (
-            f"was recorded {clock_text((began - end) / 1e9)} before the process of rank {summary.rank} began"
-        )
+        return f"was recorded {clock_text((began - end) / 1e9)} before the process of rank {summary.rank} began"
     if ended is not None and begin - ended > _OUT_OF_LIFE_NS:
-        return (
-            f"was recorded {clock_text((begin - ended) / 1e9)} after the process of rank {summary.rank} ended"
-        )
+        return f"was recorded {clock_text((begin - ended) / 1e9)} after the process of rank {summary.rank} ended"
     return ""
 
 

@@ -74,9 +74,7 @@ def _median_of_first(ranks: Collection[dict[str, Any]], early: int) -> dict[str,
     return {"unprofiled_step_ms": float(statistics.median(times))} if times else {}
 
 
-def _before(
-    ranks: Collection[dict[str, Any]], window: Collection[int], whole: WholeRun | None
-) -> dict[str, Any]:
+def _before(ranks: Collection[dict[str, Any]], window: Collection[int], whole: WholeRun | None) -> dict[str, Any]:
     at = np.zeros(0, dtype=np.int64) if whole is None else steps_before(whole, window)
     times = {} if whole is None else dict(zip(whole.ranks, whole.took_ms[:, at].tolist(), strict=True))
     return {

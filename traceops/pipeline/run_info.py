@@ -32,9 +32,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         ranks_missing=first_ranks(missing, MOST_MISSING),
         ranks_missing_runs=missing,
         hosts=tuple(hosts),
-        device=_first(metas, "device")
-        or _device_name(manifest)
-        or (None if _on_gpu(ranks) or _lost(ranks) else "cpu"),
+        device=_first(metas, "device") or _device_name(manifest) or (None if _on_gpu(ranks) or _lost(ranks) else "cpu"),
         device_type="cuda" if _on_gpu(ranks) else "cpu",
         backend=manifest.get("backend") or _first(metas, "backend"),
         torch_version=manifest.get("torch_version") or _first(metas, "torch_version"),

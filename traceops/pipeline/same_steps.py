@@ -28,7 +28,5 @@ def with_same_steps(
     if not counts or common or not counted_alike:
         return list(ranks), ()
     most = max(counts, key=lambda number: (counts[number], number))
-    left = tuple(
-        OtherSteps(rank, tuple(sorted(own))) for rank, own in steps.items() if own and most not in own
-    )
+    left = tuple(OtherSteps(rank, tuple(sorted(own))) for rank, own in steps.items() if own and most not in own)
     return [summary for summary in ranks if summary.rank not in {one.rank for one in left}], left

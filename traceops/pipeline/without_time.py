@@ -36,9 +36,7 @@ def without_time(report: Report) -> Report:
             replay=None,
             no_replay=None,
         ),
-        ranks=tuple(
-            msgspec.structs.replace(row, steps=0, **dict.fromkeys(_OF_STEPS, None)) for row in report.ranks
-        ),
+        ranks=tuple(msgspec.structs.replace(row, steps=0, **dict.fromkeys(_OF_STEPS, None)) for row in report.ranks),
         hosts=UNSET,
         steps=(),
         what_if=(),

@@ -106,9 +106,7 @@ def size(nbytes: Any) -> Cell:
 def sizes_apart(sizes: Sequence[int | None]) -> Callable[[int | None], Cell]:
     """Cells for sizes of one column, with as many digits as tell them apart: 33.60 MB and 33.59 MB."""
     known = sorted({nbytes for nbytes in sizes if nbytes is not None})
-    decimals = next(
-        (n for n in (None, 2, 3, 4) if len({size_text(nbytes, n) for nbytes in known}) == len(known)), 4
-    )
+    decimals = next((n for n in (None, 2, 3, 4) if len({size_text(nbytes, n) for nbytes in known}) == len(known)), 4)
 
     def cell(nbytes: int | None) -> Cell:
         shown = size(nbytes)

@@ -7,18 +7,7 @@ from dataclasses import replace
 
 from traceops.core.findings import Check, Finding, count_checks
 from traceops.core.step_words import STEP, StepWords
-from traceops.render.document import (
-    Checks,
-    FindingBlock,
-    Items,
-    Place,
-    Section,
-    Span,
-    bold,
-    code,
-    items,
-    text,
-)
+from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
 from traceops.render.report.evidence_table import evidence_table
 from traceops.rules.registry import RULES
 
@@ -43,9 +32,7 @@ def findings_section(
     """
     if findings:
         blocks = [
-            replace(
-                finding_block(finding, f"finding-{number}", proof(finding), words), place=place_of(finding)
-            )
+            replace(finding_block(finding, f"finding-{number}", proof(finding), words), place=place_of(finding))
             for number, finding in enumerate(findings, 1)
         ]
         return Section("findings", "Findings", tuple(blocks))
@@ -65,6 +52,4 @@ def checks_block(checks: Sequence[Check], caption: str) -> Checks:
 
 def not_used(problems: Sequence[tuple[str, str]]) -> Items:
     """Files that could not be used: (path, what is wrong with it)."""
-    return items(
-        [text(bold("Not used:"), " ", code(file), f": {problem}") for file, problem in problems], "problems"
-    )
+    return items([text(bold("Not used:"), " ", code(file), f": {problem}") for file, problem in problems], "problems")

@@ -46,9 +46,7 @@ def code(text: str, limit: int = 72) -> str:
     said = one_line(short_name(one_line(text, 8192), limit), limit + 8)
     if not said:
         return "–"
-    if any(
-        char in said for char in "`|\\"
-    ):  # a span cannot hold them in a table: as an element with entities
+    if any(char in said for char in "`|\\"):  # a span cannot hold them in a table: as an element with entities
         return f"<code>{_ANY_MARK.sub(lambda found: f'&#{ord(found[0])};', said)}</code>"
     return f"`{said}`"
 

@@ -97,9 +97,7 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
     caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
     unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
-    table = plain_table(
-        caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows]
-    )
+    table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]
     if most.peak_operation:
         inside = f" in {most.peak_module}" if most.peak_module else ""
@@ -118,9 +116,7 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
             )
         )
     if most.activations:
-        top = ", ".join(
-            f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES]
-        )
+        top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
         blocks.append(text(f"Most activations: {top}."))
     return blocks
 
@@ -136,14 +132,10 @@ def _changes(changes: Sequence[MemoryChange]) -> Table:
         )
         for change in changes
     ]
-    return plain_table(
-        "What would help, cheapest first, each estimated", ("change", "GiB", "saves", "", "costs"), rows
-    )
+    return plain_table("What would help, cheapest first, each estimated", ("change", "GiB", "saves", "", "costs"), rows)
 
 
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table of words; numbers are to the right."""
-    columns = tuple(
-        Column(label, label, number=label in ("GiB", "saves", "MiB", "blocks")) for label in labels
-    )
+    columns = tuple(Column(label, label, number=label in ("GiB", "saves", "MiB", "blocks")) for label in labels)
     return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))

@@ -45,11 +45,7 @@ def _pairs(
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
     """What held the memory of one device, and when."""
-    when = (
-        "at the peak of its recorded events"
-        if device.recorded
-        else "when it was taken (no history was recorded)"
-    )
+    when = "at the peak of its recorded events" if device.recorded else "when it was taken (no history was recorded)"
     blocks: list[Block] = [text(bold(f"{name}: tensors hold {gib(device.peak)} {when}."))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
@@ -71,9 +67,7 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
 def _over_time(found: OverTime) -> Table:
     """What was held over the recorded events as bars, the peak among them, and the line that held most."""
     every = max(len(found.moments) // _BARS, 1)
-    chosen = [
-        at for at, moment in enumerate(found.moments) if at % every == every - 1 or moment == found.peak
-    ]
+    chosen = [at for at, moment in enumerate(found.moments) if at % every == every - 1 or moment == found.peak]
     most = max(sum(row) for row in found.held) or 1
     rows = []
     for at in chosen:
@@ -82,9 +76,7 @@ def _over_time(found: OverTime) -> Table:
         name = f"{size / _MIB:,.0f} MiB {place}" if size else ""
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
         rows.append((str(found.moments[at]), f"{sum(held) / _MIB:,.0f}", bar, name))
-    return plain_table(
-        "Held over time, by events, and the line that held most", ("event", "MiB", "", "most"), rows
-    )
+    return plain_table("Held over time, by events, and the line that held most", ("event", "MiB", "", "most"), rows)
 
 
 def _in_pieces(device: DeviceSnapshot) -> list[Block]:
@@ -95,11 +87,7 @@ def _in_pieces(device: DeviceSnapshot) -> list[Block]:
         return [soft(f"{_STAYS} {_MAY_HELP}")]
     never = device.reserved - device.peak
     if never <= _LOST * device.reserved:
-        return [
-            soft(
-                f"At their peak tensors needed all but {gib(max(never, 0))} of that: little is lost to pieces."
-            )
-        ]
+        return [soft(f"At their peak tensors needed all but {gib(max(never, 0))} of that: little is lost to pieces.")]
     return [soft(f"{_STAYS} Tensors never held more than {gib(device.peak)} at once here. {_MAY_HELP}")]
 
 
@@ -136,18 +124,11 @@ def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
 
 def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, signed: bool = False) -> Table:
     """The first `most` places with what they hold, and the others together."""
-    shown = [
-        (f"{held.bytes / _MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
-        for held in rows[:most]
-    ]
+    shown = [(f"{held.bytes / _MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place) for held in rows[:most]]
     left = rows[most:]
     if left:
         size = sum(held.bytes for held in left) / _MIB
         shown.append(
-            (
-                f"{size:{'+' if signed else ''},.1f}",
-                str(sum(held.blocks for held in left)),
-                f"{len(left)} others",
-            )
+            (f"{size:{'+' if signed else ''},.1f}", str(sum(held.blocks for held in left)), f"{len(left)} others")
         )
     return plain_table(caption, ("MiB", "blocks", "made by"), shown)

@@ -33,16 +33,10 @@ def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = F
         lines = [own for own in found.snapshot.held if own.place != NO_STACK]
         lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
         if lines:
-            blocks.append(
-                TableBlock(places_table("Held then, by the line that made it", found.snapshot.held, _PLACES))
-            )
+            blocks.append(TableBlock(places_table("Held then, by the line that made it", found.snapshot.held, _PLACES)))
         else:
             blocks.append(
-                text(
-                    "With --with-memory the lines that made what was held are told.",
-                    look="soft",
-                    indent=(2, 2),
-                )
+                text("With --with-memory the lines that made what was held are told.", look="soft", indent=(2, 2))
             )
     return blocks
 

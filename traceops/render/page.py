@@ -99,9 +99,7 @@ def fragment(template: str, styles: Sequence[str], content: Mapping[str, object]
     text = environment().get_template(template).render(css=css, version=__version__, **content)
     there = set(re.findall(r' id="([^"]+)"', text))
     text = _LINK.sub(lambda link: link[0] if link["to"] in there else link["words"], text)
-    own = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[
-        :8
-    ]  # another part of the same page has its ids
+    own = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]  # another part of the same page has its ids
     text = _ID.sub(lambda found: f"{found[0]}t{own}-", text)
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
 

@@ -17,17 +17,7 @@ from traceops.render.recorded_memory import headline, kinds_table, makers_table
 _GIB = 1 << 30
 _MOST_ROWS = 32
 _MOST_RAN_OUT = 4
-_COLUMNS = (
-    "rank",
-    "peak",
-    "reserved",
-    "GPU",
-    "between steps",
-    "parameters",
-    "gradients",
-    "optimizer",
-    "a step",
-)
+_COLUMNS = ("rank", "peak", "reserved", "GPU", "between steps", "parameters", "gradients", "optimizer", "a step")
 
 
 def describe_run(found: RunMemory) -> list[Block]:
@@ -36,9 +26,7 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.uses:
         most = max(found.uses, key=lambda use: use.peak or 0)
         of = "" if most.capacity is None else f" of {gib_text(most.capacity)}"
-        blocks.append(
-            text(bold(f"Tensors held {gib_text(most.peak or 0)}{of} at the most, on rank {most.rank}."))
-        )
+        blocks.append(text(bold(f"Tensors held {gib_text(most.peak or 0)}{of} at the most, on rank {most.rank}.")))
         blocks.append(TableBlock(_table(found.uses)))
     for one in found.ran_out[:_MOST_RAN_OUT]:
         blocks += describe_ran_out(one, named=True)

@@ -93,9 +93,7 @@ def _least_width(title: str, place: int, rows: Sequence[Sequence[str]]) -> int:
     return max(*(len(row[place]) for row in rows), *(len(word) for word in title.split()), 0, 0)
 
 
-def _row(
-    cells: Sequence[str], widths: Sequence[int], left: Collection[int], bars: int | None, more: str
-) -> list[str]:
+def _row(cells: Sequence[str], widths: Sequence[int], left: Collection[int], bars: int | None, more: str) -> list[str]:
     broken = [
         [_cut(cell, width, more)] if place == bars else _broken(cell, width)
         for place, (cell, width) in enumerate(zip(cells, widths, strict=True))

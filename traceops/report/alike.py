@@ -48,11 +48,7 @@ def alike_spent(spent_ms: Mapping[int, Sequence[float]], most: int = MOST_KINDS)
             break
         apart *= _WIDER
     made = [
-        Alike(
-            tuple(sorted(ranks[place] for place in kind)),
-            ranks[_middle(spent, kind)],
-            round(apart, 1),
-        )
+        Alike(tuple(sorted(ranks[place] for place in kind)), ranks[_middle(spent, kind)], round(apart, 1))
         for kind in kinds
     ]
     return tuple(sorted(made, key=lambda kind: (-len(kind.ranks), kind.ranks)))
@@ -72,9 +68,7 @@ def _kinds(spent: NDArray[np.float64], apart: float) -> list[list[int]]:
 
 def _groups(spent: NDArray[np.float64], leaders: Sequence[NDArray[np.float64]]) -> list[list[int]]:
     nearest = np.array([_distances(spent, leader) for leader in leaders]).argmin(axis=0)
-    return [
-        np.flatnonzero(nearest == place).tolist() for place in range(len(leaders)) if (nearest == place).any()
-    ]
+    return [np.flatnonzero(nearest == place).tolist() for place in range(len(leaders)) if (nearest == place).any()]
 
 
 def _distances(spent: NDArray[np.float64], one: NDArray[np.float64]) -> NDArray[np.float64]:

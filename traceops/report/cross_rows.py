@@ -35,9 +35,7 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
             "older reports, and where no step is marked."
         ),
     ] = ()
-    places_of: Annotated[Count | None, Meta(description="How many the group has in a step, most often.")] = (
-        None
-    )
+    places_of: Annotated[Count | None, Meta(description="How many the group has in a step, most often.")] = None
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,16 +64,12 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
     worst_exposed_ms: NotNegative | None = None
     reach: Annotated[
         Literal["inside", "between"] | None,
-        Meta(
-            description="Whether its groups lie inside hosts or between them; null where hosts are not named."
-        ),
+        Meta(description="Whether its groups lie inside hosts or between them; null where hosts are not named."),
     ] = None
     host: Annotated[
         str | None, Meta(description="The one host of several whose ranks have 95 % of the exposed time.")
     ] = None
-    busbw_gbs: Annotated[
-        Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")
-    ] = None
+    busbw_gbs: Annotated[Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")] = None
     waits_for_rank: Annotated[
         Whole | None, Meta(description="The rank that comes last where most is waited, hidden or not.")
     ] = None
@@ -99,9 +93,7 @@ class ExpertTimesRow(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     layer: Annotated[Count, Meta(description="In the order of forward.")]
     received_bytes: Annotated[Count, Meta(description="Dispatched in forward, and gradients in backward.")]
-    compute_ms: Annotated[
-        NotNegative, Meta(description="Computation of the rank between a dispatch and its combine.")
-    ]
+    compute_ms: Annotated[NotNegative, Meta(description="Computation of the rank between a dispatch and its combine.")]
 
 
 class StepImbalance(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +116,7 @@ class ExpertsRow(msgspec.Struct, frozen=True, kw_only=True):
     combine_gbs: Number | None = None
     reference_gbs: Annotated[Number | None, Meta(description="What the link should give.")] = None
     even_saves_ms: Annotated[
-        NotNegative | None,
-        Meta(description="What even routing would save, by the replay with the work shared evenly."),
+        NotNegative | None, Meta(description="What even routing would save, by the replay with the work shared evenly.")
     ] = None
     times: tuple[ExpertTimesRow, ...]
 
@@ -160,22 +151,16 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     bubble_ms: NotNegative
     imbalance_ms: Annotated[NotNegative, Meta(description="Of the bubble: for a slower stage.")]
     fill_drain_ms: Annotated[
-        NotNegative,
-        Meta(description="Of the bubble: while the first micro-batch comes in and the last leaves."),
+        NotNegative, Meta(description="Of the bubble: while the first micro-batch comes in and the last leaves.")
     ]
     late_ms: Annotated[
-        NotNegative,
-        Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule."),
+        NotNegative, Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule.")
     ]
     fill_ms: Annotated[
         NotNegative | None,
-        Meta(
-            description="Of fill_drain_ms: while it waits for activations. Null in reports of earlier versions."
-        ),
+        Meta(description="Of fill_drain_ms: while it waits for activations. Null in reports of earlier versions."),
     ] = None
-    drain_ms: Annotated[
-        NotNegative | None, Meta(description="Of fill_drain_ms: while it waits for gradients.")
-    ] = None
+    drain_ms: Annotated[NotNegative | None, Meta(description="Of fill_drain_ms: while it waits for gradients.")] = None
 
 
 class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,9 +175,7 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     bubble_pct: Annotated[NotNegative, Meta(description="Of the step, mean over the stages.")]
     schedule_bubble_pct: Annotated[
         Number | None,
-        Meta(
-            description="What even stages wait by the schedule alone, (p - 1) / (v m + p - 1); null if not known."
-        ),
+        Meta(description="What even stages wait by the schedule alone, (p - 1) / (v m + p - 1); null if not known."),
     ] = None
     stages: tuple[StageRow, ...]
 
@@ -216,8 +199,6 @@ class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     reference_link: str | None
-    reference_pct: Annotated[
-        float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")
-    ]
+    reference_pct: Annotated[float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")]
     lost_ms: Annotated[float | None, Meta(description="A step, against the reference.")]
     role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None

@@ -61,9 +61,7 @@ def hang_json(diagnosis: Diagnosis) -> HangJson:
         waits_left_out=max(len(waits) - MOST_WAITS, 0),
         stall=evidence.stall,
         files=tuple(shown_path(diagnosis, path) for path in evidence.files),
-        problems=tuple(
-            FileProblem(shown_path(diagnosis, path), problem) for path, problem in evidence.problems
-        ),
+        problems=tuple(FileProblem(shown_path(diagnosis, path), problem) for path, problem in evidence.problems),
         notes=diagnosis.notes,
         not_evaluated=diagnosis.not_evaluated,
         seen=tuple(

@@ -11,19 +11,7 @@ from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
 
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
-_ALIKE = (
-    "state",
-    "op",
-    "exit_code",
-    "sequence",
-    "where",
-    "doing",
-    "op_state",
-    "group",
-    "step",
-    "waits_for",
-    "bytes",
-)
+_ALIKE = ("state", "op", "exit_code", "sequence", "where", "doing", "op_state", "group", "step", "waits_for", "bytes")
 _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
 _ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent")
 
@@ -77,9 +65,7 @@ def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
     groups: list[RankGroup] = []
     last = len(_LEVELS) - 1
     # Causes stay apart as long as those that wait can be merged further.
-    for own, others in [(0, level) for level in range(last + 1)] + [
-        (level, last) for level in range(1, last + 1)
-    ]:
+    for own, others in [(0, level) for level in range(last + 1)] + [(level, last) for level in range(1, last + 1)]:
         groups = _merge(diagnosis.ranks, root_of, _LEVELS[own], _LEVELS[others])
         if len(groups) <= most:
             break

@@ -19,10 +19,7 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     "causes quote."""
     crashes = [root.crash for root in diagnosis.roots if root.crash is not None]
     told = {
-        event
-        for crash in crashes
-        for event in crash.events
-        if _without_numbers(event) == _without_numbers(crash.event)
+        event for crash in crashes for event in crash.events if _without_numbers(event) == _without_numbers(crash.event)
     }
     quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
     return [
@@ -52,9 +49,7 @@ def _without_numbers(event: LogEvent) -> str:
 def _is_end_of(event: LogEvent, root: Root) -> bool:
     """Whether a launcher's line on the end of ranks says what the cause says of them already."""
     code = str(event.exit_code)
-    return (
-        bool(event.accused) and set(event.accused) <= set(root.ranks) and ("exit code", code) in root.evidence
-    )
+    return bool(event.accused) and set(event.accused) <= set(root.ranks) and ("exit code", code) in root.evidence
 
 
 def timed_out(diagnosis: Diagnosis) -> LogEvent | None:
@@ -70,22 +65,17 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     for event in events:
         groups.setdefault((event.kind, _without_numbers(event)), []).append(event)
     return [
-        (same[0], tuple(sorted({event.rank for event in same if event.rank is not None})))
-        for same in groups.values()
+        (same[0], tuple(sorted({event.rank for event in same if event.rank is not None}))) for same in groups.values()
     ]
 
 
-def most_telling(
-    groups: Sequence[tuple[LogEvent, tuple[int, ...]]],
-) -> tuple[LogEvent, tuple[int, ...]]:
+def most_telling(groups: Sequence[tuple[LogEvent, tuple[int, ...]]]) -> tuple[LogEvent, tuple[int, ...]]:
     """The first line that is not what follows from another's end, the first of all where each is, and who says it."""
     return next((group for group in groups if not _follows(group[0])), groups[0])
 
 
 def _follows(event: LogEvent) -> bool:
-    return event.kind in ("connection", "monitor", "exit") or any(
-        words in event.text for words in _AFTERWARDS
-    )
+    return event.kind in ("connection", "monitor", "exit") or any(words in event.text for words in _AFTERWARDS)
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:

@@ -15,14 +15,7 @@ from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import (
-    is_warning,
-    most_telling,
-    seen_events,
-    seen_groups,
-    timed_out,
-    was_logged_only,
-)
+from traceops.report.hang_seen import is_warning, most_telling, seen_events, seen_groups, timed_out, was_logged_only
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
@@ -217,19 +210,13 @@ def _nobody(diagnosis: Diagnosis) -> str:
         several = len(seen) > 1
         lines = f"{len(seen)} line{'s' if several else ''}"
         first = f"{'the first: ' if several else ''}{quoted_line(diagnosis, seen[0], ())}"
-        return (
-            f"{lines} with an error, after which its logger goes on: {first}. Read: {read_text(diagnosis)}."
-        )
+        return f"{lines} with an error, after which its logger goes on: {first}. Read: {read_text(diagnosis)}."
     if seen and all(event.kind == "outlived" for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        went_on = (
-            "of trouble, after which the log goes on with steps, in a later start or to the program's own end"
-        )
+        went_on = "of trouble, after which the log goes on with steps, in a later start or to the program's own end"
         last = quoted_line(diagnosis, max(seen, key=lambda event: event.line), ())
         ended = (
-            "they ended an earlier start at most; the last:"
-            if len(seen) > 1
-            else "it ended an earlier start at most;"
+            "they ended an earlier start at most; the last:" if len(seen) > 1 else "it ended an earlier start at most;"
         )
         return f"{lines} {went_on}: {ended} {last}. See below. Read: {read_text(diagnosis)}."
     if seen and all(event.kind in ("outlived", "passed") for event in seen):

@@ -27,17 +27,12 @@ class MemoryRank(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: Annotated[Count | None, Meta(description="Most that tensors held.")] = None
     reserved_bytes: Annotated[Count | None, Meta(description="Most that torch reserved.")] = None
     between_steps_bytes: Annotated[
-        Count | None,
-        Meta(description="Held by tensors at the end of a step; the rest of the peak is within it."),
+        Count | None, Meta(description="Held by tensors at the end of a step; the rest of the peak is within it.")
     ] = None
     parameters_bytes: Count | None = None
-    gradients_bytes: Annotated[
-        Count | None, Meta(description="Where the step ends before they are set back.")
-    ] = None
+    gradients_bytes: Annotated[Count | None, Meta(description="Where the step ends before they are set back.")] = None
     optimizer_state_bytes: Count | None = None
-    grows_bytes: Annotated[Number | None, Meta(description="A step, where it grows all through the run.")] = (
-        None
-    )
+    grows_bytes: Annotated[Number | None, Meta(description="A step, where it grows all through the run.")] = None
     lines: Annotated[tuple[MemoryLine, ...], Meta(description="The first 20, most first.")] = ()
 
 
@@ -72,12 +67,8 @@ class MemoryByKind(msgspec.Struct, frozen=True, kw_only=True):
         Count, Meta(description="Made outside backward and the optimizer's step, freed before a backward.")
     ] = 0
     backward_temporary: Annotated[Count, Meta(description="Made and freed in one backward.")] = 0
-    optimizer_temporary: Annotated[
-        Count, Meta(description="Made and freed in one step of the optimizer.")
-    ] = 0
-    unknown: Annotated[
-        Count, Meta(description="Made with no backward after it, not freed in the recording.")
-    ] = 0
+    optimizer_temporary: Annotated[Count, Meta(description="Made and freed in one step of the optimizer.")] = 0
+    unknown: Annotated[Count, Meta(description="Made with no backward after it, not freed in the recording.")] = 0
 
 
 class MemoryMaker(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +113,6 @@ class MemoryRows(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a run."""
 
     ranks: tuple[MemoryRank, ...]
-    steps: Annotated[
-        tuple[MemoryStep, ...], Meta(description="Up to 300 of each of the first 64 ranks.")
-    ] = ()
+    steps: Annotated[tuple[MemoryStep, ...], Meta(description="Up to 300 of each of the first 64 ranks.")] = ()
     over_time: MemoryOverTime | None = None
     recorded: MemoryRecorded | None = None

@@ -12,24 +12,11 @@ from traceops.core.findings import SEVERITIES, Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
-from traceops.report.cross_rows import (
-    CollectiveRow,
-    ExpertsRow,
-    PipelineRow,
-    ReferenceRow,
-    RoleRow,
-    WhatIfRow,
-)
+from traceops.report.cross_rows import CollectiveRow, ExpertsRow, PipelineRow, ReferenceRow, RoleRow, WhatIfRow
 from traceops.report.detail import Detail
 from traceops.report.inventory import Inventory
 from traceops.report.memory import MemoryRows
-from traceops.report.rows import (
-    HostSummary,
-    PassRow,
-    RankRow,
-    StepRow,
-    UnprofiledStep,
-)
+from traceops.report.rows import HostSummary, PassRow, RankRow, StepRow, UnprofiledStep
 from traceops.report.run import Run
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
@@ -52,9 +39,7 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankRow, ...]
     hosts: Annotated[
         tuple[HostSummary, ...] | UnsetType,
-        Meta(
-            description="What each host's ranks do. Absent where there are not several, or they are not named."
-        ),
+        Meta(description="What each host's ranks do. Absent where there are not several, or they are not named."),
     ] = UNSET
     steps: tuple[StepRow, ...]
     unprofiled_steps: Annotated[
@@ -62,9 +47,7 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     whole_run: Annotated[
         WholeRunRows | UnsetType,
-        Meta(
-            description="Every step of the training, recorded or not. Absent where only recorded ones are known."
-        ),
+        Meta(description="Every step of the training, recorded or not. Absent where only recorded ones are known."),
     ] = UNSET
     undisturbed: Annotated[
         UndisturbedRows | UnsetType,
@@ -81,15 +64,12 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
         tuple[PipelineRow, ...], Meta(description="Pipelines among the ranks, and what their stages wait.")
     ] = ()
     roles: Annotated[
-        tuple[RoleRow, ...],
-        Meta(description="Communication by what its groups are for, most exposed first."),
+        tuple[RoleRow, ...], Meta(description="Communication by what its groups are for, most exposed first.")
     ] = ()
     experts: Annotated[
         tuple[ExpertsRow, ...], Meta(description="Experts on different ranks, and what each gets to compute.")
     ] = ()
-    passes: Annotated[
-        tuple[PassRow, ...], Meta(description="Prefill and decode passes of an inference server.")
-    ] = ()
+    passes: Annotated[tuple[PassRow, ...], Meta(description="Prefill and decode passes of an inference server.")] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()
 
@@ -128,10 +108,9 @@ class ReportDocument(ReportBase, frozen=True, kw_only=True):
         HangJson | None,
         Meta(description="Null without evidence of a hang. Reports of earlier versions have no such key."),
     ] = None
-    fabric: Annotated[
-        FabricJson | None,
-        Meta(description="Null where the run holds no evidence of its machines."),
-    ] = None
+    fabric: Annotated[FabricJson | None, Meta(description="Null where the run holds no evidence of its machines.")] = (
+        None
+    )
     reference: Annotated[
         tuple[ReferenceRow, ...], Meta(description="Collectives against what their links can do.")
     ] = ()

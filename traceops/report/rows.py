@@ -27,13 +27,10 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     breakdown_source: Literal["hta", "traceops"] = "traceops"
     breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""
     exposed_comm_ms: Number | None = None
-    wait_ms: Annotated[
-        Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")
-    ] = None
+    wait_ms: Annotated[Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")] = None
     transfer_ms: Number | None = None
     caused_wait_ms: Annotated[
-        Number | None,
-        Meta(description="What the other ranks waited in collectives this rank entered last, a step."),
+        Number | None, Meta(description="What the other ranks waited in collectives this rank entered last, a step.")
     ] = None
     late_share: Annotated[Number | None, Meta(description="Share of all such waiting, 0 to 1.")] = None
     compute_ms: Number | None = None
@@ -47,13 +44,9 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_dependency_ms: Number | None = None
     idle_unknown_ms: Number | None = 0.0  # older reports count it as idle_dependency
     idle_gap_ms: Number | None = None
-    input_ms: Annotated[
-        Number | None, Meta(description="The host in data loading, the device busy or not.")
-    ] = None
+    input_ms: Annotated[Number | None, Meta(description="The host in data loading, the device busy or not.")] = None
     peak_memory_bytes: Annotated[Count | None, Meta(description="Most that its tensors held.")] = None
-    peak_reserved_bytes: Annotated[
-        Count | None, Meta(description="Most that the allocator held of the device.")
-    ] = None
+    peak_reserved_bytes: Annotated[Count | None, Meta(description="Most that the allocator held of the device.")] = None
     events: int = 0
     trace: str = ""
     damage: Annotated[str, Meta(description="What is wrong with its trace.")] = ""
@@ -69,9 +62,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     ranks: tuple[Whole, ...]
-    step_ms: Annotated[
-        Number | None, Meta(description="Typical recorded step, which the ledger adds up to.")
-    ] = None
+    step_ms: Annotated[Number | None, Meta(description="Typical recorded step, which the ledger adds up to.")] = None
     compute_ms: Number | None = None
     comm_transfer_ms: Number | None = None
     comm_wait_ms: Number | None = None
@@ -84,13 +75,10 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     idle_unknown_ms: Number | None = None
     idle_gap_ms: Number | None = None
     inside_transfer_ms: Annotated[
-        Number | None,
-        Meta(description="Transfer, hidden or not, in collectives whose members are all on this host."),
+        Number | None, Meta(description="Transfer, hidden or not, in collectives whose members are all on this host.")
     ] = None
     inside_wait_ms: Annotated[Number | None, Meta(description="Waiting in them.")] = None
-    between_transfer_ms: Annotated[
-        Number | None, Meta(description="The same with members on other hosts too.")
-    ] = None
+    between_transfer_ms: Annotated[Number | None, Meta(description="The same with members on other hosts too.")] = None
     between_wait_ms: Number | None = None
     inside_busbw_gbs: Annotated[
         Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")
@@ -148,18 +136,14 @@ class PassRow(msgspec.Struct, frozen=True, kw_only=True):
     count: Annotated[Count, Meta(description="Passes of the rank that has most.")]
     requests: Annotated[Number | None, Meta(description="As the annotations say.")] = None
     tokens: Number | None = None
-    device_ms: Annotated[
-        NotNegative, Meta(description="From the first kernel's begin to the last one's end.")
-    ]
+    device_ms: Annotated[NotNegative, Meta(description="From the first kernel's begin to the last one's end.")]
     device_p95_ms: NotNegative
     busy_pct: Annotated[NotNegative, Meta(description="Of it, in which the device runs something.")]
     host_ms: Annotated[NotNegative, Meta(description="The annotation on the host.")]
     graphs: Annotated[Number | None, Meta(description="Launches of CUDA graphs in a pass.")] = None
     between_ms: Annotated[
         NotNegative | None,
-        Meta(
-            description="The device runs nothing between the pass before and this one; null for a first one."
-        ),
+        Meta(description="The device runs nothing between the pass before and this one; null for a first one."),
     ] = None
     scheduling_ms: Annotated[
         NotNegative | None, Meta(description="The host is in neither pass: scheduling, sampling, output.")

@@ -41,14 +41,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str | None = None
     steps: tuple[Whole, ...] = ()
     training: Annotated[
-        dict[str, Any] | None,
-        Meta(description="What the training says of itself; empty for traces without run.json."),
+        dict[str, Any] | None, Meta(description="What the training says of itself; empty for traces without run.json.")
     ] = None
     samples_per_step: Annotated[NotNegative | None, Meta(description="Samples of all ranks together.")] = None
     tokens_per_step: Annotated[NotNegative | None, Meta(description="As the training says.")] = None
     flops_per_step: Annotated[
-        NotNegative | None,
-        Meta(description="Floating point operations of all ranks together, as the training says."),
+        NotNegative | None, Meta(description="Floating point operations of all ranks together, as the training says.")
     ] = None
     environment: dict[str, str] | None = None
     git: Git | None = None

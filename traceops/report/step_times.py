@@ -19,21 +19,15 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 0
     typical: Annotated[
         Number | None,
-        Meta(
-            description="The typical step: mean over steps neither `unlike` nor `unshared`. Shares are of this step."
-        ),
+        Meta(description="The typical step: mean over steps neither `unlike` nor `unshared`. Shares are of this step."),
     ] = None
     unlike: Annotated[
         tuple[Whole, ...],
-        Meta(
-            description="Steps that take far longer than most (TO-T001); no mean and no what-if counts them."
-        ),
+        Meta(description="Steps that take far longer than most (TO-T001); no mean and no what-if counts them."),
     ] = ()
     unshared: Annotated[
         tuple[Whole, ...],
-        Meta(
-            description="Steps that only some ranks recorded (TO-V003); no mean counts them where others are left."
-        ),
+        Meta(description="Steps that only some ranks recorded (TO-V003); no mean counts them where others are left."),
     ] = ()
 
     @property

@@ -39,9 +39,7 @@ _ROWS: dict[str, type[msgspec.Struct]] = {
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 
-def read_tables(
-    folder: Path | None, reference: tuple[ReferenceRow, ...] = ()
-) -> tuple[Tables, tuple[str, ...]]:
+def read_tables(folder: Path | None, reference: tuple[ReferenceRow, ...] = ()) -> tuple[Tables, tuple[str, ...]]:
     """The tables of a report folder, and what is wrong with files that cannot be used; HTA's tables are left out.
 
     A file that is not there is an empty table, as it is where there was nothing to say.

@@ -68,8 +68,7 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Of all ranks, without what backward computes again (activation checkpointing)."),
     ] = None
     recomputed_per_step: Annotated[
-        NotNegative | None,
-        Meta(description="What backward computes again, on top, at most. Null if not counted."),
+        NotNegative | None, Meta(description="What backward computes again, on top, at most. Null if not counted.")
     ] = None
     counted_from: Annotated[
         Literal["shapes", "training"] | None,
@@ -83,9 +82,7 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
             "kernels multiply that no such operator launched."
         ),
     ] = None
-    tflops_per_s: Annotated[NotNegative | None, Meta(description="Of the average device, 1e12 a second.")] = (
-        None
-    )
+    tflops_per_s: Annotated[NotNegative | None, Meta(description="Of the average device, 1e12 a second.")] = None
     precision: Annotated[
         Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"] | None,
         Meta(description="Of the products, by the kernels' names; null where these tell of several."),
@@ -117,12 +114,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ledger_pct: Annotated[Ledger, Meta(description="The same in percent of the step.")] = Ledger()
     ledger_worst_rank: dict[str, WorstRank] = {}
     bubble_ms: Annotated[
-        BubbleTimes | None,
-        Meta(description="Of comm_wait, the bubble of pipelines. Null where there are none."),
+        BubbleTimes | None, Meta(description="Of comm_wait, the bubble of pipelines. Null where there are none.")
     ] = None
     overlap_pct: Annotated[
-        float | None,
-        Meta(description="Communication time with computation beside it, over all communication time."),
+        float | None, Meta(description="Communication time with computation beside it, over all communication time.")
     ] = None
     exposed_comm_ms: Annotated[
         float | None, Meta(description="Communication with no computation beside it, waiting included.")
@@ -150,9 +145,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             "window. Such steps often take longer than later ones, so profiler_slowdown is null."
         ),
     ] = False
-    step_kinds: Annotated[
-        StepKindsRow | None, Meta(description="Null where all steps are alike, as far as known.")
-    ] = None
+    step_kinds: Annotated[StepKindsRow | None, Meta(description="Null where all steps are alike, as far as known.")] = (
+        None
+    )
     samples_per_s: Annotated[
         NotNegative | None,
         Meta(
@@ -208,11 +203,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def plain_ms(self) -> float | None:
         """What a step takes without the profiler, ms; None where none was timed."""
-        return (
-            self.unprofiled_step_time_ms
-            if self.step_without_profiler_ms is None
-            else self.step_without_profiler_ms
-        )
+        return self.unprofiled_step_time_ms if self.step_without_profiler_ms is None else self.step_without_profiler_ms
 
     @property
     def stretched_from_ms(self) -> float | None:

@@ -95,9 +95,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     worst_rank: int
     worst_rank_total_ms: float
-    least_rank_total_ms: float | None = (
-        None  # of the rank that spends least on it, 0 where one does not run it
-    )
+    least_rank_total_ms: float | None = None  # of the rank that spends least on it, 0 where one does not run it
     grid: str = ""  # of its longest launch; on a CPU the input shapes of its longest call
 
 

@@ -23,8 +23,7 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_ms: NotNegative
     idle_ms: Annotated[NotNegative, Meta(description="Nothing ran on the device.")]
     unseen_ms: Annotated[
-        NotNegative,
-        Meta(description="Of a light window whose own steps are shorter: what of the step is not known."),
+        NotNegative, Meta(description="Of a light window whose own steps are shorter: what of the step is not known.")
     ] = 0.0
 
 
@@ -69,14 +68,11 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     light_steps: Annotated[Count, Meta(description="Typical steps of the light windows.")]
     ranks: tuple[UndisturbedRankRow, ...]
     behind_ms: Annotated[
-        NotNegative | None,
-        Meta(description="A step behind the windows, where it is longer than before them."),
+        NotNegative | None, Meta(description="A step behind the windows, where it is longer than before them.")
     ] = None
     before: Annotated[
         StepsBeforeRow | None,
-        Meta(
-            description="The steps that step_ms is the mean of. Null: all of the run's without the profiler."
-        ),
+        Meta(description="The steps that step_ms is the mean of. Null: all of the run's without the profiler."),
     ] = None
 
     stayed: Annotated[

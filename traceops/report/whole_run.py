@@ -85,8 +85,7 @@ class EarlyWindowRow(msgspec.Struct, frozen=True, kw_only=True):
     later_ms: NotNegative
     settled: Annotated[Whole, Meta(description="The first step that is like the later ones.")]
     rank: Annotated[
-        Whole | None,
-        Meta(description="Whose host spends most of what those before take longer in one function."),
+        Whole | None, Meta(description="Whose host spends most of what those before take longer in one function.")
     ] = None
     where: Annotated[str | None, Meta(description="That function, with its line.")] = None
     where_ms: Annotated[NotNegative | None, Meta(description="A step, beyond later ones.")] = None
@@ -128,8 +127,7 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     start_steps: Annotated[Count, Meta(description="At the beginning, longer than the typical one.")] = 0
     skipped_steps: Annotated[Count, Meta(description="Whose optimizer a gradient scaler left out.")] = 0
     ended_after: Annotated[
-        EndedRow | None,
-        Meta(description="Null where all ranks that finished made as many steps, or nobody knows."),
+        EndedRow | None, Meta(description="Null where all ranks that finished made as many steps, or nobody knows.")
     ] = None
     clock: Annotated[str, Meta(description="device: the GPU's own timeline; host.")] = "host"
     early_window: Annotated[
@@ -137,14 +135,9 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     looks: Annotated[Count, Meta(description="At the hosts, of all ranks.")] = 0
     input_by_turns: Annotated[
-        bool,
-        Meta(
-            description="Input comes late in every few steps: typical_ms is the mean of these and the others."
-        ),
+        bool, Meta(description="Input comes late in every few steps: typical_ms is the mean of these and the others.")
     ] = False
-    own_profiler: Annotated[
-        OwnProfilerRow | None, Meta(description="Null where no script profiled itself.")
-    ] = None
+    own_profiler: Annotated[OwnProfilerRow | None, Meta(description="Null where no script profiled itself.")] = None
     occasions: tuple[OccasionRow, ...] = ()
     hosts: tuple[HostRow, ...] = ()
     machine: tuple[MachineRow, ...] = ()

@@ -80,10 +80,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
             "kernels that count as compute here.",
             [
                 Evidence(
-                    f"kernel: {kernel.name}",
-                    stored(kernel.total_us / 1e3 / steps),
-                    words.unit("ms"),
-                    rank=first.rank,
+                    f"kernel: {kernel.name}", stored(kernel.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank
                 )
                 for kernel in first.kernels[:_MOST_KERNELS]
             ]

@@ -9,13 +9,7 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.links import (
-    LARGE_BYTES,
-    LinkReference,
-    busbw_gbs,
-    collective_bytes,
-    reference_transfer_ns,
-)
+from traceops.across.links import LARGE_BYTES, LinkReference, busbw_gbs, collective_bytes, reference_transfer_ns
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
@@ -67,11 +61,7 @@ SAVED_AT_REFERENCE = "saved at the link's reference"
 SAVED_AT_BEST = "saved there with no host late"
 SAVED = (SAVED_AT_REFERENCE, SAVED_AT_BEST)
 
-_LOW_PCT = (
-    30.0,
-    30.0,
-    10.0,
-)  # percent of the reference: info and warning below the first, error below the last
+_LOW_PCT = (30.0, 30.0, 10.0)  # percent of the reference: info and warning below the first, error below the last
 _MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
 _LEAST_COUNT = 3
 
@@ -116,16 +106,12 @@ def judge_low(run: CrossRank) -> Verdict:
     if not seen:
         return LOW_BANDWIDTH.not_evaluated(
             f"what the link should give is not known (device {device or 'not named'}, "
-            f"{len({hosts.get(rank) for group in large for rank in group})} hosts)",
+            f"{len({hosts.get(rank) for group in large for rank in group})} hosts)"
         )
     if not low:
-        return LOW_BANDWIDTH.clear(
-            f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
-        )
+        return LOW_BANDWIDTH.clear(f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)")
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
-    by_role = _by_role(
-        run, {group: sum(c.transfer_ns for c in own) for _, _, group, _, own in low}, max(steps, 1)
-    )
+    by_role = _by_role(run, {group: sum(c.transfer_ns for c in own) for _, _, group, _, own in low}, max(steps, 1))
     total_ms = sum(by_role.values())  # a rank is in a group of each role
     severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
     cost_ms = total_ms if saved is None else saved
@@ -157,29 +143,19 @@ def judge_low(run: CrossRank) -> Verdict:
             "low" if guessed else "medium" if None in named else "high",
             message,
             [
-                Evidence(
-                    "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
-                ),
+                Evidence("busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)),
                 Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
                 Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
                 Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
                 Evidence("their transfer", stored(total_ms), run.step_words.unit("ms")),
                 *(role_evidence(by_role, run.step_words) if len(by_role) > 1 else []),
-                *(
-                    []
-                    if saved is None
-                    else [Evidence(SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]
-                ),
-                *(
-                    []
-                    if at_best is None
-                    else [Evidence(SAVED_AT_BEST, stored(at_best), run.step_words.unit("ms"))]
-                ),
+                *([] if saved is None else [Evidence(SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]),
+                *([] if at_best is None else [Evidence(SAVED_AT_BEST, stored(at_best), run.step_words.unit("ms"))]),
             ],
             ranks=ranks,
             impact_ms=stored(cost_ms),
             role=role,
-        ),
+        )
     )
 
 
@@ -209,9 +185,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
     if slow is None:
         return SLOWER_THAN_SIBLINGS.not_evaluated("no two groups run the same operation on the same bytes")
     found = [_slow_sibling(run, one) for one in slow]
-    return SLOWER_THAN_SIBLINGS.verdict(
-        *found, clear=f"no group takes {SLOWER:g} times as long as its siblings"
-    )
+    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=f"no group takes {SLOWER:g} times as long as its siblings")
 
 
 def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
@@ -248,9 +222,7 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
 def _known_from(reference: LinkReference, device: str | None) -> str:
     """Who says what the link should give, as it stands before `of one host`."""
     return {
-        "doctor": f"{reference.link} measured between GPUs"
-        if device
-        else f"{reference.link} measured between ranks",
+        "doctor": f"{reference.link} measured between GPUs" if device else f"{reference.link} measured between ranks",
         "graph": f"{reference.link} should give by its own search, between ranks",
     }.get(reference.source, f"{reference.link} gives between {device}")
 

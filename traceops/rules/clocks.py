@@ -38,13 +38,8 @@ UNALIGNED_CLOCKS = Rule(
     ),
 )
 
-_CROWDED_PCT, _WAIT_TIMES = (
-    10.0,
-    10.0,
-)  # of ranks that share cores: spread by the step, and waiting by the spread
-_BEYOND_NOISE = (
-    2.0  # times what is left of aligned ends (p95): ranks that take turns on a GPU end far apart too
-)
+_CROWDED_PCT, _WAIT_TIMES = (10.0, 10.0)  # of ranks that share cores: spread by the step, and waiting by the spread
+_BEYOND_NOISE = 2.0  # times what is left of aligned ends (p95): ranks that take turns on a GPU end far apart too
 # Why what compares ranks is not judged.
 OUT_OF_STEP = "the ends of matched collectives do not fit together, see TO-V006"
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
@@ -57,7 +52,7 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
         return UNALIGNED_CLOCKS.not_evaluated("there is only one rank")
     if clocks.residual_p95_ns is None:
         return UNALIGNED_CLOCKS.not_evaluated(
-            "no matched collective synchronises the ranks, so clocks are left as they are",
+            "no matched collective synchronises the ranks, so clocks are left as they are"
         )
     p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
     spread_pct = out_of_step_pct(run)
@@ -67,9 +62,7 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
             return UNALIGNED_CLOCKS.verdict(apart)
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     if not clocks.unaligned and ends_fit(run):
-        return UNALIGNED_CLOCKS.clear(
-            f"{told}, {spread_pct:.0f} % of {run.step_words.a}; ranks wait far longer"
-        )
+        return UNALIGNED_CLOCKS.clear(f"{told}, {spread_pct:.0f} % of {run.step_words.a}; ranks wait far longer")
     ranks = clocks.unaligned
     shared = _on_one_host(run)
     on_cpu = _on_cpu(run)
@@ -109,9 +102,7 @@ def _apart_on_one_host(run: CrossRank) -> Finding | None:
     offsets = {times.summary.rank: run.clocks.fits[times.summary.rank].offset_ns for times in run.ranks}
     first, last = min(offsets, key=lambda rank: offsets[rank]), max(offsets, key=lambda rank: offsets[rank])
     apart_ns = offsets[last] - offsets[first]
-    least = max(
-        MOST_OUT_OF_STEP_PCT / 100 * run.step_ms * 1e6, _BEYOND_NOISE * (run.clocks.residual_p95_ns or 0.0)
-    )
+    least = max(MOST_OUT_OF_STEP_PCT / 100 * run.step_ms * 1e6, _BEYOND_NOISE * (run.clocks.residual_p95_ns or 0.0))
     if apart_ns <= least:
         return None
     message = (
@@ -123,9 +114,7 @@ def _apart_on_one_host(run: CrossRank) -> Finding | None:
         Evidence("clocks apart", round(apart_ns / 1e3, 1), "µs", round(least / 1e3, 1)),
         Evidence("spread of aligned ends, p95", round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
     ]
-    return UNALIGNED_CLOCKS.finding(
-        "info", "medium", message, evidence, ranks=[first, last], cause="one_host"
-    )
+    return UNALIGNED_CLOCKS.finding("info", "medium", message, evidence, ranks=[first, last], cause="one_host")
 
 
 def _on_cpu(run: CrossRank) -> bool:

@@ -32,8 +32,7 @@ def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> V
     apart = apart_in_time([times.summary for times in run.ranks], run.matching)
     told = [*doubts, *((one.path, _apart_text(one)) for one in apart if one.path not in doubted)]
     found = [
-        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)])
-        for path, what in told
+        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)]) for path, what in told
     ]
     return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
 

@@ -63,9 +63,7 @@ _BOUNDS = (5.0, 10.0, 20.0)
 _LEAST_GAIN_PCT = 3.0  # of the step, by the replay: copies that cost less are a remark
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
 _MOST: dict[Purpose, Severity] = {"offload": "warning"}
-_CAPTURED = (
-    "a CUDA graph is captured here: what is launched into it does not run, so an exposed copy says nothing"
-)
+_CAPTURED = "a CUDA graph is captured here: what is launched into it does not run, so an exposed copy says nothing"
 
 
 def judge_copies(inputs: Inputs) -> Verdict:

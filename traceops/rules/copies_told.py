@@ -102,12 +102,7 @@ def _kind(kind: CopyKind, copies: ExposedCopies, words: StepWords) -> str:
         said += f" (inside '{short_name(kind.region, _LONGEST)}')"
     gbs = kind.gbs
     said += f", at {rate_text(gbs)} GB/s." if gbs is not None else "."
-    if (
-        gbs is not None
-        and kind.memory == "pageable"
-        and copies.link is not None
-        and gbs < 0.8 * copies.link.gbs
-    ):
+    if gbs is not None and kind.memory == "pageable" and copies.link is not None and gbs < 0.8 * copies.link.gbs:
         then = float(kind.device_ns.sum()) * gbs / copies.link.gbs / copies.steps / 1e6
         they = "it" if one else "they"
         said += f" From pinned memory {they} would take {ms_text(then)} ms, at {_speed(copies.link)}."
@@ -121,9 +116,7 @@ def _speed(link: HostLink) -> str:
     return f"{link.gbs:.0f} GB/s, as PCIe {link.generation}.0 x{link.lanes} gives"
 
 
-def evidence_of(
-    worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float
-) -> list[Evidence]:
+def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float) -> list[Evidence]:
     """The numbers behind it, of the worst rank."""
     copies, rank = worst.copies, worst.copies.rank
     found = [

@@ -56,16 +56,11 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     on_cpu: the run says that it used no GPU.
     """
     evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
-    open_buckets = [
-        name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)
-    ]
+    open_buckets = [name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)]
     by_rank = {
         times.summary.rank: {
             name: times.share_pct(name) or 0.0
-            for name in (
-                *open_buckets,
-                *(() if on_cpu or not _device_unseen(times.summary) else ("compute",)),
-            )
+            for name in (*open_buckets, *(() if on_cpu or not _device_unseen(times.summary) else ("compute",)))
         }
         for times in run.ranks
         if not times.summary.kernels_lost  # TO-V008 says so; what its host does is no idle time of a GPU

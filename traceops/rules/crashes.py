@@ -261,14 +261,9 @@ def judge_crashes(diagnosis: Diagnosis) -> list[Verdict]:
             found[root.rule].append(_finding(root))
     if not diagnosis.evidence.log:
         return [rule.not_evaluated("no log tells of an error") for rule in RULES]
-    return [
-        rule.verdict(*found[rule.id], clear="no such error is the cause, as far as was read")
-        for rule in RULES
-    ]
+    return [rule.verdict(*found[rule.id], clear="no such error is the cause, as far as was read") for rule in RULES]
 
 
 def _finding(root: Root) -> Finding:
     proof = [Evidence(metric, value) for metric, value in root.evidence]
-    return BY_ID[root.rule].finding(
-        "error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause
-    )
+    return BY_ID[root.rule].finding("error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause)

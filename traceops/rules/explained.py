@@ -56,11 +56,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
     Explains(
-        UNLIKE_OVER_RUN,
-        None,
-        (UNLIKE_STEPS,),
-        False,
-        (SHARED_CORES, FIRST_USE, "recompilation", "garbage_collection"),
+        UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False, (SHARED_CORES, FIRST_USE, "recompilation", "garbage_collection")
     ),
     Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),

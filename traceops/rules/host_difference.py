@@ -212,17 +212,9 @@ def sentence(one: Longer) -> str:
 def evidence(one: Longer) -> list[Evidence]:
     """What stands behind it."""
     told = [
-        Evidence(
-            f"host in {one.place.said}",
-            stored(one.ms),
-            "ms/step",
-            rank=one.rank,
-            peers=stored(one.peers_ms),
-        ),
+        Evidence(f"host in {one.place.said}", stored(one.ms), "ms/step", rank=one.rank, peers=stored(one.peers_ms)),
         Evidence("looks that saw it there", one.looks, "looks", rank=one.rank),
     ]
     if one.place.text:
-        told.append(
-            Evidence("line", one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1))
-        )
+        told.append(Evidence("line", one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1)))
     return told

@@ -43,11 +43,7 @@ HOST_BOUND = Rule(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
         "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
     ),
-    by_cause=(
-        ("optimizer", OPTIMIZER_ADVICE),
-        (CALLS, CALLS_ADVICE),
-        (UNSEEN, UNSEEN_ADVICE),
-    ),
+    by_cause=(("optimizer", OPTIMIZER_ADVICE), (CALLS, CALLS_ADVICE), (UNSEEN, UNSEEN_ADVICE)),
     loses=("waits for its host to launch kernels for", "wait for their hosts to launch kernels for up to"),
     cured="with launches in time",
 )
@@ -88,20 +84,13 @@ BLOCKED_ON_DEVICE = Rule(
         "use non_blocking=True and torch.where."
     ),
     by_cause=((COPIES, COPIES_ADVICE), (ANOMALY, ANOMALY_ADVICE)),
-    loses=(
-        "runs dry while the host blocks on the device for",
-        "run dry while the host blocks on the device for up to",
-    ),
+    loses=("runs dry while the host blocks on the device for", "run dry while the host blocks on the device for up to"),
     cured="without these calls",
 )
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
-CAPTURED = (
-    "a CUDA graph is captured here: what is launched into it does not run, so an idle device says nothing"
-)
-THROUGH_HOST = (
-    "the ranks exchange data through their hosts (gloo), and how long these wait for that is not told"
-)
+CAPTURED = "a CUDA graph is captured here: what is launched into it does not run, so an idle device says nothing"
+THROUGH_HOST = "the ranks exchange data through their hosts (gloo), and how long these wait for that is not told"
 NO_DEVICE = "the traces hold no GPU activity"
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 
@@ -131,12 +120,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     share = host_share(judged)
     idle = [
         idle_of(
-            times,
-            kind.bucket,
-            inputs.unprofiled_ms,
-            inputs.undisturbed,
-            share,
-            seen_waiting_ms(times, inputs.whole),
+            times, kind.bucket, inputs.unprofiled_ms, inputs.undisturbed, share, seen_waiting_ms(times, inputs.whole)
         )
         for times in judged
         if times.step_ms > 0
@@ -163,12 +147,12 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if severity is None and (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(
             f"{unknown:.0f} % of {run.step_words.the} is idle time of unknown cause: the traces do not hold the "
-            "calls that launched the kernels behind it",
+            "calls that launched the kernels behind it"
         )
     if severity is None:
         return kind.rule.clear(
             f"at most {worst.pct:.1f} % of {run.step_words.the} on any rank (bound {kind.bounds[0]:g} "
-            f"%){stretched(idle)}{'; ' * bool(spared)}{spared}",
+            f"%){stretched(idle)}{'; ' * bool(spared)}{spared}"
         )
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
@@ -193,9 +177,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     return kind.rule.verdict(found)
 
 
-def _graded_pct(
-    kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None
-) -> float:
+def _graded_pct(kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None) -> float:
     """The worst rank's share. Where hosts are late by turns, no rank has all of it: what launches in time save."""
     undisturbed = inputs.undisturbed if kind.rule is HOST_BOUND and worst.light else None
     if undisturbed is None or undisturbed.turns(kind.bounds[0]) is None:

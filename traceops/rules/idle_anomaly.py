@@ -37,9 +37,7 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
         message=f"{found.message} {said}",
         evidence=(
             *found.evidence,
-            Evidence(
-                "reads of autograd's anomaly detection", round(count, 1), words.per, rank=times.summary.rank
-            ),
+            Evidence("reads of autograd's anomaly detection", round(count, 1), words.per, rank=times.summary.rank),
             Evidence("host in them", stored(ms), words.unit("ms"), rank=times.summary.rank),
         ),
         cause=ANOMALY,

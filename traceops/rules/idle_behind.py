@@ -41,11 +41,7 @@ def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
     ranks = {rank for found in told for rank in found.ranks}
     if not told:
         return None
-    if (
-        {straggler.rank for straggler in known.found} != ranks
-        or known.joint_ns is None
-        or known.fed_ns is None
-    ):
+    if {straggler.rank for straggler in known.found} != ranks or known.joint_ns is None or known.fed_ns is None:
         return None
     step, fed = (what_if.mean_ns(steps) / 1e6 for steps in (known.joint_ns, known.fed_ns))
     return BehindLate(
@@ -120,6 +116,4 @@ def _by_workers(
         f" The workers of rank {rank}'s loader need {ms_text(period_ms)} ms for what {words.a} takes, the rest of "
         f"{words.the} {ms_text(rest_ms)} ms."
     )
-    return said, (
-        Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),
-    )
+    return said, (Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),)

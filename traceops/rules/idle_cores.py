@@ -129,10 +129,7 @@ def without_waiting(
         severity=left,
         message=f"{found.message} Rank {rank} waits {percent_text(waits[rank])} of these steps for a core: nothing "
         "tells how much of its loading is that.",
-        evidence=(
-            *found.evidence,
-            Evidence("waits for a core", round(waits[rank], 1), "%", WAITS_PCT, rank),
-        ),
+        evidence=(*found.evidence, Evidence("waits for a core", round(waits[rank], 1), "%", WAITS_PCT, rank)),
     )
 
 

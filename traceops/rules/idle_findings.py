@@ -39,20 +39,12 @@ class IdleJudgement:
     gpu_only: bool
     change: str  # of traceops.across.replay.what_if
     message: str  # {where}, {ms}, {pct}, {words}: StepWords
-    whole_change: bool = (
-        True  # whether `change` takes away this bucket only, so that its saving is the rule's
-    )
+    whole_change: bool = True  # whether `change` takes away this bucket only, so that its saving is the rule's
     detail: Callable[[RankTimes, StepWords], tuple[Evidence, ...]] = lambda times, words: ()
 
 
 def finding_of(
-    kind: IdleJudgement,
-    severity: Severity,
-    inputs: Inputs,
-    idle: Sequence[Idle],
-    saved: float | None,
-    *,
-    damaged: bool,
+    kind: IdleJudgement, severity: Severity, inputs: Inputs, idle: Sequence[Idle], saved: float | None, *, damaged: bool
 ) -> Finding:
     """A finding about the worst of these ranks, which names those that are hardly better.
 

@@ -66,14 +66,10 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
         return found
     words = inputs.run.step_words
-    evidence = [
-        Evidence("idle while the host does one long thing", stored(whole), words.unit("ms"), rank=rank)
-    ]
+    evidence = [Evidence("idle while the host does one long thing", stored(whole), words.unit("ms"), rank=rank)]
     for part in named:
         evidence.append(Evidence(f"{PART}{part.what}", stored(part.ms), words.unit("ms"), rank=rank))
-        evidence.append(
-            Evidence(f"times in {part.what}", round(part.count, 1), words.unit("times"), rank=rank)
-        )
+        evidence.append(Evidence(f"times in {part.what}", round(part.count, 1), words.unit("times"), rank=rank))
     found = replace(found, evidence=(*found.evidence, *evidence))
     if found.advice != rule.advice:  # the optimizer is named, in which that is
         return found

@@ -24,9 +24,7 @@ def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]
     host = times.summary.host
     steps = max(len(times.duration), 1)
     return (
-        Evidence(
-            "time in data loading", stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank
-        ),
+        Evidence("time in data loading", stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank),
         Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
     )
 
@@ -47,12 +45,7 @@ def workers_needed(
     """
     rank = times.summary.rank
     need = loading_need(
-        times,
-        saved,
-        told_workers(manifest),
-        cores_of_rank(manifest, rank),
-        step_ms=step_ms,
-        recording_ms=recording_ms,
+        times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
     if need is None:
         return "", ()

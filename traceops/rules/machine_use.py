@@ -34,23 +34,11 @@ MACHINE = Rule(
     advice="Give the rank a device and cores of its own.",
     by_cause=(
         ("other_process", "End that process, or train on another GPU (CUDA_VISIBLE_DEVICES)."),
-        (
-            "power_cap",
-            "The GPU is held at its power cap: raise it (nvidia-smi -pl), or give all GPUs the same one.",
-        ),
+        ("power_cap", "The GPU is held at its power cap: raise it (nvidia-smi -pl), or give all GPUs the same one."),
         ("too_hot", "The GPU is too hot: look at its fans and neighbours, or train on another."),
-        (
-            "slow_clock",
-            "Its clock is lower than its peers': nvidia-smi -q -d CLOCK,PERFORMANCE says what was set.",
-        ),
-        (
-            "shared_cores",
-            "End what runs there, bind ranks to cores of their own, or start fewer threads and workers.",
-        ),
-        (
-            "quota",
-            "The container's quota of CPU time is used up: ask for more cores, or start fewer workers.",
-        ),
+        ("slow_clock", "Its clock is lower than its peers': nvidia-smi -q -d CLOCK,PERFORMANCE says what was set."),
+        ("shared_cores", "End what runs there, bind ranks to cores of their own, or start fewer threads and workers."),
+        ("quota", "The container's quota of CPU time is used up: ask for more cores, or start fewer workers."),
         (
             "stolen",
             "The hypervisor runs something else on this machine's cores, or holds it to its share: take a machine with "
@@ -72,12 +60,7 @@ _TAKEN = {  # of one rank, and of several; of what
         "container's quota of CPU time",
         "the CPU time that is wanted",
     ),
-    "stolen": (
-        "runs",
-        "run",
-        "on a machine whose hypervisor takes cores away",
-        "the time in which they were wanted",
-    ),
+    "stolen": ("runs", "run", "on a machine whose hypervisor takes cores away", "the time in which they were wanted"),
 }
 _OF_CORES = ("shared_cores", *_TAKEN)
 
@@ -96,9 +79,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     on_cpu = not any(times.summary.on_gpu for times in inputs.run.ranks)
     told += in_recorded_steps(MACHINE, waits, uses, named | held.keys(), on_cpu=on_cpu)
     if not uses and not told:
-        return [
-            MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")
-        ]
+        return [MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")]
     most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
     return [
         MACHINE.verdict(
@@ -176,16 +157,13 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
     others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= _ACTIVE_PCT or late]
     if others:
         first = others[0]
-        busy = (
-            "" if first.busy_pct is None else f", busy there for {percent_text(first.busy_pct)} of the time"
-        )
+        busy = "" if first.busy_pct is None else f", busy there for {percent_text(first.busy_pct)} of the time"
         memory = "" if first.bytes is None else f" holds {size_text(first.bytes)}"
         queued, shown = _queued(use.rank, inputs)
         return MACHINE.finding(
             "warning",
             "high" if late or first.busy_pct is not None else "medium",
-            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}."
-            f"{queued}",
+            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}.{queued}",
             [
                 Evidence("pid", first.pid, rank=use.rank),
                 Evidence("memory", first.bytes, "bytes", rank=use.rank),
@@ -253,9 +231,7 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
         f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
         [
             Evidence("waits for a core", round(waited, 1), "% of the time", WAITS_PCT, use.rank),
-            Evidence(
-                "has none when it wants one", round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)
-            ),
+            Evidence("has none when it wants one", round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
             *(
                 Evidence("pid", one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
                 for one in others[:3]

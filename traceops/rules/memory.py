@@ -83,10 +83,7 @@ GROWTH = Rule(
     by_cause=(
         (
             "line",
-            (
-                "Keep a number (.item()) or a detached copy instead of the tensor, and see what still holds the "
-                "tensor."
-            ),
+            ("Keep a number (.item()) or a detached copy instead of the tensor, and see what still holds the tensor."),
         ),
     ),
 )
@@ -193,14 +190,8 @@ def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tu
         return "state", f": {gib_text(state)} more of parameters, gradients and optimizer state"
     stays = use.held["allocated"] - float(np.median([other["allocated"] for other in told]))
     if stays - state >= more / 2:
-        return (
-            None,
-            f": {gib_text(stays - state)} more stay between steps, none of it parameters or optimizer state",
-        )
-    return (
-        "activations",
-        f": {gib_text(more - max(stays, 0))} more within the step (activations and temporaries)",
-    )
+        return (None, f": {gib_text(stays - state)} more stay between steps, none of it parameters or optimizer state")
+    return ("activations", f": {gib_text(more - max(stays, 0))} more within the step (activations and temporaries)")
 
 
 def _growth(uses: Sequence[MemoryUse]) -> Verdict:
@@ -230,14 +221,8 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     assert found is not None
     whose = "its GPU" if len(uses) == 1 else "a GPU of theirs"
     lasts = (most.capacity - (most.peak or found.last)) / found.per_step if most.capacity else None
-    until = (
-        "" if lasts is None else f"; at this rate {whose} is full after another {max(lasts, 0):,.0f} steps"
-    )
-    line = (
-        f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)."
-        if most.stays
-        else ""
-    )
+    until = "" if lasts is None else f"; at this rate {whose} is full after another {max(lasts, 0):,.0f} steps"
+    line = f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)." if most.stays else ""
     evidence = [
         Evidence("growth", round(found.per_step), "B a step", rank=most.rank),
         Evidence("at the end of a step", found.last, "B", rank=most.rank),

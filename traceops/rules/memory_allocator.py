@@ -62,10 +62,7 @@ _RATIO, _LEAST_UNUSED = 1.4, 1 << 30  # reserved ÷ held, and bytes beyond it
 _IN_PIECES = 0.2  # of what is reserved: free between blocks in use
 _RESERVED = 0.9  # of a GPU
 _MALLOCS = 0.5  # cudaMalloc calls a step
-_OF_STEP, _OF_STEP_ALONE = (
-    0.05,
-    0.1,
-)  # what such calls take: a warning; a finding where nothing else was observed
+_OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
 _RETRIES = 2  # one is that of a request that ended the program
 NOT_TOLD = "no rank told how much of a GPU's memory it held"
@@ -144,9 +141,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     costs = max(use.allocating_ms for use in busy)
     ranks = sorted(use.rank for use in busy)
     took = (
-        f", and they take {ms_text(costs)} ms of a recorded {words.noun} of {ms_text(step_ms)}"
-        if costs >= 0.05
-        else ""
+        f", and they take {ms_text(costs)} ms of a recorded {words.noun} of {ms_text(step_ms)}" if costs >= 0.05 else ""
     )
     subject = f"On {who(ranks)} the allocator"
     evidence, retries, rate = [], 0, most.calls
@@ -168,12 +163,8 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         ]
     else:
         when = words.choose("in the recorded steps", "while the window was recorded")
-        said = (
-            f"{subject} asks the driver for memory {when}: {count_text(most.calls)} calls {words.per}{took}."
-        )
-        evidence.append(
-            Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank)
-        )
+        said = f"{subject} asks the driver for memory {when}: {count_text(most.calls)} calls {words.per}{took}."
+        evidence.append(Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank))
     if costs:
         evidence.append(Evidence("time of such calls", stored(costs), words.unit("ms"), rank=most.rank))
     known = costs > 0 and step_ms > 0  # what they take decides, not how many they are

@@ -33,13 +33,9 @@ class _About:
 
 
 _IDLE: Mapping[str, _About] = {
-    HOST_BOUND.id: _About(
-        "idle_host", lambda one: one.place.line > 0 and not one.waits, "its GPU waits for launches"
-    ),
+    HOST_BOUND.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits, "its GPU waits for launches"),
     INPUT_BOUND.id: _About("idle_input", lambda one: one.in_loader, "its GPU waits for input"),
-    BLOCKED_ON_DEVICE.id: _About(
-        "idle_sync", lambda one: not one.waits, "its GPU idles behind blocking calls"
-    ),
+    BLOCKED_ON_DEVICE.id: _About("idle_sync", lambda one: not one.waits, "its GPU idles behind blocking calls"),
 }
 
 

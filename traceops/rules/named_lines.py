@@ -60,10 +60,7 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     alone = late[0] if len(late) == 1 else None
     return [
         replace(
-            verdict,
-            findings=tuple(
-                _named(found, inputs, machine, alone=found is alone) for found in verdict.findings
-            ),
+            verdict, findings=tuple(_named(found, inputs, machine, alone=found is alone) for found in verdict.findings)
         )
         if verdict.rule in _LATE or verdict.rule in _CHOOSE
         else verdict
@@ -75,9 +72,7 @@ def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
     if found.severity != "info" or found.cause not in ("host", "unknown") or inputs.undisturbed is None:
         return found
     longer = host_difference.seen_longer(inputs, found.ranks)
-    seen = (
-        one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks
-    )
+    seen = (one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks)
     return late_all_the_time(found, inputs, max(seen, default=0.0))
 
 

@@ -78,35 +78,27 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [rule.not_evaluated(why) for rule in RULES]
     waited, host_ms = waited_pct(inputs), None if inputs.whole is None else inputs.whole.host_ms
     return [
-        without_waiting(
-            judge_exposed(inputs.run, inputs.undisturbed, host_ms), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited
-        ),
-        without_waiting(
-            judge_small(inputs.run, inputs.undisturbed, host_ms), SMALL_PCT, SMALL_BOUNDS, waited
-        ),
+        without_waiting(judge_exposed(inputs.run, inputs.undisturbed, host_ms), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
+        without_waiting(judge_small(inputs.run, inputs.undisturbed, host_ms), SMALL_PCT, SMALL_BOUNDS, waited),
         without_waiting(
             judge_late_start(inputs.run, inputs.undisturbed, host_ms), _GRADIENTS_PCT, _LATE_BOUNDS, waited
         ),
     ]
 
 
-def judge_exposed(
-    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
-) -> Verdict:
+def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
     if not any(len(times.summary.comm.start) for times in run.ranks):
         return EXPOSED.not_evaluated("the traces hold no communication")
     if not run.split:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
-    exposed = sum(
-        int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS
-    )
+    exposed = sum(int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS)
     unmatched = sum(int(times.buckets["comm_unmatched"][times.typical].sum()) for times in run.ranks)
     if unmatched > _UNMATCHED_BOUND * exposed:
         return EXPOSED.not_evaluated(
             f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
-            "across ranks, so waiting and transfer cannot be told apart",
+            "across ranks, so waiting and transfer cannot be told apart"
         )
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(OUT_OF_STEP)
@@ -122,9 +114,7 @@ def judge_exposed(
     gain = gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
     severity = graded(severity, gain, basis.step_ms, _EXPOSED_BOUNDS)
     worst = max(shares, key=lambda rank: shares[rank])
-    overlap = [
-        t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
-    ]
+    overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
     evidence = [
         Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
         Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
@@ -153,13 +143,11 @@ def judge_exposed(
             ranks=sorted(shares),
             impact_ms=stored(gain.ms),
             role=main_role(by_role),
-        ),
+        )
     )
 
 
-def judge_late_start(
-    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
-) -> Verdict:
+def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
     waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
     shares: dict[int, list[float]] = defaultdict(list)
@@ -195,7 +183,7 @@ def judge_late_start(
     if late < _LATE_SHARE or severity is None:
         return LATE_START.clear(
             f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
-            f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)",
+            f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)"
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
@@ -222,5 +210,5 @@ def judge_late_start(
             evidence,
             ranks=[times.summary.rank for times in run.ranks],
             impact_ms=stored(gain.ms),
-        ),
+        )
     )

@@ -15,9 +15,7 @@ from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, stored
 from traceops.rules.plain_cure import RECORDED
 
-_UNMATCHED = (
-    0.2  # of the exposed communication of a light window: beyond that it does not tell transfer from waiting
-)
+_UNMATCHED = 0.2  # of the exposed communication of a light window: beyond that it does not tell transfer from waiting
 _IN_TIME_PCT = 3.0  # of the step: a device that is idle for less does not wait for its host
 
 

@@ -38,9 +38,7 @@ class Calls:
         left = times.in_fewest_ms
         assert left is not None and times.fixed_ms is not None and times.ms_per_byte is not None
         per_mb = times.ms_per_byte * 1e6
-        more = (
-            f" and {ms_text(per_mb)} ms for each MB" if per_mb * times.most_bytes / 1e6 >= 0.05 * left else ""
-        )
+        more = f" and {ms_text(per_mb)} ms for each MB" if per_mb * times.most_bytes / 1e6 >= 0.05 * left else ""
         way = _cure(times.op)
         fewest = "one call" if times.fewest == 1 else f"{times.fewest} calls"
         return (

@@ -41,9 +41,7 @@ class Gain:
         return not alike(self.ms, self.of_ms)
 
 
-def gain_of(
-    run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms: float | None = None
-) -> Gain:
+def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms: float | None = None) -> Gain:
     """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any.
 
     in_time: whether no host is late in the step that this is about. left_ms: what hosts leave of such a step at most,

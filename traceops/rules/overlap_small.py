@@ -44,9 +44,7 @@ _HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hide
 SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
 
 
-def judge_small(
-    run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None
-) -> Verdict:
+def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     matched = run.matching.collectives
     if not matched:
@@ -77,10 +75,7 @@ def judge_small(
     step, exposed = (run.step_ms, 0.0) if basis is None else (basis.step_ms, basis.exposed_ms)
     cost = min(total_ms, exposed)
     gain = gain_of(
-        run,
-        cost,
-        in_time=basis is not None and basis.in_time,
-        left_ms=None if basis is None else basis.left_ms,
+        run, cost, in_time=basis is not None and basis.in_time, left_ms=None if basis is None else basis.left_ms
     )
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *SMALL_BOUNDS) if count >= MANY else None
@@ -91,7 +86,7 @@ def judge_small(
     if severity is None:
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
             f"{count:.0f} small collectives {words.per} cost {share:.1f} % of it "
-            f"(bounds {MANY} and {SMALL_BOUNDS[0]:g} %)",
+            f"(bounds {MANY} and {SMALL_BOUNDS[0]:g} %)"
         )
     sizes = [collective_bytes(c) or 0 for c in small]
     message = (
@@ -108,14 +103,7 @@ def judge_small(
         *(() if basis is None else basis.evidence(words)),
     ]
     return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(
-            severity,
-            "high",
-            message,
-            evidence,
-            ranks=sorted(members),
-            impact_ms=stored(gain.ms),
-        ),
+        SMALL_COLLECTIVES.finding(severity, "high", message, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
     )
 
 
@@ -144,7 +132,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
             ],
             ranks=sorted(times.summary.rank for times in run.ranks),
             impact_ms=stored(gain.ms),
-        ),
+        )
     )
 
 
@@ -165,6 +153,4 @@ def _of_typical_steps(run: CrossRank, small: Sequence[Collective]) -> tuple[list
 
 def _is_small(collective: Collective, best_gbs: float) -> bool:
     size, gbs = collective_bytes(collective) or 0, busbw_gbs(collective)
-    return size < _SMALL_BYTES and (
-        gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000
-    )
+    return size < _SMALL_BYTES and (gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000)

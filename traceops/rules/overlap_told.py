@@ -8,12 +8,7 @@ from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.phases import AFTER, UPDATED
 
 MANY = 20  # small collectives a step
-_PASSES = {
-    FORWARD: "in forward",
-    BACKWARD: "in backward",
-    AFTER: "behind backward",
-    UPDATED: "behind the optimizer",
-}
+_PASSES = {FORWARD: "in forward", BACKWARD: "in backward", AFTER: "behind backward", UPDATED: "behind the optimizer"}
 
 
 def in_each_pass(run: CrossRank) -> str:

@@ -141,10 +141,7 @@ def judge_uneven(run: CrossRank) -> Verdict:
     metric = "saved by even stages" if at_pace is None else "saved at the others' pace"
     evidence = [
         *_saved_and_work(metric, worst, saved, step, words),
-        *(
-            Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank)
-            for s in others
-        ),
+        *(Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank) for s in others),
         Evidence("of its blocks to move", round(moved, 1), "%", rank=slowest.rank),
     ]
     found = UNEVEN_STAGES.finding(
@@ -165,9 +162,7 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     slowest = worst.slowest
     saved = run.what_if.saved_ns(rank_change([slowest.rank]), [slowest.rank])
     if saved is None:
-        return UNEVEN_STAGES.not_evaluated(
-            f"the steps could not be replayed with rank {slowest.rank} as its peers"
-        )
+        return UNEVEN_STAGES.not_evaluated(f"the steps could not be replayed with rank {slowest.rank} as its peers")
     severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
     if severity is None:
         return UNEVEN_STAGES.clear(
@@ -185,10 +180,7 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     )
     evidence = [
         *_saved_and_work("saved at its peers' pace", worst, saved, step, words),
-        *(
-            Evidence("work of the same stage", _ms(s.work), words.unit("ms"), rank=s.rank)
-            for s in worst.twins
-        ),
+        *(Evidence("work of the same stage", _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
     ]
     found = UNEVEN_STAGES.finding(
         severity, "high", message, evidence, ranks=[slowest.rank], impact_ms=_ms(saved),
@@ -197,9 +189,7 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     return UNEVEN_STAGES.verdict(found)
 
 
-def _saved_and_work(
-    metric: str, worst: Bubble, saved: float, step: float, words: StepWords
-) -> list[Evidence]:
+def _saved_and_work(metric: str, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
     """What the cure of the slowest stage saves of a step, in ns and in percent, and the work of each stage."""
     bound, rank = _EVEN_PCT[0], worst.slowest.rank
     return [
@@ -218,9 +208,7 @@ def judge_bubble(run: CrossRank) -> Verdict:
     share = 100 * _share(worst, "fill_drain")
     severity, words = severity_of(share, *_FILL_PCT), run.step_words
     if severity is None:
-        return LARGE_BUBBLE.clear(
-            f"filling and draining take {share:.1f} % of {words.the} (bound {_FILL_PCT[0]:g} %)"
-        )
+        return LARGE_BUBBLE.clear(f"filling and draining take {share:.1f} % of {words.the} (bound {_FILL_PCT[0]:g} %)")
     waiting, step = _mean(worst, "fill_drain"), _mean(worst, "step")
     pipeline, assumed = worst.pipeline, 100 * (worst.ideal_share or 0.0)
     held = f" of {pipeline.chunks} stages each" if (pipeline.chunks or 1) > 1 else ""
@@ -232,9 +220,7 @@ def judge_bubble(run: CrossRank) -> Verdict:
     )
     saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
     if saved is not None:
-        message += (
-            f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms {words.per}."
-        )
+        message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms {words.per}."
     other = None if run.what_if is None else run.what_if.saved_ns(INTERLEAVED)
     if other is not None and other >= _WORTH * waiting:
         message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
@@ -287,8 +273,7 @@ def judge_late(
         )
     message += _UNKNOWN_CORES if starved else ""
     evidence = [
-        Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank)
-        for stage in worst.stages
+        Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank) for stage in worst.stages
     ]
     found: Finding = LATE_SENDS.finding(
         severity, "medium", message, evidence, ranks=worst.pipeline.ranks, impact_ms=_ms(waiting)

@@ -37,14 +37,9 @@ def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
             Evidence("waits for a slower stage", stored(s.imbalance / 1e6), words.unit("ms"), rank=s.rank)
             for s in others
         ),
-        *(
-            Evidence("work of a stage", stored(s.work / 1e6), words.unit("ms"), rank=s.rank)
-            for s in worst.stages
-        ),
+        *(Evidence("work of a stage", stored(s.work / 1e6), words.unit("ms"), rank=s.rank) for s in worst.stages),
     ]
-    found = rule.finding(
-        "warning", "medium", message, evidence, ranks=[slowest.rank], impact_ms=stored(waiting / 1e6)
-    )
+    found = rule.finding("warning", "medium", message, evidence, ranks=[slowest.rank], impact_ms=stored(waiting / 1e6))
     return rule.verdict(found)
 
 

@@ -8,11 +8,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
-from traceops.measure.profiler_cost import (
-    SLOWED,
-    first_steps_profiled,
-    some_profiled_as_short,
-)
+from traceops.measure.profiler_cost import SLOWED, first_steps_profiled, some_profiled_as_short
 from traceops.rules.inputs import Inputs
 from traceops.rules.recorded_cores import WAITS_PCT
 
@@ -43,31 +39,29 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     severity = None if ratio is None or least is None else severity_of(least, *_SLOWDOWN_BOUNDS)
     behind, measured = _behind(undisturbed, inputs.plain)
     if severity is None and behind:
-        return PROFILER_COST.verdict(
-            PROFILER_COST.finding("info", "medium", behind, measured, impact_ms=None)
-        )
+        return PROFILER_COST.verdict(PROFILER_COST.finding("info", "medium", behind, measured, impact_ms=None))
     if ratio is None and first_steps_profiled(manifest):
         return PROFILER_COST.not_evaluated(
-            "the recorded steps are the program's first ones, which often take longer without the profiler too",
+            "the recorded steps are the program's first ones, which often take longer without the profiler too"
         )
     if ratio is None and some_profiled_as_short(manifest):
         return PROFILER_COST.not_evaluated(
             "some profiled steps are as short as those without the profiler and others far longer, so something else "
-            "lengthens those",
+            "lengthens those"
         )
     if cost.by_chance:
         return PROFILER_COST.not_evaluated(
             f"profiled steps took {cost.ratio:.2f} times as long as unprofiled ones, but of the run's other steps "
-            f"{cost.as_long_pct:.0f} % take as long too",
+            f"{cost.as_long_pct:.0f} % take as long too"
         )
     if cost.by_cores:
         return PROFILER_COST.not_evaluated(
             f"profiled steps took {cost.ratio:.2f} times as long as unprofiled ones, but a rank waits "
-            f"{cost.core_pct:.0f} % of them for a core: that may be all of it",
+            f"{cost.core_pct:.0f} % of them for a core: that may be all of it"
         )
     if ratio is None:
         return PROFILER_COST.not_evaluated(
-            "no unprofiled steps were timed; `traceops run` and traceops.capture time some",
+            "no unprofiled steps were timed; `traceops run` and traceops.capture time some"
         )
     profiled, before = manifest["profiled_step_ms"], manifest["unprofiled_step_ms"]
     if severity is None:
@@ -92,7 +86,7 @@ def judge_profiler(inputs: Inputs) -> Verdict:
                 *measured,
             ],
             impact_ms=None,
-        ),
+        )
     )
 
 

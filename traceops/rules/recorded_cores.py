@@ -17,12 +17,7 @@ _MOST_SHOWN = 8
 
 
 def in_recorded_steps(
-    rule: Rule,
-    waits: Mapping[int, RecordedWait],
-    uses: Collection[MachineUse],
-    told: Collection[int],
-    *,
-    on_cpu: bool,
+    rule: Rule, waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
 ) -> list[Finding]:
     """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
 
@@ -36,9 +31,7 @@ def in_recorded_steps(
     worst = max(waiting, key=lambda rank: waiting[rank])
     ranks = sorted(waiting)
     message = "" if len(ranks) == 1 else f"{who_first(ranks)} wait for cores. "
-    message += (
-        f"Rank {worst}'s main thread waits {percent_text(waiting[worst])} of its recorded steps for a core"
-    )
+    message += f"Rank {worst}'s main thread waits {percent_text(waiting[worst])} of its recorded steps for a core"
     if worst in of_run:
         message += f", and {percent_text(of_run[worst])} of the whole run"
     message += "."
@@ -51,9 +44,7 @@ def in_recorded_steps(
             "high",
             message,
             [
-                Evidence(
-                    "waits for a core", round(waiting[rank], 1), "% of recorded steps", least[rank], rank
-                )
+                Evidence("waits for a core", round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
                 for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
             ],
             ranks=ranks,

@@ -132,7 +132,6 @@ def _at_most_warning(verdict: Verdict) -> Verdict:
     return replace(
         verdict,
         findings=tuple(
-            replace(found, severity="warning") if found.severity == "error" else found
-            for found in verdict.findings
+            replace(found, severity="warning") if found.severity == "error" else found for found in verdict.findings
         ),
     )

@@ -25,7 +25,5 @@ def advice_of(root: Root) -> str:
 def in_order_of_roots(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
     """The findings of these rules, in the order of the diagnosis' roots: the most certain first."""
     found = [finding for verdict in verdicts if verdict.rule in BY_ID for finding in verdict.findings]
-    order = {
-        (root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())
-    }
+    order = {(root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())}
     return sorted(found, key=lambda finding: order.get((finding.rule, finding.ranks), len(order)))

@@ -54,10 +54,7 @@ SLOW_GROUP = Rule(
         "nothing tells how long ranks waited for cores; time in which they did, beyond the others, does not count. "
         "Where TO-S001 would name four ranks of a group above info, so is the group."
     ),
-    advice=(
-        "Look for something that only these ranks have in common: hosts, switch, GPU model, image, data "
-        "shard."
-    ),
+    advice=("Look for something that only these ranks have in common: hosts, switch, GPU model, image, data shard."),
     by_cause=(
         (
             "gpu_compute",
@@ -90,10 +87,7 @@ SLOW_GROUP = Rule(
             "Then compare their cores, CPU model and NUMA binding "
             "with the others', and look for other processes there, and for work that only these ranks do.",
         ),
-        (
-            "copy",
-            "Compare PCIe generation and width of their GPUs with the others' (nvidia-smi -q); pin memory.",
-        ),
+        ("copy", "Compare PCIe generation and width of their GPUs with the others' (nvidia-smi -q); pin memory."),
     ),
 )
 
@@ -105,11 +99,7 @@ def clause_of(finding: Finding) -> str:
 
 
 def judge(
-    run: CrossRank,
-    slowdown: float | None,
-    uncertain: str,
-    waits: CoreWaits | None = None,
-    named: Collection[int] = (),
+    run: CrossRank, slowdown: float | None, uncertain: str, waits: CoreWaits | None = None, named: Collection[int] = ()
 ) -> Verdict:
     """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none.
 
@@ -124,9 +114,7 @@ def judge(
     step, joint = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, slow.saved))
     all_of_them = _who(slow.ranks)
     if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
-        return SLOW_GROUP.verdict(
-            clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them"
-        )
+        return SLOW_GROUP.verdict(clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them")
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
         saved = run.what_if.mean_ns(group.saved)
@@ -150,9 +138,7 @@ def judge(
             plain = len(set(named) & set(group.ranks)) >= LEAST_RANKS
             doubt = None if plain else _doubt(run, group, slowdown, waits)
             found.append(_finding(run, slow, group, step, saved, doubt))
-    return SLOW_GROUP.verdict(
-        *found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared)
-    )
+    return SLOW_GROUP.verdict(*found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared))
 
 
 def _has_more_work(group: SlowGroup, waited: float) -> bool:
@@ -223,9 +209,7 @@ def _finding(
     if doubt is not None:
         severity, confidence, note = "info", "low", f" {doubt}"
     place = shared_place(group.ranks, run.hosts)
-    who = (
-        f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
-    )
+    who = f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
     mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
     worst = _worst(group, each)

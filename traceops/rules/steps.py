@@ -50,10 +50,7 @@ UNLIKE_STEPS = Rule(
             "Evaluate less often or on fewer batches, and record a window without an evaluation to see the "
             "training alone.",
         ),
-        (
-            "checkpoint",
-            "Save less often, or save beside the training (torch.distributed.checkpoint.async_save).",
-        ),
+        ("checkpoint", "Save less often, or save beside the training (torch.distributed.checkpoint.async_save)."),
         (
             "garbage_collection",
             "Python's garbage collector runs inside these steps. Call gc.disable() and gc.collect() every few "
@@ -90,10 +87,7 @@ _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("recompilation", re.compile(r"dynamo|compile_inner|inductor_compile|entire_frame_compile|fx_codegen")),
     ("evaluation", re.compile(r"(?i)(?<![a-z])eval(uate|uation)?(?![a-z])(?!_function)|validat")),
-    (
-        "checkpoint",
-        re.compile(r"(?i)save_?(state|checkpoint|model)|checkpoint_?(save|write)|torch\.save|dcp[._:]"),
-    ),
+    ("checkpoint", re.compile(r"(?i)save_?(state|checkpoint|model)|checkpoint_?(save|write)|torch\.save|dcp[._:]")),
     ("garbage_collection", re.compile(r"(?i)\bgc\b|garbage")),
 )
 _DOES = {
@@ -124,9 +118,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     starts = first_uses(run)
     if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
         run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))
-    every_odd = (
-        run.unlike
-    )  # who is late in one may be waited for in the next, which is then long on most ranks
+    every_odd = run.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
     if long := tuple(number for number in run.unlike if longer_ms(run, number) > 0):
         run = replace(run, unlike=long)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every_odd))
@@ -160,9 +152,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if once:
         message += " That comes once in a process."
     elif seen_often:
-        message += (
-            f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
-        )
+        message += f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
     else:
         only, often = the_only(timed.unlike), comes(timed.unlike)
         message += f" Of {timed.steps} timed steps {only}: how often {often} cannot be said."
@@ -179,9 +169,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if impact is not None:
         evidence.append(Evidence("beyond typical steps", impact, "ms/step"))
     if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
-        evidence.append(
-            Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
-        )
+        evidence.append(Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual)))
     if held:
         evidence.append(Evidence(WAITS_BEYOND, stored(held[1]), "ms", rank=held[0]))
     evidence += [
@@ -229,10 +217,7 @@ def _own_excess_ms(times: RankTimes, unlike: tuple[int, ...]) -> float:
 def _growth(times: RankTimes, unlike: tuple[int, ...]) -> dict[str, float]:
     """Growth of the rank's own buckets in these steps, ms over all of them."""
     odd = np.isin(times.summary.step_numbers, unlike)
-    return {
-        bucket: float((times.buckets[bucket][odd] / 1e6 - times.mean_ms(bucket)).sum())
-        for bucket in OWN_BUCKETS
-    }
+    return {bucket: float((times.buckets[bucket][odd] / 1e6 - times.mean_ms(bucket)).sum()) for bucket in OWN_BUCKETS}
 
 
 def _ranks_alike(run: CrossRank, worst: RankTimes, cause: str) -> list[int]:

@@ -38,17 +38,9 @@ def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
         f"with this rank at its peers' pace too {(in_time - saved) / 1e6:.2f} ms{more}."
     )
     evidence = [
+        Evidence("saved with batches in time", stored(saved_by_loading / 1e6), words.unit("ms")),
         Evidence(
-            "saved with batches in time",
-            stored(saved_by_loading / 1e6),
-            words.unit("ms"),
-        ),
-        Evidence(
-            "saved at its peers' pace too",
-            stored(saved / 1e6),
-            words.unit("ms"),
-            stored(in_time / 1e7),
-            late.rank,
+            "saved at its peers' pace too", stored(saved / 1e6), words.unit("ms"), stored(in_time / 1e7), late.rank
         ),
         Evidence("late steps", f"{len(late.late_steps)} of {len(late.saved)}", rank=late.rank),
         Evidence("chance", round(late.chance, 4), "probability", CHANCE, late.rank),

@@ -20,9 +20,7 @@ _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by mor
 _ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
 _LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
 _MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
-_TIMES = (
-    2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
-)
+_TIMES = 2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
 _REGION_SHARE = 1 / 3  # of what its cure saves: what that region must take longer
 _LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores, these are what is to be told
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
@@ -130,10 +128,7 @@ def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
     """
     assert run.graph is not None
-    if (
-        any(times.summary.on_gpu for times in run.ranks)
-        or (places := late_places(run.graph, straggler.rank)) is None
-    ):
+    if any(times.summary.on_gpu for times in run.ranks) or (places := late_places(run.graph, straggler.rank)) is None:
         return False
     own, theirs = places.most
     return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
@@ -237,8 +232,7 @@ def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None
     behind = [
         c
         for c in run.matching.collectives
-        if c.last_rank in late
-        and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
+        if c.last_rank in late and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
     ]
     hidden = sum(sum(c.wait_ns) for c in behind)
     others = max(len(run.ranks) - len(late), 1)

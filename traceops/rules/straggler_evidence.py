@@ -53,13 +53,7 @@ def evidence_of(
     least, words = least_share(len(run.ranks)), run.step_words
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
     return [
-        Evidence(
-            "saved at its peers' pace",
-            stored(saved / 1e6),
-            words.unit("ms"),
-            stored(step / 1e6 * 0.1),
-            rank,
-        ),
+        Evidence("saved at its peers' pace", stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
         Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
         Evidence(
             "waiting for it",
@@ -86,20 +80,12 @@ def work_evidence(
     if compared.kind == "more_work":
         found.append(Evidence("work of its peers", round(compared.work, 2), "times", MORE, rank))
     if compared.kind == "extra_kernels":
-        found.append(
-            Evidence("kernels that no peer runs", stored(compared.alone_ms), words.unit("ms"), rank=rank)
-        )
+        found.append(Evidence("kernels that no peer runs", stored(compared.alone_ms), words.unit("ms"), rank=rank))
     if compared.kind == "slower" and compared.speed is not None:
-        found.append(
-            Evidence("time of its peers for the same kernels", round(compared.speed, 2), "times", rank=rank)
-        )
+        found.append(Evidence("time of its peers for the same kernels", round(compared.speed, 2), "times", rank=rank))
     if shared is not None:
-        found.append(
-            Evidence("saved with the work shared evenly", stored(shared / 1e6), words.unit("ms"), rank=rank)
-        )
-        found.append(
-            Evidence(f"of {words.the}, shared evenly", round(100 * shared / step, 1), "%", rank=rank)
-        )
+        found.append(Evidence("saved with the work shared evenly", stored(shared / 1e6), words.unit("ms"), rank=rank))
+        found.append(Evidence(f"of {words.the}, shared evenly", round(100 * shared / step, 1), "%", rank=rank))
     return found
 
 

@@ -23,12 +23,7 @@ from traceops.core.units import stored
 from traceops.rules.host_turns import told_of_turns
 from traceops.rules.role_text import in_role, late_in
 from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
-from traceops.rules.straggler_conditions import (
-    cured_beside,
-    plainly_slow,
-    slowed_by_profiler,
-    uncertain,
-)
+from traceops.rules.straggler_conditions import cured_beside, plainly_slow, slowed_by_profiler, uncertain
 from traceops.rules.straggler_evidence import (
     evidence_of,
     mean_over,
@@ -75,9 +70,7 @@ def finding_of(
     confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
     note = ""
     if straggler.cause in ("host", "unknown"):
-        confidence, severity, note = _of_host(
-            run, straggler, (confidence, severity), slowdown, undisturbed, sometimes
-        )
+        confidence, severity, note = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
     # Of a rank that is late in some steps only, numbers are means over all of them.
     average = " on average" if sometimes else ""
     when = f" in {steps_text(straggler.late_steps)}" if sometimes else ""
@@ -258,9 +251,7 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
             return "It delays transfers, which the others partly hide behind their own work."
         steps = max(len(run.stragglers.step_ns), 1)
         mean = sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6
-        return (
-            f"The {met} ranks that it meets wait {mean:.2f} ms {run.step_words.per} for it{average}{where}."
-        )
+        return f"The {met} ranks that it meets wait {mean:.2f} ms {run.step_words.per} for it{average}{where}."
     wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
     return f"{wait} {waiting:.2f} ms {run.step_words.per} for it{average}{where}."
 

@@ -138,9 +138,7 @@ _BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core ex
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Ranks that make the others wait, and groups of them."""
-    return judge_late(
-        inputs.run, inputs.slowdown, inputs.undisturbed, unfair_waits(inputs.observed, inputs.machine)
-    )
+    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed, unfair_waits(inputs.observed, inputs.machine))
 
 
 def judge_stragglers(
@@ -206,9 +204,7 @@ def judge_stragglers(
                 f"the machine's doing{see}"
             )
         elif most and (severity := _persistent_severity(100 * mean(own) / step)):
-            persistent.append(
-                finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed)
-            )
+            persistent.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed))
         elif not most and not straggler.late_steps:
             left_out.append(f"rank {straggler.rank} takes longer, but is late in no step")
         elif not most and not seen_in_its_steps(run, straggler):
@@ -230,9 +226,7 @@ def judge_stragglers(
                 "others would lose"
             )
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
-            sometimes.append(
-                finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True)
-            )
+            sometimes.append(finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True))
     if not rough and not persistent and not sometimes:
         persistent += behind_loading(PERSISTENTLY_LATE, run)
     in_some = _see(SOMETIMES_LATE, "some steps only", sometimes)
@@ -244,12 +238,8 @@ def judge_stragglers(
             persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
     clear = clear_text(run) + "".join(f"; {reason}" for reason in left_out)
     return [
-        PERSISTENTLY_LATE.verdict(
-            *persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear
-        ),
-        SOMETIMES_LATE.verdict(
-            *sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear
-        ),
+        PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear),
+        SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear),
     ]
 
 
@@ -262,10 +252,7 @@ def _see(rule: Rule, when: str, found: Sequence[Finding]) -> str:
 
 
 def judge_late(
-    run: CrossRank,
-    slowdown: float | None,
-    undisturbed: Undisturbed | None = None,
-    waits: CoreWaits | None = None,
+    run: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None, waits: CoreWaits | None = None
 ) -> list[Verdict]:
     """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. Arguments as there."""
     single = judge_stragglers(run, slowdown, undisturbed, waits)

@@ -80,9 +80,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
         evidence.append(Evidence("busbw", round(gbs, 2), "GB/s"))
     if link is not None and saved is not None:
         then = max(step - max(saved, 0.0) / 1e6, 0.0)
-        message += (
-            f" With NCCL over {link.link} {words.the} would take about {then:.2f} ms or less, not {step:.2f}."
-        )
+        message += f" With NCCL over {link.link} {words.the} would take about {then:.2f} ms or less, not {step:.2f}."
         evidence.append(Evidence("reference", round(link.busbw_gbs, 2), "GB/s"))
         evidence.append(Evidence(SAVED_WITH_NCCL, stored(max(saved, 0.0) / 1e6), words.unit("ms")))
     elif run.own_gpus is False:

@@ -32,9 +32,7 @@ def without_waiting(verdict: Verdict, share_pct: str, bounds: Sequence[float], w
     """
     if waited < WAITS_PCT:
         return verdict
-    return replace(
-        verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings)
-    )
+    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
 
 
 def _without(found: Finding, share_pct: str, bounds: Sequence[float], waited: float) -> Finding:
@@ -49,8 +47,5 @@ def _without(found: Finding, share_pct: str, bounds: Sequence[float], waited: fl
         severity=left,
         message=f"{found.message} The ranks wait {percent_text(waited)} of these steps for a core, and their cores do "
         "the transfer: nothing tells how much of it is that.",
-        evidence=(
-            *found.evidence,
-            Evidence("waits for a core", round(waited, 1), "% of recorded steps", WAITS_PCT),
-        ),
+        evidence=(*found.evidence, Evidence("waits for a core", round(waited, 1), "% of recorded steps", WAITS_PCT)),
     )

@@ -50,7 +50,7 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) ->
             + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
             ranks=odd,
             steps=sorted(every - common),
-        ),
+        )
     )
 
 

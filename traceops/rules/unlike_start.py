@@ -24,9 +24,7 @@ def first_uses(run: CrossRank) -> tuple[int, ...]:
         for one in times.summary.host.extra:
             if is_first_use(one):
                 most[one.step] = max(most.get(one.step, 0.0), one.ms)
-    return tuple(
-        step for step, ms in most.items() if step in run.unlike and ms >= _EXPLAINS * longer_ms(run, step)
-    )
+    return tuple(step for step, ms in most.items() if step in run.unlike and ms >= _EXPLAINS * longer_ms(run, step))
 
 
 def longer_ms(run: CrossRank, number: int) -> float:

@@ -13,12 +13,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.shorter_schedule import counted
 from traceops.core.units import size_text
 from traceops.measure.summary import RankSummary
-from traceops.rules.activity import (
-    KERNELS_MISSING,
-    NO_COMMUNICATION_SEEN,
-    judge_communication,
-    judge_kernels,
-)
+from traceops.rules.activity import KERNELS_MISSING, NO_COMMUNICATION_SEEN, judge_communication, judge_kernels
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
 from traceops.rules.inputs import Inputs
@@ -132,11 +127,7 @@ def judge_missing(
         f" {advice_text(failure)}."
         for ranks, failure in told
     )
-    short = {
-        rank: own
-        for rank in missing[:_MOST_LISTED]
-        if (own := ended_before(manifest or {}, rank)) is not None
-    }
+    short = {rank: own for rank in missing[:_MOST_LISTED] if (own := ended_before(manifest or {}, rank)) is not None}
     if short:
         steps, needed = zip(*short.values(), strict=True)
         after = f"{min(steps)} to " * (len(set(steps)) > 1) + counted(max(steps))
@@ -152,7 +143,7 @@ def judge_missing(
             [Evidence("ranks without a trace", len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
             cause=ENDED_EARLY[0] if len(short) == len(missing) else None,
-        ),
+        )
     )
 
 
@@ -181,22 +172,12 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
                     "warning",
                     "high",
                     f"{summary.path}: {what}. {used}",
-                    [
-                        Evidence("damage", what, rank=summary.rank),
-                        Evidence("events read", summary.event_count),
-                    ],
+                    [Evidence("damage", what, rank=summary.rank), Evidence("events read", summary.event_count)],
                     ranks=[summary.rank],
                 )
             )
     for path, what in problems:
-        found.append(
-            DAMAGED.finding(
-                "warning",
-                "high",
-                f"{path}: {what}.",
-                [Evidence(NOT_USED, f"{path}: {what}")],
-            )
-        )
+        found.append(DAMAGED.finding("warning", "high", f"{path}: {what}.", [Evidence(NOT_USED, f"{path}: {what}")]))
     return DAMAGED.verdict(*found, clear="every file was read to its end")
 
 
@@ -209,13 +190,9 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     world = max((*groups, *worlds, manifest.get("world_size") or 0), default=0)  # 0: nothing tells
     seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
     if promised is False:
-        return NO_SYNC_IN_BACKWARD.clear(
-            f"{manifest.get('strategy')} synchronises after backward, by its design"
-        )
+        return NO_SYNC_IN_BACKWARD.clear(f"{manifest.get('strategy')} synchronises after backward, by its design")
     if promised is None and not seen:
-        return NO_SYNC_IN_BACKWARD.not_evaluated(
-            "nothing says that gradients are synchronised inside backward"
-        )
+        return NO_SYNC_IN_BACKWARD.not_evaluated("nothing says that gradients are synchronised inside backward")
     if world == 1:
         return NO_SYNC_IN_BACKWARD.not_evaluated("there is only one rank, nothing to synchronise with")
     if world == 0 and len(ranks) == 1 and not len(ranks[0].comm.start):
@@ -255,5 +232,5 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
             "backward pass launched a collective there.",
             [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
             ranks=sorted(with_backward),
-        ),
+        )
     )

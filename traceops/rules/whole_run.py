@@ -39,10 +39,7 @@ UNLIKE_OVER_RUN = Rule(
     by_cause=(
         ("evaluation", "Evaluate less often or on fewer batches."),
         ("inference", "If this is an evaluation: evaluate less often or on fewer batches."),
-        (
-            "checkpoint",
-            "Save less often, or save beside the training (torch.distributed.checkpoint.async_save).",
-        ),
+        ("checkpoint", "Save less often, or save beside the training (torch.distributed.checkpoint.async_save)."),
         (
             "recompilation",
             "TORCH_LOGS=recompiles names the guard that failed. Keep shapes and flags equal, or mark what changes as "
@@ -117,11 +114,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     said = f"of {timed} steps timed without the profiler, {beyond} are unlike the others"
     again = next((one for one in run.occasions if one.cause == "unknown" and one.times >= _LEAST_TIMES), None)
     if found or again is None or again.share_pct < _BOUNDS[0]:
-        return [
-            UNLIKE_OVER_RUN.verdict(
-                *found, clear=f"{said}, and nothing that comes again takes 1 % of the run"
-            )
-        ]
+        return [UNLIKE_OVER_RUN.verdict(*found, clear=f"{said}, and nothing that comes again takes 1 % of the run")]
     took = f"what takes longer there came {again.times} times, {percent_text(again.share_pct)} of the run"
     kinds = step_kinds(inputs.manifest)
     if kinds is not None and kinds.may_be(again.steps, timed):
@@ -197,8 +190,7 @@ def _place(told: Sequence[Compilation]) -> str:
     total = max(sum(spent.values()), 1)
     first = sorted(spent, key=lambda kind: (-spent[kind], kind))[:_REASONS]
     parts = [
-        _why(longest[kind])
-        + ("" if len(spent) == 1 else f" ({percent_text(100 * spent[kind] / total)} of it)")
+        _why(longest[kind]) + ("" if len(spent) == 1 else f" ({percent_text(100 * spent[kind] / total)} of it)")
         for kind in first
     ]
     why = f"; torch says why: {', '.join(parts)}" if parts else ""

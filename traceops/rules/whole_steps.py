@@ -79,16 +79,12 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     said += ". Nothing is said about its time."
     if shorter is not None and cause == "too_short":
         said += f" {_would_record(shorter.active)}: traceops run {shorter.flags}"
-    return NO_WHOLE_STEP.verdict(
-        NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause)
-    )
+    return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause))
 
 
 def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
     """The steps of a rank whose program ended by itself before its window, and those that the schedule needs."""
-    entry: Mapping[str, Any] = next(
-        (one for one in manifest.get("ranks") or () if one.get("rank") == rank), {}
-    )
+    entry: Mapping[str, Any] = next((one for one in manifest.get("ranks") or () if one.get("rank") == rank), {})
     steps = entry.get("steps")
     if entry.get("status") != "finished" or entry.get("traces") or not isinstance(steps, int):
         return None

@@ -26,9 +26,7 @@ class FindingCount(msgspec.Struct, frozen=True, kw_only=True):
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a line; null where it is not known. Times are of a step, over all ranks as in the report's summary."""
 
-    name: Annotated[
-        str, Meta(description="Of the run among the others: its place below their common folder.")
-    ]
+    name: Annotated[str, Meta(description="Of the run among the others: its place below their common folder.")]
     path: str
     report: Annotated[
         str | None, Meta(description="Folder of its report, beside this file; null where there is none.")
@@ -52,9 +50,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     samples_per_s: NotNegative | None = None
     tokens_per_s: NotNegative | None = None
-    mfu_pct: Annotated[
-        Number | None, Meta(description="Model FLOPs a second over the devices' dense peak.")
-    ] = None
+    mfu_pct: Annotated[Number | None, Meta(description="Model FLOPs a second over the devices' dense peak.")] = None
     ledger_ms: Ledger = Ledger()
     overlap_pct: Number | None = None
     exposed_comm_ms: Number | None = None

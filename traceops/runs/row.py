@@ -37,9 +37,7 @@ def row_of(report: ReportBase, name: str, path: str, folder: str | None = None, 
         overlap_pct=summary.overlap_pct,
         exposed_comm_ms=summary.exposed_comm_ms,
         collective_bytes=collective_bytes(report),
-        peak_memory_bytes=max(
-            (r.peak_memory_bytes for r in report.ranks if r.peak_memory_bytes), default=None
-        ),
+        peak_memory_bytes=max((r.peak_memory_bytes for r in report.ranks if r.peak_memory_bytes), default=None),
         findings=counted(report.findings),
     )
 
@@ -63,9 +61,7 @@ def counted(findings: Sequence[Finding]) -> tuple[FindingCount, ...]:
     for finding in findings:
         by_rule[finding.rule].append(finding)
     rows = [
-        FindingCount(
-            rule=rule, severity=max((f.severity for f in same), key=SEVERITIES.index), count=len(same)
-        )
+        FindingCount(rule=rule, severity=max((f.severity for f in same), key=SEVERITIES.index), count=len(same))
         for rule, same in by_rule.items()
     ]
     return tuple(sorted(rows, key=lambda row: -SEVERITIES.index(row.severity)))

@@ -14,14 +14,7 @@ from traceops.measure.ledger import BUCKETS, COMM_BUCKETS
 from traceops.report.cross_rows import RoleRow
 from traceops.runs.from_one import step_from_one
 from traceops.runs.row import row_of
-from traceops.runs.scale_model import (
-    LostPart,
-    PredictedBy,
-    PredictionRow,
-    ScaleDocument,
-    ScalingKind,
-    SizeRow,
-)
+from traceops.runs.scale_model import LostPart, PredictedBy, PredictionRow, ScaleDocument, ScalingKind, SizeRow
 from traceops.runs.scale_runs import MeasuredRun, refuse
 from traceops.runs.trend import trend_rate
 
@@ -79,9 +72,7 @@ def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tup
     return math.exp(middle - wide), math.exp(middle + wide)
 
 
-def lost_parts(
-    own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]
-) -> tuple[float, tuple[LostPart, ...]] | None:
+def lost_parts(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]) -> tuple[float, tuple[LostPart, ...]] | None:
     """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known.
 
     The share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole.
@@ -140,9 +131,7 @@ def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> l
     if any(capture.report.summary.plain_ms is None for own in sizes for capture in own):
         notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
     if any(len(own) < 2 for own in sizes):
-        notes.append(
-            "Sizes with one capture have no interval: two launches of the same code differ by some percent."
-        )
+        notes.append("Sizes with one capture have no interval: two launches of the same code differ by some percent.")
     for own in sizes:
         rates = [capture.rate for capture in own]
         if max(rates) > _UNLIKE * min(rates):
@@ -151,14 +140,10 @@ def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> l
                 "else runs on the machine, or the steps are not alike. Efficiencies are no surer than that."
             )
     if any(row.efficiency_pct > _MORE_THAN_ALL for row in rows):
-        notes.append(
-            "More than 100 % means that the smallest size is held up by something that larger ones are not."
-        )
+        notes.append("More than 100 % means that the smallest size is held up by something that larger ones are not.")
     threads = {(c.report.run.environment or {}).get("OMP_NUM_THREADS") for own in sizes for c in own}
     if len(threads) > 1:
-        notes.append(
-            "OMP_NUM_THREADS is not the same in all runs: on the CPU their ranks compute with other threads."
-        )
+        notes.append("OMP_NUM_THREADS is not the same in all runs: on the CPU their ranks compute with other threads.")
     if _kind(sizes) == "mixed":
         said = ", ".join(f"{count_text(own[0].samples)} with {own[0].ranks}" for own in sizes)
         notes.append(f"Neither the batch of a rank nor that of all ranks stays: samples a step are {said}.")
@@ -179,9 +164,7 @@ def _predictions(
             made.append(
                 PredictionRow(
                     ranks=ranks,
-                    from_ranks=tuple(side[0].ranks for side in known)
-                    if by == "trend"
-                    else (known[-1][0].ranks,),
+                    from_ranks=tuple(side[0].ranks for side in known) if by == "trend" else (known[-1][0].ranks,),
                     by=by,
                     samples_per_s=round(rate, 3),
                     efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
@@ -203,10 +186,7 @@ def _rates(
         for capture in last
         if capture.replay is not None
         and samples is not None
-        and (
-            share := capture.replay(ranks / capture.ranks, samples / ranks * capture.ranks / capture.samples)
-        )
-        > 0
+        and (share := capture.replay(ranks / capture.ranks, samples / ranks * capture.ranks / capture.samples)) > 0
     ]
     if replayed:
         found.append(("replay", statistics.fmean(replayed)))

@@ -41,18 +41,14 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
     ]
     low_pct: Annotated[
         NotNegative | None,
-        Meta(
-            description="Of the efficiency's 95 % interval over captures; null where one size has one capture."
-        ),
+        Meta(description="Of the efficiency's 95 % interval over captures; null where one size has one capture."),
     ] = None
     high_pct: NotNegative | None = None
     lost_ms: Annotated[
         Number | None, Meta(description="Of a recorded step, against its share of the smallest size's.")
     ] = None
     lost: Annotated[tuple[LostPart, ...], Meta(description="Largest first; they add up to lost_ms.")] = ()
-    rank_hours_per_million: Annotated[
-        NotNegative, Meta(description="Hours of ranks (GPUs) for a million samples.")
-    ]
+    rank_hours_per_million: Annotated[NotNegative, Meta(description="Hours of ranks (GPUs) for a million samples.")]
     cost_per_million: NotNegative | None = None
 
 
@@ -88,9 +84,7 @@ class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="weak: the batch of a rank stays. strong: that of all ranks does. mixed: neither."),
     ]
     device: str | None = None
-    price: Annotated[NotNegative | None, Meta(description="Of a rank (GPU) and hour, as it was given.")] = (
-        None
-    )
+    price: Annotated[NotNegative | None, Meta(description="Of a rank (GPU) and hour, as it was given.")] = None
     best_value: Annotated[Count, Meta(description="Ranks of the size that takes least rank-hours a sample.")]
     fastest: Count
     sizes: tuple[SizeRow, ...]

@@ -69,18 +69,14 @@ def refuse(captures: Sequence[MeasuredRun]) -> None:
         for key in _MODEL:
             mine, theirs = (_settings(capture).get(key) for capture in (first, other))
             if mine is not None and theirs is not None and mine != theirs:
-                raise UsageError(
-                    f"different trainings: {key} is {mine} in {first.path}, and {theirs} in {other.path}"
-                )
+                raise UsageError(f"different trainings: {key} is {mine} in {first.path}, and {theirs} in {other.path}")
         if _device(first) != _device(other):
             raise UsageError(
                 f"different kinds of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
             )
         scripts = [(capture.report.run.command or ("",))[0] for capture in (first, other)]
         if all(scripts) and scripts[0] != scripts[1]:
-            raise UsageError(
-                f"different trainings: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}"
-            )
+            raise UsageError(f"different trainings: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}")
 
 
 def _device(capture: MeasuredRun) -> str | None:

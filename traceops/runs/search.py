@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from traceops.runs.sweep_model import SweepTrial
 
-Attempt = Callable[
-    [int, int], "SweepTrial | None"
-]  # point, repeat -> what came of it; None: the user ended the sweep
+Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,7 @@ def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTria
 
 
 def halve(
-    points: int,
-    budget_s: float,
-    attempt: Attempt,
-    clock: Callable[[], float],
-    done: Sequence[SweepTrial] = (),
+    points: int, budget_s: float, attempt: Attempt, clock: Callable[[], float], done: Sequence[SweepTrial] = ()
 ) -> SweepSearch:
     """Successive halving [Jamieson and Talwalkar 2016]: train all once, keep the better half, again, until one is left.
 
@@ -82,9 +76,7 @@ def rate_of(trials: Sequence[SweepTrial], point: int) -> float:
     """What a combination gets done: samples a second, or steps where no training tells its samples; 0 if nothing."""
     own = [trial for trial in trials if trial.point == point and trial.status == "finished"]
     by_samples = all(trial.samples_per_s for trial in trials if trial.status == "finished")
-    rates = [
-        trial.samples_per_s if by_samples else 1e3 / trial.step_ms if trial.step_ms else None for trial in own
-    ]
+    rates = [trial.samples_per_s if by_samples else 1e3 / trial.step_ms if trial.step_ms else None for trial in own]
     known = [rate for rate in rates if rate]
     return statistics.fmean(known) if known else 0.0
 

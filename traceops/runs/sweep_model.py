@@ -34,9 +34,7 @@ class SweepState(msgspec.Struct, frozen=True, kw_only=True):
     """What trials.json holds: enough to go on where the sweep ended."""
 
     schema_version: Annotated[int, Meta(extra_json_schema={"const": SWEEP_VERSION})] = SWEEP_VERSION
-    command: Annotated[
-        tuple[str, ...], Meta(description="What all trainings share, in the words of the command.")
-    ]
+    command: Annotated[tuple[str, ...], Meta(description="What all trainings share, in the words of the command.")]
     points: tuple[dict[str, str], ...]
     trials: tuple[SweepTrial, ...] = ()
 
@@ -48,9 +46,7 @@ class PointRow(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     trained: Annotated[Count, Meta(description="Trainings that finished.")] = 0
     failed: Count = 0
-    reason: Annotated[
-        str, Meta(description="Why it failed, or why it was tried no further; empty otherwise.")
-    ] = ""
+    reason: Annotated[str, Meta(description="Why it failed, or why it was tried no further; empty otherwise.")] = ""
     samples_per_s: Annotated[NotNegative | None, Meta(description="Mean over its trainings.")] = None
     step_ms: Annotated[NotNegative | None, Meta(description="Likewise, without the profiler.")] = None
     spread_pct: Annotated[
@@ -77,22 +73,15 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
     varied: tuple[str, ...]
     complete: Annotated[bool, Meta(description="Everything that was asked for was trained.")]
     by_samples: Annotated[
-        bool,
-        Meta(description="The best is by samples a second; else by the step, as no run tells its samples."),
+        bool, Meta(description="The best is by samples a second; else by the step, as no run tells its samples.")
     ]
     best: Annotated[str | None, Meta(description="Label; null where nothing finished.")] = None
     against: Annotated[str | None, Meta(description="The next best, which `why` compares with.")] = None
     told_apart: Annotated[
         bool | None,
-        Meta(
-            description="Whether best and next differ by more than their trainings do; null with one training each."
-        ),
+        Meta(description="Whether best and next differ by more than their trainings do; null with one training each."),
     ] = None
-    why: Annotated[
-        tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")
-    ] = ()
+    why: Annotated[tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")] = ()
     points: tuple[PointRow, ...]
     trials: tuple[SweepTrial, ...]
-    runs: Annotated[
-        tuple[RunRow, ...], Meta(description="The reports of the trainings, as in runs.json.")
-    ] = ()
+    runs: Annotated[tuple[RunRow, ...], Meta(description="The reports of the trainings, as in runs.json.")] = ()

@@ -66,9 +66,7 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
         reason=reason,
         samples_per_s=stored(statistics.fmean(samples)) if samples else None,
         step_ms=stored(statistics.fmean(steps)) if steps else None,
-        spread_pct=stored(100 * statistics.stdev(steps) / statistics.fmean(steps))
-        if len(steps) > 1
-        else None,
+        spread_pct=stored(100 * statistics.stdev(steps) / statistics.fmean(steps)) if len(steps) > 1 else None,
         behind_pct=stored(100 * (1 - rate / most)) if rate and most else None,
     )
 
@@ -76,11 +74,7 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
 def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
     """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats."""
     sides = [
-        [
-            t.step_ms if not t.samples_per_s else 1e3 / t.samples_per_s
-            for t in trials
-            if t.point == place and t.step_ms
-        ]
+        [t.step_ms if not t.samples_per_s else 1e3 / t.samples_per_s for t in trials if t.point == place and t.step_ms]
         for place in (best, other)
     ]
     if any(len(side) < 2 for side in sides):
@@ -91,9 +85,7 @@ def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | N
     return bool(gap > quantile(_SURE, df) * error)
 
 
-def _why(
-    rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int
-) -> tuple[LedgerDifference, ...]:
+def _why(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> tuple[LedgerDifference, ...]:
     """Buckets of recorded steps in which best and other differ most, ms for as many samples as a step of best has."""
     by_name = {row.name: row for row in rows if not row.problem}
     ledgers = []
@@ -101,9 +93,7 @@ def _why(
         own = [by_name[trial.folder] for trial in trials if trial.point == place and trial.folder in by_name]
         if not own or any(row.ledger_ms.of("compute") is None for row in own):
             return ()
-        ledgers.append(
-            (own, {b: statistics.fmean(row.ledger_ms.of(b) or 0.0 for row in own) for b in BUCKETS})
-        )
+        ledgers.append((own, {b: statistics.fmean(row.ledger_ms.of(b) or 0.0 for row in own) for b in BUCKETS}))
     (mine, first), (theirs, second) = ledgers
     samples = [row.samples_per_step for row in (mine[0], theirs[0])]
     scale = samples[0] / samples[1] if samples[0] and samples[1] else 1.0

@@ -62,15 +62,11 @@ def points_of(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:
     count = prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
         raise UsageError(f"{count} combinations, more than {MOST_POINTS}; vary fewer values at once")
-    points = tuple(
-        Point(tuple(zip(axes, values, strict=True))) for values in product(*(axis.values for axis in axes))
-    )
+    points = tuple(Point(tuple(zip(axes, values, strict=True))) for values in product(*(axis.values for axis in axes)))
     labels = [point.label for point in points]
     same = [label for label in labels if labels.count(label) > 1]
     if same:
-        raise UsageError(
-            f"two combinations would share the folder {same[0]}; use shorter values, or other ones"
-        )
+        raise UsageError(f"two combinations would share the folder {same[0]}; use shorter values, or other ones")
     return points
 
 

@@ -15,14 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from traceops.answers import model as answers
-from traceops.baseline.json_types import (
-    CaptureJson,
-    CommitJson,
-    HistoryDocument,
-    KeyJson,
-    LevelChangeJson,
-    TrendJson,
-)
+from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
 from traceops.baseline.key import Key
 from traceops.baseline.store import Problem
 from traceops.compare.model import (
@@ -188,11 +181,7 @@ def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
 
 def _is_unset(field: inspect.Field) -> bool:
     """A field that is left out by default: `inspect` shows neither UNSET nor its type."""
-    return (
-        not field.required
-        and field.default is msgspec.NODEFAULT
-        and field.default_factory is msgspec.NODEFAULT
-    )
+    return not field.required and field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
 
 
 def _classes(top: Any) -> dict[str, Any]:

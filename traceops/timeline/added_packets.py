@@ -18,14 +18,7 @@ from traceops.timeline.packets import Bar, Packets, Track
 from traceops.timeline.part import PartTask
 from traceops.timeline.pieces import CompressedPiece, PieceWriter
 from traceops.timeline.places import FINDINGS, TrackNumbers, host_uuid, rank_uuid
-from traceops.timeline.tracks import (
-    Drawn,
-    ShownRank,
-    arrows,
-    collective_slices,
-    members_of,
-    step_slices,
-)
+from traceops.timeline.tracks import Drawn, ShownRank, arrows, collective_slices, members_of, step_slices
 
 _SEQUENCE = 1
 _Levels = list[tuple[int, float]]  # from a moment (ns) on: a value
@@ -58,9 +51,7 @@ class AddedPackets:
         self.added = 0
         self._packets = Packets(_SEQUENCE)
 
-    def hosts_and_ranks(
-        self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]
-    ) -> Iterator[bytes]:
+    def hosts_and_ranks(self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]) -> Iterator[bytes]:
         """A row for the findings, one a host where there are several, and below them one a rank.
 
         Perfetto's page sorts the outermost rows by name, whatever order they have, so ranks have equally many digits.
@@ -79,11 +70,7 @@ class AddedPackets:
             yield self._packets.track(Track(rank_uuid(own.slot), parent, title, own.slot))
 
     def findings(
-        self,
-        run: CrossRank | None,
-        findings: Sequence[Finding],
-        shown: Mapping[int, ShownRank],
-        span: tuple[int, int],
+        self, run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], span: tuple[int, int]
     ) -> Iterator[bytes]:
         """A row for each finding, the worst first: rows of their own keep their words readable."""
         place = TrackNumbers(len(shown))
@@ -103,9 +90,7 @@ class AddedPackets:
                 for number, bundle in bundles[rank].items():
                     drawn[number, rank] = Drawn(shown[rank].slot, 0, bundle[-1])
         flows: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for flow, (source, _, target, _) in enumerate(
-            arrows(run.matching, drawn), (len(shown) + 1 << 32) + 1
-        ):
+        for flow, (source, _, target, _) in enumerate(arrows(run.matching, drawn), (len(shown) + 1 << 32) + 1):
             flows[source].append(flow)
             flows[target].append(flow)
         for own in run.ranks:
@@ -139,9 +124,7 @@ class AddedPackets:
                 yield self._packets.counter(uuid, levels)
         if late := lateness_levels(run.matching, rank, bundles):
             uuid = place.next()
-            yield self._packets.track(
-                Track(uuid, parent, "came later than the first, at each collective", 90, "ms")
-            )
+            yield self._packets.track(Track(uuid, parent, "came later than the first, at each collective", 90, "ms"))
             yield self._packets.counter(uuid, late)
 
     def _waiting(
@@ -156,10 +139,7 @@ class AddedPackets:
         flows: Mapping[tuple[int, int], list[int]],
     ) -> Iterator[bytes]:
         """Waiting and the transfer behind it: each pair on one row, as many rows as overlapping pairs need."""
-        whole = {
-            Bar(bundles[number][0].start, bundles[number][-1].end, b"", (number,)): number
-            for number in numbers
-        }
+        whole = {Bar(bundles[number][0].start, bundles[number][-1].end, b"", (number,)): number for number in numbers}
         for lane, row in enumerate(lanes_apart(list(whole))):
             uuid = place.next()
             name = f"wait and transfer{words}" + (f" ({lane + 1})" if lane else "")
@@ -209,9 +189,7 @@ def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[S
     return levels
 
 
-def lateness_levels(
-    matching: MatchedCollectives, rank: int, bundles: Mapping[int, tuple[Slice, ...]]
-) -> _Levels:
+def lateness_levels(matching: MatchedCollectives, rank: int, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
     """How much later than the first member this rank came to each collective, ms, from when it came.
 
     Only where every member waits for the last one: others do not tell.

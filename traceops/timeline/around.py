@@ -24,9 +24,7 @@ class Around:
     steps: tuple[int, ...] | None
 
 
-def around_finding(
-    name: str, findings: Sequence[Finding], run: CrossRank, present: Collection[int]
-) -> Around:
+def around_finding(name: str, findings: Sequence[Finding], run: CrossRank, present: Collection[int]) -> Around:
     """The ranks and the step for a finding called as `TO-S001`, or `TO-S001.2` for the second of a rule.
 
     Ranks: the first few that the finding names, the one that waits longest for them, and the one that waits

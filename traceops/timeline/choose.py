@@ -43,10 +43,7 @@ def choose_steps(ranks: Sequence[RankSummary], steps: Sequence[int] | None) -> f
 
 
 def windows_of(
-    chosen: Mapping[int, str],
-    summaries: Mapping[int, RankSummary],
-    steps: frozenset[int] | None,
-    jobs: int,
+    chosen: Mapping[int, str], summaries: Mapping[int, RankSummary], steps: frozenset[int] | None, jobs: int
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     """Each rank's time at the chosen steps (ns, its own clock), none where it is not known; {} for all steps."""
     if steps is None:
@@ -67,6 +64,4 @@ def listed(noun: str, numbers: Iterable[int]) -> str:
         else:
             runs.append((number, number))
     texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:_MOST_LISTED]]
-    return (
-        f"{noun}{'' if len(ordered) == 1 else 's'} {', '.join(texts)}{' …' if len(runs) > len(texts) else ''}"
-    )
+    return f"{noun}{'' if len(ordered) == 1 else 's'} {', '.join(texts)}{' …' if len(runs) > len(texts) else ''}"

@@ -15,10 +15,7 @@ FINDINGS_PID = 1  # below every rank's
 
 
 def findings_track(
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    window: tuple[int, int],
+    run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], window: tuple[int, int]
 ) -> list[dict[str, Any]]:
     """Events of a process of its own, with `finding_slices` in it."""
     bundles = [(own,) for own in finding_slices(run, findings, shown, window)]
@@ -26,16 +23,11 @@ def findings_track(
     lanes = spread(bundles, nest=True)
     for lane in range(max(lanes, default=0) + 1):
         events += track_events(FINDINGS_PID, lane + 1, "findings" + (f" {lane + 1}" if lane else ""))
-    return events + [
-        slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)
-    ]
+    return events + [slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)]
 
 
 def finding_slices(
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    window: tuple[int, int],
+    run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], window: tuple[int, int]
 ) -> Iterator[Slice]:
     """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline).
 

@@ -30,9 +30,7 @@ def step_windows(summary: RankSummary, steps: Iterable[int]) -> tuple[tuple[int,
     found = host_steps(events, find_activity(events), numbers if summary.steps_by == "profiler" else None)
     if found is None:
         return ()
-    device_end = dict(
-        zip(summary.step_numbers.tolist(), summary.step_edges[1:].tolist(), strict=True),
-    )
+    device_end = dict(zip(summary.step_numbers.tolist(), summary.step_edges[1:].tolist(), strict=True))
     wanted = set(steps)
     # Found steps count from where the rank began to record, until they are put beside those of other ranks.
     shift = max(numbers, default=0) - int(found.number.max(initial=0))
@@ -64,9 +62,7 @@ class StepFilter:
         self._windows = windows
         self._flows: list[Timed] = []
         self._pairs: list[Timed] = []
-        self._early: set[tuple[bytes, bytes, int]] = (
-            set()
-        )  # slices that began before a window and reach into it
+        self._early: set[tuple[bytes, bytes, int]] = set()  # slices that began before a window and reach into it
 
     def keeps(self, timed: Timed, phase: bytes) -> bool:
         """Whether to write the event now; what `held` returns later is not among these."""
@@ -116,9 +112,7 @@ class StepFilter:
                 if overlaps(self._windows, begun[1], start):
                     kept += [begun, timed]
         never_closed = (timed for own in open_spans.values() for timed in own)
-        return kept + [
-            timed for timed in never_closed if overlaps(self._windows, timed[1], np.iinfo(np.int64).max)
-        ]
+        return kept + [timed for timed in never_closed if overlaps(self._windows, timed[1], np.iinfo(np.int64).max)]
 
 
 def _anchor(event: WholeEvent, start: int) -> tuple[bytes, bytes, int]:

@@ -104,9 +104,7 @@ class Packets:
     def counter(self, uuid: int, values: Iterable[tuple[int, float]]) -> bytes:
         """Values of a counter, each from its moment (ns) on."""
         start = _COUNTER + number(11, uuid)
-        return b"".join(
-            self._packet(at, self._event(start + double(44, float(value)))) for at, value in values
-        )
+        return b"".join(self._packet(at, self._event(start + double(44, float(value)))) for at, value in values)
 
     def _event(self, body: bytes) -> bytes:
         return data(_EVENT, body)

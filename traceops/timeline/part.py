@@ -103,18 +103,9 @@ def write_part(task: PartTask) -> RankPart:
     counts = {"not readable": scanner.unreadable, "without a valid time": rewriter.untimed}
     if packets is not None:
         counts["of kinds that this format does not have"] = packets.untold
-    damage = [
-        *dict.fromkeys(scanner.damage),
-        *(f"{events_text(n)} {what}" for what, n in counts.items() if n),
-    ]
+    damage = [*dict.fromkeys(scanner.damage), *(f"{events_text(n)} {what}" for what, n in counts.items() if n)]
     return RankPart(
-        task.rank,
-        task.path,
-        writer.piece,
-        rewriter.events,
-        rewriter.first_ns,
-        rewriter.last_ns,
-        tuple(damage),
+        task.rank, task.path, writer.piece, rewriter.events, rewriter.first_ns, rewriter.last_ns, tuple(damage)
     )
 
 

@@ -120,9 +120,7 @@ def _join(pieces: Sequence[CompressedPiece], target: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> CannotWrite:
     """The error to raise for one of the file system where the timeline was to go."""
     where = path.absolute() if path == Path() else path
-    return CannotWrite(
-        f"{where} cannot be written ({error.strerror or error}); choose another place with -o FILE"
-    )
+    return CannotWrite(f"{where} cannot be written ({error.strerror or error}); choose another place with -o FILE")
 
 
 def crc_of_both(first: int, second: int, second_size: int) -> int:

@@ -25,8 +25,7 @@ def place_files(
     lie far from those otherwise.
     """
     placements = {
-        rank: Placement(header.base_ns or 0, _needed(clocks.get(rank), header))
-        for rank, header in headers.items()
+        rank: Placement(header.base_ns or 0, _needed(clocks.get(rank), header)) for rank, header in headers.items()
     }
     known = [rank for rank, header in headers.items() if header.base_ns and header.first_ns is not None]
     borrowed = []
@@ -40,11 +39,7 @@ def place_files(
             if apart > _FAR_NS and abs(header.first_ns + usual - about) < apart:
                 placements[rank] = replace(placements[rank], clock=Shift(usual))
                 borrowed.append(rank)
-    firsts = [
-        own.place_one(first)
-        for rank, own in placements.items()
-        if (first := headers[rank].first_ns) is not None
-    ]
+    firsts = [own.place_one(first) for rank, own in placements.items() if (first := headers[rank].first_ns) is not None]
     origin = min(firsts, default=0) // _ORIGIN_NS * _ORIGIN_NS
     return {rank: replace(own, origin_ns=origin) for rank, own in placements.items()}, tuple(borrowed)
 

@@ -12,15 +12,7 @@ BLOCK = 1000  # process ids of a rank; the first is the rank's overview
 _ABSENT = msgspec.Raw(b"null")
 DEVICE_CATEGORIES = frozenset(
     cat
-    for name in (
-        "kernel",
-        "concurrent_kernel",
-        "gpu_memcpy",
-        "gpu_memset",
-        "gpu_user_annotation",
-        "memcpy",
-        "memset",
-    )
+    for name in ("kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
     for cat in (name, name.capitalize())
 )
 _GPU_CATS = frozenset(f'"{cat}"'.encode() for cat in DEVICE_CATEGORIES)

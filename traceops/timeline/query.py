@@ -44,9 +44,7 @@ def find_processor() -> str:
     try:
         return str(PlatformDelegate().get_shell_path(None))
     except Exception as error:  # it downloads: no network, no such platform, another checksum
-        raise UsageError(
-            f"the package perfetto could not download its trace processor ({error}); {_HOW}"
-        ) from error
+        raise UsageError(f"the package perfetto could not download its trace processor ({error}); {_HOW}") from error
 
 
 def run_query(processor: str, timeline: Path, sql: str) -> str:

@@ -83,9 +83,7 @@ class RankPackets:
         for pid in sorted(self._used(), key=lambda pid: (self._places.get(pid, 0), pid)):
             title = _RANK.sub("", self._processes.get(pid, "")) or f"process {pid}"
             parent = place.next()
-            yield packets.track(
-                Track(parent, rank_uuid(self._slot), title, 100 + self._places.get(pid, 0) % 1000)
-            )
+            yield packets.track(Track(parent, rank_uuid(self._slot), title, 100 + self._places.get(pid, 0) % 1000))
             own = sorted((row for row in self._rows if row[0] == pid), key=self._order)
             for order, row in enumerate(own):
                 yield from self._row(row, parent, order * 100, place)
@@ -104,9 +102,7 @@ class RankPackets:
         name = self._title(row)
         for lane, bars in enumerate(lanes(_with_flows(held, self._slot)) or [[]]):
             uuid = place.next()
-            yield packets.track(
-                Track(uuid, parent, name + (f" ({lane + 1})" if lane else ""), order + min(lane, 99))
-            )
+            yield packets.track(Track(uuid, parent, name + (f" ({lane + 1})" if lane else ""), order + min(lane, 99)))
             yield packets.slices(uuid, bars)
             if lane == 0:
                 for moment, body in held.instants:

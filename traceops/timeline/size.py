@@ -32,9 +32,7 @@ class Expected:
     steps: int | None
 
 
-def expect_size(
-    files: Sequence[TraceFile], steps: int | None, recorded: int, form: Form, gzipped: bool
-) -> Expected:
+def expect_size(files: Sequence[TraceFile], steps: int | None, recorded: int, form: Form, gzipped: bool) -> Expected:
     """About how large the timeline of these traces is, of whose `recorded` steps so many are shown (None: all)."""
     share = 1.0 if steps is None or not recorded else min(steps / recorded, 1.0)
     size = sum(file.size_bytes * _PER_BYTE[form, file.path.endswith(".gz"), gzipped] for file in files)

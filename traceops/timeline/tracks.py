@@ -139,10 +139,7 @@ def arrows(
     for number, collective in enumerate(matching.collectives):
         wait = max(collective.wait_ns)
         waiter = collective.members[collective.wait_ns.index(wait)][0]
-        first, second = (
-            (number, -1 if collective.last_rank is None else collective.last_rank),
-            (number, waiter),
-        )
+        first, second = ((number, -1 if collective.last_rank is None else collective.last_rank), (number, waiter))
         source, target = drawn.get(first), drawn.get(second)
         if wait < _ARROW_FROM_NS or source is None or target is None:
             continue
@@ -152,9 +149,7 @@ def arrows(
             yield first, start, second, landing
 
 
-def _arrow_events(
-    matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn], first: int
-) -> Iterator[Event]:
+def _arrow_events(matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn], first: int) -> Iterator[Event]:
     for flow, (source, start, target, landing) in enumerate(arrows(matching, drawn), first + 1):
         yield _flow_event("s", flow, drawn[source], start)
         yield _flow_event("f", flow, drawn[target], landing) | {"bp": "e"}

@@ -102,9 +102,7 @@ def write_timeline(
     headers = dict(zip(chosen, map_in_processes(_header, list(chosen.values()), jobs), strict=True))
     placements, borrowed = place_files(headers, run.clocks.fits if run is not None else {})
     times = windows_of(chosen, usable, wanted, jobs)
-    shown = {
-        rank: ShownRank(slot, placements[rank], times.get(rank), wanted) for slot, rank in enumerate(chosen)
-    }
+    shown = {rank: ShownRank(slot, placements[rank], times.get(rank), wanted) for slot, rank in enumerate(chosen)}
     with _beside(output) as folder:
         tasks = [
             PartTask(

@@ -101,17 +101,13 @@ def _parts(name: str) -> list[str]:
     return [] if ".." in parts or any("\0" in part for part in parts) else parts
 
 
-def _checked(
-    members: Iterator[tuple[str, IO[bytes] | str]], done: Unpacked
-) -> Iterator[tuple[str, IO[bytes]]]:
+def _checked(members: Iterator[tuple[str, IO[bytes] | str]], done: Unpacked) -> Iterator[tuple[str, IO[bytes]]]:
     """Members that may be written; what is wrong with the others is told."""
     try:
         for name, member in members:
             if done.files_left <= 0 or done.bytes_left <= 0:
                 most = f"{MOST_FILES:,} files" if done.files_left <= 0 else f"{MOST_BYTES >> 30} GiB"
-                done.problems.append(
-                    (name, f"it and what follows it are left out: no more than {most} are unpacked")
-                )
+                done.problems.append((name, f"it and what follows it are left out: no more than {most} are unpacked"))
                 return
             if not _parts(name):
                 done.problems.append((name, "its name leads out of the archive: it is left out"))
@@ -121,9 +117,7 @@ def _checked(
                 done.files_left -= 1
                 yield name, member
     except _DAMAGE as error:
-        done.problems.append(
-            ("", f"the archive is cut off or corrupt ({error}): what comes before that is used")
-        )
+        done.problems.append(("", f"the archive is cut off or corrupt ({error}): what comes before that is used"))
 
 
 def _written(name: str, member: IO[bytes], target: Path, done: Unpacked) -> bool:
@@ -153,11 +147,7 @@ def _written(name: str, member: IO[bytes], target: Path, done: Unpacked) -> bool
 def _members_of_zip(file: IO[bytes]) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file) as archive:
-            return [
-                one
-                for one in archive.infolist()
-                if not one.is_dir() and not one.filename.startswith(OF_FINDER)
-            ]
+            return [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(OF_FINDER)]
     except (*_DAMAGE, OSError, RuntimeError):
         return []
 

@@ -19,9 +19,7 @@ _KINETO_SEPARATOR = b'},\n  {\n    "'
 _ARRAY_END = re.compile(rb"\}\s*\]")
 
 
-def decode_events(
-    decode: Callable[[bytes], list[Event]], text: bytes, ended: bool
-) -> tuple[list[Event], int, int]:
+def decode_events(decode: Callable[[bytes], list[Event]], text: bytes, ended: bool) -> tuple[list[Event], int, int]:
     """Events that `decode` makes of a JSON list, the bytes they took, and MORE, ODD or CLOSED (see Sink.take)."""
     end = _last_match(_ARRAY_END, text) if ended else None
     cut = end.start() + 1 if end else _last_separator(text)

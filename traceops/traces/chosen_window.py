@@ -30,9 +30,7 @@ def of_newest_job(windows: Sequence[Window]) -> tuple[Window, ...]:
     return tuple(own for own in windows if own.job == windows[-1].job)
 
 
-def _records(
-    manifest: Mapping[str, Any], index: int
-) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _records(manifest: Mapping[str, Any], index: int) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each rank of run.json that recorded the window with this index, and what is said of it there."""
     for entry in manifest.get("ranks") or ():
         windows = entry.get("windows")

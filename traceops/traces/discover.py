@@ -95,9 +95,7 @@ def discover(path: str) -> Discovery:
             f"traceops analyze {Path(path, 'head_1')} analyses one"
         )
     candidates, problems = [], []
-    for (file, size), (candidate, problem) in zip(
-        sizes.items(), _inspect_all(list(sizes), root), strict=True
-    ):
+    for (file, size), (candidate, problem) in zip(sizes.items(), _inspect_all(list(sizes), root), strict=True):
         if candidate is not None:
             candidates.append(replace(candidate, size_bytes=size))
         elif problem is not None:
@@ -250,9 +248,7 @@ def _why_none(manifest: dict[str, Any]) -> str:
     )
 
 
-def _without_spare(
-    problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]
-) -> list[tuple[str, str]]:
+def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]) -> list[tuple[str, str]]:
     """A summary that is no use costs nothing where its trace is there."""
     traces = {trace_stem(c.path) for c in candidates if not c.summarized}
     return [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]

@@ -119,8 +119,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def _is_of_logger(record: dict[str, Any]) -> bool:
     return any(
-        isinstance(record.get(key), str) and any(map(record.__contains__, beside))
-        for key, beside in _OF_LOGGERS
+        isinstance(record.get(key), str) and any(map(record.__contains__, beside)) for key, beside in _OF_LOGGERS
     )
 
 
@@ -137,9 +136,7 @@ def _message(record: dict[str, Any]) -> str | None:
     for name in _KEYS:
         said = record.get(name)
         if name == "MESSAGE" and isinstance(said, list):  # journald, of what is no plain text
-            said = bytes(one for one in said if isinstance(one, int) and 0 <= one < 256).decode(
-                errors="replace"
-            )
+            said = bytes(one for one in said if isinstance(one, int) and 0 <= one < 256).decode(errors="replace")
         if isinstance(said, str):
             traces = [record[key] for key in _TRACES if isinstance(record.get(key), str)]
             return "\n".join((said, *traces))

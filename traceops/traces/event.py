@@ -78,9 +78,7 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
         if value.get(key) is None:
             value.pop(key, None)
         else:
-            value[key] = (
-                msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
-            )
+            value[key] = msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
     args = value.get("args")
     if isinstance(args, dict) and (given := [key for key in _SHAPES if key in args]):
         raw = _raw_dims(text)
@@ -109,9 +107,7 @@ def _raw_dims(text: str) -> dict[str, msgspec.Raw]:
     except (msgspec.DecodeError, RecursionError):
         return {}
     return {
-        key: raw
-        for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size, args.call_size), strict=True)
-        if raw
+        key: raw for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size, args.call_size), strict=True) if raw
     }
 
 

@@ -90,13 +90,7 @@ class EventColumns:
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
                 self._comm[row] = collective_of_annotation(name, shape)
-        return Events(
-            **columns,
-            names=names,
-            cats=cats,
-            shapes=shapes,
-            comm=dict(sorted(self._comm.items())),
-        )
+        return Events(**columns, names=names, cats=cats, shapes=shapes, comm=dict(sorted(self._comm.items())))
 
     def frames(self, base_ns: int) -> Frames:
         """Python frames that last long; `base_ns` as in `finish`, behind which this stands."""
@@ -142,9 +136,7 @@ class EventColumns:
         valid = ts_valid & dur_valid & (dur >= 0) & (dur < LONGEST_NS)
         if not valid.all():
             # Without a duration it is no damage, just no activity (HTA drops these as well).
-            columns.bad_times += sum(
-                not ok and _is_given(e.dur) for ok, (_, e) in zip(valid, kept, strict=True)
-            )
+            columns.bad_times += sum(not ok and _is_given(e.dur) for ok, (_, e) in zip(valid, kept, strict=True))
             kept = [pair for pair, ok in zip(kept, valid, strict=True) if ok]
             ts, dur = ts[valid], dur[valid]
         if not kept:

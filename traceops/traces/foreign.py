@@ -49,9 +49,7 @@ def why_foreign(trace: RankTrace) -> str:
     maker = next((maker for sign, maker in _MAKERS if sign in text), None)
     if maker is None and _PHASE not in text:
         return _NO_EVENTS
-    what = (
-        f"it is a Chrome trace by {maker}" if maker else "it is a Chrome trace, but none of torch's profiler"
-    )
+    what = f"it is a Chrome trace by {maker}" if maker else "it is a Chrome trace, but none of torch's profiler"
     return f"{what}: it holds no event of a kind that torch.profiler writes; ui.perfetto.dev shows it"
 
 

@@ -46,10 +46,7 @@ def long_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times])
 
 
 def frames_of(
-    frames: Sequence[RawEvent],
-    to_ns: Callable[[list[Any]], Times],
-    ids: Callable[[list[Any]], Int],
-    base_ns: int,
+    frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times], ids: Callable[[list[Any]], Int], base_ns: int
 ) -> Frames:
     """Columns of those with a usable time; `base_ns` is the zero of the file's clock."""
     if not frames:

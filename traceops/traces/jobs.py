@@ -28,9 +28,7 @@ class _Own:
 
 
 def windows_of_jobs(
-    files: list[TraceFile],
-    window_in_name: dict[str, int | None],
-    processes: Mapping[str, Process | None],
+    files: list[TraceFile], window_in_name: dict[str, int | None], processes: Mapping[str, Process | None]
 ) -> tuple[tuple[Window, ...], list[tuple[str, str]], list[tuple[str, str]]]:
     """The windows of each job, the newest last; duplicates; and files that may be of another job.
 
@@ -55,9 +53,7 @@ def windows_of_jobs(
     return tuple(windows), problems, doubts
 
 
-def _jobs(
-    files: Sequence[TraceFile], processes: Mapping[str, Process | None]
-) -> tuple[list[list[TraceFile]], bool]:
+def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -> tuple[list[list[TraceFile]], bool]:
     """The files of each job, the newest last, and whether it is sure which belong together."""
     by_process: dict[tuple[int, Process], list[TraceFile]] = defaultdict(list)
     for file in files:

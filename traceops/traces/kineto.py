@@ -18,9 +18,7 @@ from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
 from traceops.traces.times import EXACT_FLOAT_US, first_times_us
 
-_MOST_UNREADABLE = (
-    0.01  # of the events: with more of them lost, what is missing is not told from what was not there
-)
+_MOST_UNREADABLE = 0.01  # of the events: with more of them lost, what is missing is not told from what was not there
 
 
 def load_trace(path: str, ahead: bool = True) -> RankTrace:
@@ -66,11 +64,7 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
         if isinstance(entry, dict) and (ranks := parse_ranks(entry.get("ranks"))):
             groups.append(Group(str(entry.get("pg_name", "")), str(entry.get("pg_desc", "")), ranks))
     devices = raw.get("deviceProperties")
-    device = (
-        devices[0].get("name")
-        if isinstance(devices, list) and devices and isinstance(devices[0], dict)
-        else None
-    )
+    device = devices[0].get("name") if isinstance(devices, list) and devices and isinstance(devices[0], dict) else None
     return TraceMeta(
         rank=_rank(info.get("rank"), MOST_RANKS - 1),
         world_size=_rank(info.get("world_size"), MOST_RANKS) or None,

@@ -63,10 +63,7 @@ def read_light(root: str, rank: int, file: str = LIGHT_FILE) -> tuple[LightLog |
             raise ValueError(f"{log.discarded} of {log.discarded + len(log.rows)} activities are missing")
         return log, None
     except RecursionError:
-        return (
-            None,
-            f"{path} is no light window that can be used (its head is no header); the report does without",
-        )
+        return (None, f"{path} is no light window that can be used (its head is no header); the report does without")
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, OverflowError) as error:
         return None, f"{path} is no light window that can be used ({error}); the report does without"
 

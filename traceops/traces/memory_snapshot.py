@@ -80,9 +80,7 @@ def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (pickle.UnpicklingError, EOFError, MemoryError) as error:
-        raise InputError(
-            f"{path} is not a memory snapshot of torch: {error or type(error).__name__}"
-        ) from error
+        raise InputError(f"{path} is not a memory snapshot of torch: {error or type(error).__name__}") from error
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise InputError(
             f"{path} is not a memory snapshot of torch: parts that torch.cuda.memory._dump_snapshot writes are missing "
@@ -165,6 +163,4 @@ def difference(before: DeviceSnapshot, after: DeviceSnapshot) -> tuple[Held, ...
         Held(place, new.get(place, none).bytes - old.get(place, none).bytes, new.get(place, none).blocks)
         for place in dict.fromkeys([*new, *old])
     ]
-    return tuple(
-        sorted((change for change in changes if change.bytes), key=lambda change: -abs(change.bytes))
-    )
+    return tuple(sorted((change for change in changes if change.bytes), key=lambda change: -abs(change.bytes)))

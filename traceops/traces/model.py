@@ -51,9 +51,7 @@ class Events:
     shape: NDArray[np.int32]  # into `shapes`, -1 where the file has neither input shapes nor a grid nor bytes
     names: tuple[str, ...]
     cats: tuple[str, ...]
-    shapes: tuple[
-        str, ...
-    ]  # an operator's input shapes, a kernel's grid or a copy's bytes, as the file writes them
+    shapes: tuple[str, ...]  # an operator's input shapes, a kernel's grid or a copy's bytes, as the file writes them
     comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
 
     def __len__(self) -> int:

@@ -119,9 +119,7 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
         steps = steps[: unknown[0]]
         problem = f"{folder}/{STEPS_FILE} is damaged: of its steps the first {len(steps)} are used"
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
-    loaders = tuple(
-        Observed(rank, first, _begun(raw), steps[:0], **_read_lines(raw)) for raw in _loaders(folder)
-    )
+    loaders = tuple(Observed(rank, first, _begun(raw), steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
     tells = told.get("core_waits") is True
     read = Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders, core_waits=tells)
     return read, problem
@@ -236,12 +234,7 @@ def _samples(rest: list[Any], stacks: int) -> list[int]:
 def _compilation(rest: list[Any]) -> Compilation:
     step, us, function, file, line, reason = rest
     return Compilation(
-        _whole(step),
-        _whole(us),
-        _text(function),
-        _text(file),
-        _whole(line),
-        None if reason is None else _text(reason),
+        _whole(step), _whole(us), _text(function), _text(file), _whole(line), None if reason is None else _text(reason)
     )
 
 
@@ -259,9 +252,7 @@ def _text(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     # NaN is none: no comparison with it holds.
-    return value is None or (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST
-    )
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST)
 
 
 _LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5}
@@ -296,6 +287,5 @@ def _row_holds(kind: str, rest: list[Any]) -> bool:
     plain = [*rest[:2], *rest[3:]] if kind == "p" else rest[:8] if kind == "G" else rest
     pairs = rest[8:] if kind == "G" else []
     return all(_is_number(one) for one in plain) and all(
-        isinstance(many, list) and all(len(pair) == 2 and all(map(_is_number, pair)) for pair in many)
-        for many in pairs
+        isinstance(many, list) and all(len(pair) == 2 and all(map(_is_number, pair)) for pair in many) for many in pairs
     )

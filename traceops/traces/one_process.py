@@ -38,12 +38,7 @@ def with_processes(candidates: Sequence[Candidate]) -> list[Candidate]:
     """
     alike: dict[tuple[str, str, int], list[Candidate]] = defaultdict(list)
     for one in candidates:
-        if (
-            one.process is not None
-            and one.rank_in_name is None
-            and one.rank_inside is None
-            and not one.summarized
-        ):
+        if one.process is not None and one.rank_in_name is None and one.rank_inside is None and not one.summarized:
             path = PurePosixPath(one.trace)
             alike[str(path.parent), _DIGITS.sub("#", path.name), one.process].append(one)
     same = {one.path for own in alike.values() if len(own) > 1 and _in_turn(own) for one in own}

@@ -75,9 +75,7 @@ def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]
         unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz", lzma.LZMAError)
         yield from _streams(file, first, packing, b"\xfd7zXZ\0", unxz)
     elif packing == "bzip2":
-        yield from _streams(
-            file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2")
-        )
+        yield from _streams(file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2"))
     elif packing == "zstd":
         yield from _unzstd(file)
     else:
@@ -87,9 +85,7 @@ def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]
 _Unpack = Callable[[IO[bytes], bytes], Generator[bytes, None, bytes]]
 
 
-def _streams(
-    file: IO[bytes], following: bytes, packing: str, magic: bytes, unpack: _Unpack
-) -> Iterator[bytes]:
+def _streams(file: IO[bytes], following: bytes, packing: str, magic: bytes, unpack: _Unpack) -> Iterator[bytes]:
     """Packed files may be concatenated, and padded with zeros."""
     while following:
         if not following.startswith(magic):
@@ -192,15 +188,9 @@ def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
     )
     try:
         with zipfile.ZipFile(file) as archive:
-            members = [
-                one
-                for one in archive.infolist()
-                if not one.is_dir() and not one.filename.startswith(OF_FINDER)
-            ]
+            members = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(OF_FINDER)]
             if len(members) != 1:
-                raise CannotUnpackError(
-                    f"is a zip archive of {len(members):,} files: unpack it and give the folder"
-                )
+                raise CannotUnpackError(f"is a zip archive of {len(members):,} files: unpack it and give the folder")
             with archive.open(members[0]) as member:
                 while data := member.read(CHUNK_BYTES):
                     yield data

@@ -63,10 +63,7 @@ def read_ran_out(folder: Path, rank: int) -> RanOut | None:
         return None
     try:
         told: dict[str, Any] = json.loads(read_regular(own / RAN_OUT))
-        numbers = {
-            name: _whole(told[f"{name}_bytes"])
-            for name in ("asked", "total", "free", "allocated", "reserved")
-        }
+        numbers = {name: _whole(told[f"{name}_bytes"]) for name in ("asked", "total", "free", "allocated", "reserved")}
         held = told.get("held") or {}
         found = RanOut(
             rank=rank,

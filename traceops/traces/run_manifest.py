@@ -39,9 +39,7 @@ class ManifestRank:
 
 def is_step_time(value: Any) -> bool:
     """Whether this is a duration of a step that can be believed, ms."""
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _is_text(value: Any) -> bool:
@@ -105,9 +103,7 @@ def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
     where = f"pid {launcher.pid} on {launcher.host[:64]}"
     state = launcher_state(folder, launcher)
     if state == "gone":
-        return [
-            f"the run was cut short: its launcher ({where}) is gone; what was captured until then is used"
-        ]
+        return [f"the run was cut short: its launcher ({where}) is gone; what was captured until then is used"]
     if state == "unknown":
         return [f"the run was cut short, or is still going elsewhere (launcher: {where})"]
     return []

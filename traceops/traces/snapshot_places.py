@@ -38,9 +38,7 @@ class Places:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._frames: dict[
-            int, int
-        ] = {}  # by id: a frame is one dict in the pickle, in however many stacks it is
+        self._frames: dict[int, int] = {}  # by id: a frame is one dict in the pickle, in however many stacks it is
         self._stacks: dict[int, int] = {}
         self._seen: list[Any] = []  # so that no id is of two things
 
@@ -72,9 +70,7 @@ class Places:
         for frame in frames:
             code = self._frames.get(id(frame))
             if code is None:
-                code = self.of_frame(
-                    str(frame.get("filename", "")), frame.get("line", 0), frame.get("name", "")
-                )
+                code = self.of_frame(str(frame.get("filename", "")), frame.get("line", 0), frame.get("name", ""))
                 self._frames[id(frame)] = code
                 self._seen.append(frame)
             if code % 4 < best:
@@ -106,9 +102,7 @@ def _text(filename: str, line: Any, name: str) -> str:
         if node := _NODE.match(name):
             return f"{node[1]} in backward"
         if name and not line:
-            return (
-                name.replace("(anonymous namespace)", "").replace("::::", "::").partition("(")[0][:_MOST_NAME]
-            )
+            return name.replace("(anonymous namespace)", "").replace("::::", "::").partition("(")[0][:_MOST_NAME]
     return f"{filename.replace(chr(92), '/').rpartition('/')[2]}:{line} {name}".strip()
 
 

@@ -19,18 +19,14 @@ from traceops.core.plain_pickle import load_plain_file
 from traceops.core.regular_file import open_regular
 from traceops.traces.snapshot_places import Places, frames_of
 
-NOT_NEEDED, ALLOC, FREE_COMPLETED, OOM, SEGMENT_TAKEN, SEGMENT_GIVEN = range(
-    6
-)  # as native/snapshot.h numbers them
+NOT_NEEDED, ALLOC, FREE_COMPLETED, OOM, SEGMENT_TAKEN, SEGMENT_GIVEN = range(6)  # as native/snapshot.h numbers them
 _ACTIONS = {
     "alloc": ALLOC, "free_completed": FREE_COMPLETED, "oom": OOM, "segment_alloc": SEGMENT_TAKEN,
     "segment_map": SEGMENT_TAKEN, "segment_free": SEGMENT_GIVEN, "segment_unmap": SEGMENT_GIVEN,
 }  # fmt: skip
 _HELD = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _MOST, _MOST_ASKED = 1 << 47, 1 << 62  # bytes: that a device has, and that a program asks for by mistake
-SEGMENT = np.dtype(
-    [("device", "i8"), ("address", "i8"), ("bytes", "i8"), ("first", "u4"), ("count", "u4")], align=True
-)
+SEGMENT = np.dtype([("device", "i8"), ("address", "i8"), ("bytes", "i8"), ("first", "u4"), ("count", "u4")], align=True)
 BLOCK = np.dtype([("address", "i8"), ("bytes", "i8"), ("place", "i4"), ("held", "?")], align=True)
 SHORTAGE = np.dtype([("event", "u4"), ("device_free", "i8")], align=True)
 TRACE = np.dtype([("first", "u4"), ("count", "u4")])
@@ -98,15 +94,9 @@ def rows_of(found: Any) -> SnapshotRows:
                 shortages.append((len(columns), _size(event.get("device_free", 0))))
             columns.append((action, address, size, places.of(frames_of(event)) if action == ALLOC else -1))
     rows = dict(
-        zip(
-            ("action", "address", "size", "place"),
-            zip(*columns, strict=True) if columns else ((),) * 4,
-            strict=True,
-        )
+        zip(("action", "address", "size", "place"), zip(*columns, strict=True) if columns else ((),) * 4, strict=True)
     )
-    return _typed(
-        {**rows, "shortages": shortages, "blocks": blocks, "segments": segments, "traces": traces}, places
-    )
+    return _typed({**rows, "shortages": shortages, "blocks": blocks, "segments": segments, "traces": traces}, places)
 
 
 def _segments(

@@ -54,9 +54,7 @@ def at_end(rows: SnapshotRows, device: int) -> AtEnd:
     counts = own["count"].astype(np.int64)
     starts = np.cumsum(counts) - counts
     segment = np.repeat(np.arange(len(own)), counts)
-    blocks = rows.blocks[
-        np.repeat(own["first"].astype(np.int64) - starts, counts) + np.arange(int(counts.sum()))
-    ]
+    blocks = rows.blocks[np.repeat(own["first"].astype(np.int64) - starts, counts) + np.arange(int(counts.sum()))]
     size, held = blocks["bytes"].astype(np.int64), blocks["held"]
     before = np.cumsum(size) - size
     behind = own["address"][segment] + before - before[starts[segment]]
@@ -141,8 +139,7 @@ class HeldMemory:
         place = np.where(known, self._place_at(maker), -1)
         untouched = np.isin(self._end.address, self._address[next_one], invert=True)
         return Blocks(
-            np.r_[self._size[freed], self._end.blocks.bytes[untouched]],
-            np.r_[place, self._end.blocks.place[untouched]],
+            np.r_[self._size[freed], self._end.blocks.bytes[untouched]], np.r_[place, self._end.blocks.place[untouched]]
         )
 
     @cached_property
@@ -157,9 +154,7 @@ class HeldMemory:
     def stays(self) -> tuple[Longs, Blocks]:
         """Of blocks that are held at the end and whose making was recorded: its event, and the blocks."""
         makers, at = self._stays
-        return self._event[makers].astype(np.int64), Blocks(
-            self._end.blocks.bytes[at], self._place_at(makers)
-        )
+        return self._event[makers].astype(np.int64), Blocks(self._end.blocks.bytes[at], self._place_at(makers))
 
     def over_time(self, moments: Longs, places: Longs) -> Longs:
         """Bytes that each of these places, and in the last column all others, held before these events, a row each."""
@@ -183,9 +178,7 @@ class HeldMemory:
         for number in range(len(places) + 1):
             np.multiply(change, column == number, out=sums)
             np.cumsum(sums, out=sums)
-            found[:, number] = np.where(moments > 0, sums[moments - 1], 0) + int(
-                begin.bytes[begins == number].sum()
-            )
+            found[:, number] = np.where(moments > 0, sums[moments - 1], 0) + int(begin.bytes[begins == number].sum())
         return found
 
     def _place_at(self, rows: Longs) -> Longs:

@@ -13,11 +13,7 @@ from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, packing_of, unpac
 from traceops.traces.packed import Damaged as Damaged
 
 # What reads a store of this kind: our extra, and what pip is asked for without it.
-_NEEDED = {
-    "s3": ("s3", ("fsspec", "s3fs")),
-    "gs": ("gcs", ("fsspec", "gcsfs")),
-    "gcs": ("gcs", ("fsspec", "gcsfs")),
-}
+_NEEDED = {"s3": ("s3", ("fsspec", "s3fs")), "gs": ("gcs", ("fsspec", "gcsfs")), "gcs": ("gcs", ("fsspec", "gcsfs"))}
 # Of what fsspec's stores are built on, as far as it is loaded.
 _STORE_ERRORS = (
     ("asyncio", "TimeoutError"),  # Python's own TimeoutError from 3.11 on

@@ -50,9 +50,7 @@ class Window:
 
 _OF_WINDOW = re.compile(r"\.window_\d+(?=\.\d+\.)")  # in the names that our capture gives
 _HANDLERS_NAME = re.compile(r"(?P<worker>.+)\.\d{10,20}\.pt\.trace\.json(\.gz)?$")
-_EVALUATION = re.compile(
-    r"\.(validation|test|predict)_step\."
-)  # Lightning's PyTorchProfiler names its windows so
+_EVALUATION = re.compile(r"\.(validation|test|predict)_step\.")  # Lightning's PyTorchProfiler names its windows so
 _FEW = 2  # whole steps: with fewer there is no typical one
 
 
@@ -121,9 +119,7 @@ def without_other_runs(candidates: list[Candidate]) -> tuple[list[Candidate], li
     return kept, left
 
 
-def assign_ranks(
-    candidates: list[Candidate],
-) -> tuple[list[TraceFile], list[str], list[tuple[str, str]]]:
+def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str], list[tuple[str, str]]]:
     """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not.
 
     Where neither does, files of one process have one rank, as torch's tensorboard_trace_handler names them.
@@ -177,9 +173,7 @@ def assign_ranks(
     ]
     disagree = [c.path for c in candidates if trust_names and c.rank_inside not in (None, c.rank_in_name)]
     if disagree:
-        notes.append(
-            f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
-        )
+        notes.append(f"the rank inside {len(disagree)} traces differs from the one in their names; names are used")
     return files, notes, doubts
 
 
@@ -251,10 +245,6 @@ def group_windows(
             number = window_in_name[file.path] if numbered else position
             assert number is not None
             if rank in windows[number]:
-                problems.append(
-                    (windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used")
-                )
+                problems.append((windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used"))
             windows[number][rank] = file
-    return tuple(
-        Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())
-    ), problems
+    return tuple(Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())), problems

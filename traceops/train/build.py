@@ -28,9 +28,7 @@ def optimizer_spec(config: TrainConfig) -> OptimizerSpec:
     return OptimizerSpec(torch.optim.AdamW, {"lr": config.lr})
 
 
-def strategy_options(
-    config: TrainConfig, sizes: Sizes, world_size: int, local_world_size: int
-) -> StrategyOptions:
+def strategy_options(config: TrainConfig, sizes: Sizes, world_size: int, local_world_size: int) -> StrategyOptions:
     """What `config` asks of its strategy, for `world_size` ranks with `local_world_size` on each host."""
     return StrategyOptions(
         precision=config.precision,

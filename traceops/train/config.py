@@ -62,9 +62,7 @@ class Sizes:
 # CPU: two ranks on two cores finish a step in a fraction of a second, with several buckets to look at.
 # GPU: large enough that kernels, not launches, fill the step.
 CPU_SIZES = Sizes(layers=4, dim=128, heads=4, vocab=1024, seq_len=64, batch_size=4, workers=1, bucket_mb=0.5)
-CUDA_SIZES = Sizes(
-    layers=8, dim=1024, heads=16, vocab=32768, seq_len=512, batch_size=8, workers=2, bucket_mb=25.0
-)
+CUDA_SIZES = Sizes(layers=8, dim=1024, heads=16, vocab=32768, seq_len=512, batch_size=8, workers=2, bucket_mb=25.0)
 
 
 def sizes_for(config: TrainConfig, device: str) -> Sizes:

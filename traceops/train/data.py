@@ -38,9 +38,7 @@ class TokenStream(Dataset[Sample]):
         self.tokens, self.samples, self.seq_len = tokens, samples, seq_len
         self.pieces = (len(tokens) - 1) // seq_len
         if self.pieces < 1:
-            raise UsageError(
-                f"--data has {len(tokens)} tokens, less than one sample; lower --seq-len {seq_len}"
-            )
+            raise UsageError(f"--data has {len(tokens)} tokens, less than one sample; lower --seq-len {seq_len}")
 
     def __len__(self) -> int:
         return self.samples

@@ -20,9 +20,7 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
         raise UsageError("--device cuda: torch finds no CUDA device; use --device cpu")
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise UsageError(
-            f"rank {local_rank} of this host has no GPU: there are {count}; start {count} processes"
-        )
+        raise UsageError(f"rank {local_rank} of this host has no GPU: there are {count}; start {count} processes")
     return torch.device("cuda", local_rank)
 
 

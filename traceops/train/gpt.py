@@ -71,9 +71,7 @@ class GPT(LanguageModel):
         weights = sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))
         return 6.0 * weights + 12.0 * len(self.blocks) * length * self.tokens.embedding_dim
 
-    def forward(
-        self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Logits (batch, length, vocab) of `tokens` (batch, length); with `targets`, the mean loss.
 
         `positions` (length,) are those of the tokens in their sequence, None for 0, 1, 2, …

@@ -23,9 +23,7 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UsageError(
-            f"hf: needs the {name} library: pip install {name} (traceops's extra [hf])"
-        ) from error
+        raise UsageError(f"hf: needs the {name} library: pip install {name} (traceops's extra [hf])") from error
 
 
 class CausalLM(LanguageModel):
@@ -85,9 +83,7 @@ def _texts(name: str) -> Iterator[str]:
     path = Path(name)
     try:
         if path.is_file():
-            rows = datasets.load_dataset(
-                _READERS.get(path.suffix, "text"), data_files=str(path), split="train"
-            )
+            rows = datasets.load_dataset(_READERS.get(path.suffix, "text"), data_files=str(path), split="train")
         elif path.is_dir():
             rows = datasets.load_dataset(str(path), split="train")
         else:

@@ -11,9 +11,7 @@ from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig
 
 def add_loader_arguments(add: Any) -> None:
     """Add the flags to a group whose ``add_argument`` is `add`; but for ``--workers``, which has sizes by device."""
-    add(
-        "--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)"
-    )
+    add("--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)")
     add(
         "--pin-memory",
         action=argparse.BooleanOptionalAction,

@@ -45,18 +45,12 @@ def add_mesh_arguments(add: Callable[..., Any]) -> None:
         help="pytorch_pp: micro-batches of a batch (%(default)s)",
     )
     add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (the same number each)")
-    add(
-        "--experts",
-        type=int,
-        metavar="N",
-        help="expert_parallel: experts of a block (one for each rank of a copy)",
-    )
+    add("--experts", type=int, metavar="N", help="expert_parallel: experts of a block (one for each rank of a copy)")
     add(
         "--skew",
         type=float,
         metavar="SHARE",
-        help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 "
-        "(the router decides)",
+        help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 (the router decides)",
     )
 
 
@@ -69,9 +63,7 @@ def stage_layers_of(config: TrainConfig) -> tuple[int, ...]:
     except ValueError:
         found = (0,)
     if min(found) < 1:
-        raise UsageError(
-            f"--stage-layers {config.stage_layers}: give the blocks of each stage, for instance 6,2"
-        )
+        raise UsageError(f"--stage-layers {config.stage_layers}: give the blocks of each stage, for instance 6,2")
     return found
 
 
@@ -100,15 +92,11 @@ def check_mesh(config: TrainConfig, world_size: int | None, sizes: Sizes | None)
 def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_layers: tuple[int, ...]) -> None:
     """Whether the model and the batch can be cut between the `ranks` that share a copy."""
     if config.strategy == "expert_parallel" and (config.experts or ranks) % ranks:
-        raise UsageError(
-            f"--experts {config.experts}: does not divide evenly over {ranks} ranks; use a multiple"
-        )
+        raise UsageError(f"--experts {config.experts}: does not divide evenly over {ranks} ranks; use a multiple")
     stages = ranks * STAGES_PER_RANK[config.pp_schedule]
     pipeline = config.strategy == "pytorch_pp"
     if pipeline and stage_layers and len(stage_layers) != stages:
-        raise UsageError(
-            f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each"
-        )
+        raise UsageError(f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each")
     if pipeline and config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
         raise UsageError(
             f"--micro-batches {config.micro_batches}: the interleaved schedule wants two ranks or more, and a multiple "
@@ -119,9 +107,7 @@ def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_laye
     if config.strategy == "pytorch_tp" and sizes.heads % ranks:
         raise UsageError(f"--heads {sizes.heads}: does not divide evenly over {ranks} ranks; use a multiple")
     if config.strategy == "pytorch_cp" and sizes.seq_len % (2 * ranks):
-        raise UsageError(
-            f"--seq-len {sizes.seq_len}: two pieces a rank, {2 * ranks} in all; make it a multiple"
-        )
+        raise UsageError(f"--seq-len {sizes.seq_len}: two pieces a rank, {2 * ranks} in all; make it a multiple")
     if not pipeline:
         return
     if sizes.batch_size % config.micro_batches:
@@ -130,8 +116,6 @@ def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_laye
             "make it a multiple"
         )
     if stage_layers and sum(stage_layers) != sizes.layers:
-        raise UsageError(
-            f"--stage-layers {config.stage_layers}: the model has {sizes.layers} blocks (--layers)"
-        )
+        raise UsageError(f"--stage-layers {config.stage_layers}: the model has {sizes.layers} blocks (--layers)")
     if sizes.layers < stages:
         raise UsageError(f"--layers {sizes.layers}: {stages} stages need a block each")

@@ -94,30 +94,15 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="cpu: FSDP2 keeps parameters, gradients and optimizer state in the host's memory (%(default)s)",
     )
     add("--seed", type=int, default=default.seed, help="of weights and data (%(default)s)")
-    add(
-        "--device",
-        choices=DEVICES,
-        default=default.device,
-        help="auto: cuda where there is one (%(default)s)",
-    )
-    add(
-        "--backend",
-        choices=BACKENDS,
-        default=default.backend,
-        help="auto: nccl on cuda, gloo on cpu (%(default)s)",
-    )
+    add("--device", choices=DEVICES, default=default.device, help="auto: cuda where there is one (%(default)s)")
+    add("--backend", choices=BACKENDS, default=default.backend, help="auto: nccl on cuda, gloo on cpu (%(default)s)")
     add(
         "--step-unit",
         choices=STEP_UNITS,
         default=default.step_unit,
         help="one profiler step is an optimizer step or a micro-batch (%(default)s)",
     )
-    add(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="profiler steps to train (as many as the capture schedule needs)",
-    )
+    add("--steps", type=int, metavar="N", help="profiler steps to train (as many as the capture schedule needs)")
 
 
 def _by_device(what: str, field: str) -> str:
@@ -145,9 +130,7 @@ def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> Tra
     """
     if config.batch_size is not None:
         raise UsageError("--batch-size is for one rank, --global-batch-size for all; give one of them")
-    shares = (
-        config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
-    )
+    shares = config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
     pieces = shares * config.grad_accum
     if samples % pieces:
         raise UsageError(
@@ -195,13 +178,9 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
             "use --backend nccl, or --device cpu"
         )
     if config.strategy == "pytorch_cp" and device == "cpu":
-        raise UsageError(
-            "pytorch_cp: torch passes attention around a ring on GPUs only; use --strategy pytorch_tp"
-        )
+        raise UsageError("pytorch_cp: torch passes attention around a ring on GPUs only; use --strategy pytorch_tp")
     if config.offload != "none" and config.strategy not in FSDP2:
-        raise UsageError(
-            f"--offload {config.offload} is for {', '.join(sorted(FSDP2))}, not {config.strategy}"
-        )
+        raise UsageError(f"--offload {config.offload} is for {', '.join(sorted(FSDP2))}, not {config.strategy}")
     if config.strategy == "pytorch_hsdp":
         if world_size is not None:
             size = shard_group_size(config, world_size)
@@ -239,9 +218,7 @@ def _check_model(config: TrainConfig, device: str) -> None:
     if config.model != "gpt":
         given = [name for name in ("layers", "dim", "heads", "vocab") if getattr(config, name) is not None]
         if given:
-            raise UsageError(
-                f"--{given[0]} sizes the built-in gpt; {config.model} has its own: leave the flag out"
-            )
+            raise UsageError(f"--{given[0]} sizes the built-in gpt; {config.model} has its own: leave the flag out")
         return
     if device == "auto" and (config.dim is None or config.heads is None):
         return
@@ -249,6 +226,4 @@ def _check_model(config: TrainConfig, device: str) -> None:
     if sizes.dim % sizes.heads:
         raise UsageError(f"--dim {sizes.dim} does not divide into --heads {sizes.heads}; make it a multiple")
     if config.data != "random" and sizes.vocab < 256:
-        raise UsageError(
-            f"--vocab {sizes.vocab}: the built-in gpt reads text as UTF-8 bytes; use at least 256"
-        )
+        raise UsageError(f"--vocab {sizes.vocab}: the built-in gpt reads text as UTF-8 bytes; use at least 256")

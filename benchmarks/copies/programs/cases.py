@@ -18,9 +18,7 @@ Batch = list[torch.Tensor]
 
 def mlp(width: int, layers: int) -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(*(one for _ in range(layers) for one in (nn.Linear(width, width), nn.GELU()))).to(
-        DEVICE
-    )
+    return nn.Sequential(*(one for _ in range(layers) for one in (nn.Linear(width, width), nn.GELU()))).to(DEVICE)
 
 
 def pool(make: Callable[[], Batch], way: str, count: int = 3) -> list[Batch]:
@@ -111,10 +109,7 @@ def pictures(way: str) -> Loop:
     count, side = small(128, 2), small(224, 32)
 
     def make() -> Batch:
-        return [
-            torch.randint(0, 255, (count, 3, side, side), dtype=torch.uint8),
-            torch.randint(0, 1000, (count,)),
-        ]
+        return [torch.randint(0, 255, (count, 3, side, side), dtype=torch.uint8), torch.randint(0, 1000, (count,))]
 
     def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
         seen = (batch[0].float() / 255).contiguous(memory_format=torch.channels_last)
@@ -186,8 +181,7 @@ def adam_on_host(way: str) -> Loop:
     batch = torch.randn(small(8192, 8), width, device=DEVICE)
     pin = CUDA and way != "sick"
     weights = [
-        nn.Parameter(one.detach().cpu().pin_memory() if pin else one.detach().cpu())
-        for one in model.parameters()
+        nn.Parameter(one.detach().cpu().pin_memory() if pin else one.detach().cpu()) for one in model.parameters()
     ]
     for one in weights:
         one.grad = torch.empty(one.shape, pin_memory=pin)

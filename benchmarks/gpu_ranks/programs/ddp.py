@@ -148,9 +148,7 @@ def hf_ddp(cured: bool, folder: Path) -> Loop:
             logging_steps=1000 if cured else 1, save_strategy="no", report_to=[], disable_tqdm=True, bf16=CUDA,
             use_cpu=not CUDA,
         )  # fmt: skip
-        Trainer(
-            model=model, args=arguments, train_dataset=Texts(), data_collator=collate, callbacks=[Marks()]
-        ).train()
+        Trainer(model=model, args=arguments, train_dataset=Texts(), data_collator=collate, callbacks=[Marks()]).train()
 
     return loop
 

@@ -144,9 +144,7 @@ def by_schedule(
     return record
 
 
-def around(
-    steps: int, name: str = "trace.json", kinds: Any = None, **options: Any
-) -> Callable[[Loop, Path], None]:
+def around(steps: int, name: str = "trace.json", kinds: Any = None, **options: Any) -> Callable[[Loop, Path], None]:
     """A profiler around a loop that marks no steps, and export_chrome_trace."""
 
     def record(loop: Loop, folder: Path) -> None:

@@ -22,9 +22,7 @@ def two_slow_workers(cured: bool, _folder: Path) -> Loop:
     model = convolutions(192, 8).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     many = small(96, 2)
-    data = DataLoader(
-        Pictures(128, 6), batch_size=many, num_workers=2, pin_memory=CUDA, persistent_workers=True
-    )
+    data = DataLoader(Pictures(128, 6), batch_size=many, num_workers=2, pin_memory=CUDA, persistent_workers=True)
     fed = endless(data)
     kept = next(fed)
 
@@ -251,9 +249,7 @@ def some_pictures(loop: Loop, folder: Path) -> None:
 CASES = (
     Case("collected_by_itself", cycles, by_schedule(3, 1, 6), cure=True, steps=24, warm=8),
     Case("timer_waits", waits_behind_each, by_schedule(1, 1, 4), cure=True, ahead="cured", steps=20),
-    Case(
-        "checked_norms", checked_norms, around(5, "norms.json", record_shapes=True), cure=True, ahead="cured"
-    ),
+    Case("checked_norms", checked_norms, around(5, "norms.json", record_shapes=True), cure=True, ahead="cured"),
     Case("guided_sampler", guided_sampler, some_pictures, cure=True, ahead="cured"),
     Case("histograms_each_step", histograms, by_schedule(2, 1, 3), cure=True, ahead="cured", steps=8, warm=3),
 )

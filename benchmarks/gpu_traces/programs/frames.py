@@ -69,9 +69,7 @@ def hf_trainer(cured: bool, folder: Path) -> Loop:
             logging_steps=1000 if cured else 1, save_strategy="no", report_to=[], disable_tqdm=True, bf16=CUDA,
             use_cpu=not CUDA,
         )  # fmt: skip
-        Reads(
-            model=model, args=arguments, train_dataset=Texts(), data_collator=collate, callbacks=[Marks()]
-        ).train()
+        Reads(model=model, args=arguments, train_dataset=Texts(), data_collator=collate, callbacks=[Marks()]).train()
 
     return loop
 
@@ -97,12 +95,8 @@ def accelerated(_cured: bool, folder: Path) -> Loop:
         mixed_precision="bf16", gradient_accumulation_steps=2, kwargs_handlers=[options], cpu=not CUDA
     )
     model = GPT(8, 1024)
-    loader = DataLoader(
-        [tokens(1)[0].cpu() for _ in range(small(640, 8))], batch_size=small(16, 2), shuffle=True
-    )
-    model, optimizer, loader = accelerator.prepare(
-        model, torch.optim.AdamW(model.parameters(), lr=1e-4), loader
-    )
+    loader = DataLoader([tokens(1)[0].cpu() for _ in range(small(640, 8))], batch_size=small(16, 2), shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-4), loader)
 
     def batches() -> Any:
         while True:
@@ -186,12 +180,7 @@ def generation(cured: bool, _folder: Path) -> Loop:
     """generate() of a small Llama: one prompt, 24 new tokens, keys and values kept; cured: 16 prompts at once."""
     model = llama(12, 768).to(DEVICE, torch.bfloat16).eval()
     ids = torch.randint(5, VOCAB, (16 if cured else 1, small(64, 8)), device=DEVICE)
-    options = {
-        "max_new_tokens": small(24, 4),
-        "min_new_tokens": small(24, 4),
-        "do_sample": False,
-        "pad_token_id": 0,
-    }
+    options = {"max_new_tokens": small(24, 4), "min_new_tokens": small(24, 4), "do_sample": False, "pad_token_id": 0}
 
     def loop(steps: int, after: Callable[[], None]) -> None:
         for _ in range(steps):

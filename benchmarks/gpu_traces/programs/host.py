@@ -107,29 +107,13 @@ def emptied(cured: bool, _folder: Path) -> Loop:
 
 CASES = (
     Case("host_bound", small_layers(), by_schedule(1, 1, 4, record_shapes=True), cure=True, ahead="cured"),
-    Case(
-        "host_bound_cuda_only",
-        small_layers(),
-        by_schedule(1, 1, 4, kinds=_KINDS_CUDA),
-        cure=True,
-        ahead="cured",
-    ),
-    Case(
-        "item_cpu_only",
-        item_loss(256),
-        by_schedule(1, 1, 3, kinds=[ProfilerActivity.CPU]),
-        cure=True,
-        ahead="cured",
-    ),
+    Case("host_bound_cuda_only", small_layers(), by_schedule(1, 1, 4, kinds=_KINDS_CUDA), cure=True, ahead="cured"),
+    Case("item_cpu_only", item_loss(256), by_schedule(1, 1, 3, kinds=[ProfilerActivity.CPU]), cure=True, ahead="cured"),
     Case("item_parts", item_loss(256), by_schedule(2, 2, 5), cure=True, ahead="cured"),
     Case("item_large", item_loss(4096), around(3), cure=True, ahead="cured"),
     Case("host_bound_norms", small_layers(item=True), around(5, "trace.json.gz"), cure=True, ahead="cured"),
     Case("gc_pause", small_layers(pause=True), by_schedule(1, 1, 8), cure=True, ahead="cured"),
     Case(
-        "empty_cache",
-        emptied,
-        by_schedule(1, 1, 3, profile_memory=True, record_shapes=True),
-        cure=True,
-        ahead="cured",
+        "empty_cache", emptied, by_schedule(1, 1, 3, profile_memory=True, record_shapes=True), cure=True, ahead="cured"
     ),
 )

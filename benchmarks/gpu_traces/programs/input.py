@@ -36,18 +36,14 @@ def pictures(workers: int, work: int, item: bool = False, tiny: bool = False) ->
         side = 32 if tiny else 128
         many = small(64, 2)
         if tiny:
-            model = nn.Sequential(
-                nn.Flatten(), nn.Linear(3 * small(side, 8) ** 2, small(256, 16)), deep(30)
-            ).to(DEVICE)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(3 * small(side, 8) ** 2, small(256, 16)), deep(30)).to(DEVICE)
         else:
             model = convolutions(128, 5)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=not tiny)
         classes = 10 if tiny else 100
         set_ = Pictures(side, work)
         stay = {"persistent_workers": True, "pin_memory": CUDA} if workers else {}
-        fed = endless(
-            DataLoader(set_, batch_size=many, num_workers=0 if cured else workers, **({} if cured else stay))
-        )
+        fed = endless(DataLoader(set_, batch_size=many, num_workers=0 if cured else workers, **({} if cured else stay)))
         kept = [tuple(part.to(DEVICE) for part in next(fed)) for _ in range(2)] if cured else []
         seen: list[float] = []
 
@@ -136,17 +132,13 @@ def gan(cured: bool, _folder: Path) -> Loop:
     def up(a: int, b: int) -> list[nn.Module]:
         return [nn.ConvTranspose2d(a, b, 4, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
 
-    judge = nn.Sequential(*down(3, wide_), *down(wide_, 2 * wide_), nn.Conv2d(2 * wide_, 1, small(16, 2))).to(
-        DEVICE
-    )
+    judge = nn.Sequential(*down(3, wide_), *down(wide_, 2 * wide_), nn.Conv2d(2 * wide_, 1, small(16, 2))).to(DEVICE)
     maker = nn.Sequential(
         nn.ConvTranspose2d(100, 2 * wide_, small(16, 2), 1, 0),
         *up(2 * wide_, wide_),
         nn.ConvTranspose2d(wide_, 3, 4, 2, 1),
     ).to(DEVICE)
-    of_judge, of_maker = (
-        torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.999)) for net in (judge, maker)
-    )
+    of_judge, of_maker = (torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.999)) for net in (judge, maker))
     many = small(64, 2)
     fed = endless(DataLoader(Pictures(64, 6), batch_size=many))
     kept = next(fed)[0].to(DEVICE)

@@ -112,9 +112,7 @@ class Pictures(Dataset):
         drawn = np.random.default_rng(index)
         picture = drawn.random((3, self.side, self.side), dtype=np.float32)
         for _ in range(self.work):
-            picture = np.sort(picture, axis=-1)[..., ::-1] * 0.5 + drawn.random(
-                picture.shape, dtype=np.float32
-            )
+            picture = np.sort(picture, axis=-1)[..., ::-1] * 0.5 + drawn.random(picture.shape, dtype=np.float32)
         return torch.from_numpy(np.ascontiguousarray(picture)), index % 100
 
 

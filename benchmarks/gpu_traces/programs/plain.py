@@ -89,10 +89,7 @@ def conv_scaler(_cured: bool, _folder: Path) -> Loop:
         torch.backends.cudnn.benchmark = True
         for _ in range(steps):
             optimizer.zero_grad()
-            with (
-                record_function("forward"),
-                torch.autocast(DEVICE.type, torch.float16 if CUDA else torch.bfloat16),
-            ):
+            with record_function("forward"), torch.autocast(DEVICE.type, torch.float16 if CUDA else torch.bfloat16):
                 loss = functional.cross_entropy(model(x), y)
             with record_function("backward"):
                 scaler.scale(loss).backward()

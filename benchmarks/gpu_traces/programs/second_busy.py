@@ -145,12 +145,8 @@ def only_backward(loop: Loop, folder: Path) -> None:
 def quantised(_cured: bool, _folder: Path) -> Loop:
     """Inference with weights of eight bits, made 16 bits again before each product; each request has a range."""
     width, depth = small(2048, 32), small(12, 2)
-    weights = [
-        torch.randint(-127, 128, (4 * width, width), device=DEVICE, dtype=torch.int8) for _ in range(depth)
-    ]
-    backs = [
-        torch.randint(-127, 128, (width, 4 * width), device=DEVICE, dtype=torch.int8) for _ in range(depth)
-    ]
+    weights = [torch.randint(-127, 128, (4 * width, width), device=DEVICE, dtype=torch.int8) for _ in range(depth)]
+    backs = [torch.randint(-127, 128, (width, 4 * width), device=DEVICE, dtype=torch.int8) for _ in range(depth)]
     scale = torch.full((), 1e-4, device=DEVICE, dtype=torch.bfloat16)
     x = torch.randn(small(8192, 8), width, device=DEVICE, dtype=torch.bfloat16)
 

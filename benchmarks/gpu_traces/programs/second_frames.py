@@ -106,13 +106,7 @@ class Pairs(Dataset):
 def hf_evaluates(cured: bool, folder: Path) -> Loop:
     """HF's Trainer on a BERT, in bf16; it evaluates and saves behind each third step."""
     import transformers
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
     transformers.logging.set_verbosity_error()
     width = small(768, 32)
@@ -126,11 +120,7 @@ def hf_evaluates(cured: bool, folder: Path) -> Loop:
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 after()
 
-        often = (
-            {}
-            if cured
-            else {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
-        )
+        often = {} if cured else {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
         arguments = TrainingArguments(
             output_dir=str(folder.parent.parent / "hf_second"), max_steps=steps,
             per_device_train_batch_size=small(64, 2), per_device_eval_batch_size=small(128, 2), logging_steps=3,
@@ -168,9 +158,7 @@ def lightning_two(_cured: bool, folder: Path) -> Loop:
 
         def __init__(self) -> None:
             super().__init__()
-            hidden = [
-                m for _ in range(small(8, 1)) for m in (nn.Linear(wide, wide), nn.LayerNorm(wide), nn.ReLU())
-            ]
+            hidden = [m for _ in range(small(8, 1)) for m in (nn.Linear(wide, wide), nn.LayerNorm(wide), nn.ReLU())]
             self.one = nn.Sequential(*hidden, nn.Linear(wide, wide))
             self.two = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1))
 

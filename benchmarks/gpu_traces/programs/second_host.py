@@ -18,18 +18,12 @@ def experts(cured: bool, _folder: Path) -> Loop:
     many, width, wide, layers = small(32, 4), small(512, 16), small(1024, 32), small(4, 1)
     rows = small(8192, 16)
     gates = nn.ModuleList(nn.Linear(width, many) for _ in range(layers)).to(DEVICE)
-    ups = nn.ParameterList(nn.Parameter(0.02 * torch.randn(many, width, wide)) for _ in range(layers)).to(
-        DEVICE
-    )
-    downs = nn.ParameterList(nn.Parameter(0.02 * torch.randn(many, wide, width)) for _ in range(layers)).to(
-        DEVICE
-    )
+    ups = nn.ParameterList(nn.Parameter(0.02 * torch.randn(many, width, wide)) for _ in range(layers)).to(DEVICE)
+    downs = nn.ParameterList(nn.Parameter(0.02 * torch.randn(many, wide, width)) for _ in range(layers)).to(DEVICE)
     optimizer = torch.optim.AdamW([*gates.parameters(), *ups, *downs], lr=1e-4)
     x = torch.randn(rows, width, device=DEVICE)
 
-    def one_by_one(
-        y: torch.Tensor, chance: torch.Tensor, up: torch.Tensor, down: torch.Tensor
-    ) -> torch.Tensor:
+    def one_by_one(y: torch.Tensor, chance: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         best, which = chance.max(-1)
         made = torch.zeros_like(y)
         for number in range(many):
@@ -39,9 +33,7 @@ def experts(cured: bool, _folder: Path) -> Loop:
                 made = made.index_add(0, at, (seen * best[at, None]).to(made.dtype))
         return made
 
-    def all_at_once(
-        y: torch.Tensor, chance: torch.Tensor, up: torch.Tensor, down: torch.Tensor
-    ) -> torch.Tensor:
+    def all_at_once(y: torch.Tensor, chance: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         best, order = chance.max(-1)
         parts = y[order.argsort()].view(many, rows // many, width)
         return torch.bmm(functional.gelu(torch.bmm(parts, up)), down).view(rows, width) * best[:, None]
@@ -139,9 +131,7 @@ def penalty(cured: bool, _folder: Path) -> Loop:
         return nn.Sequential(nn.Linear(a, width), nn.LeakyReLU(0.2), *hidden, nn.Linear(width, b)).to(DEVICE)
 
     critic, maker = net(shape, 1), net(64, shape)
-    of_critic, of_maker = (
-        torch.optim.Adam(one.parameters(), lr=1e-4, betas=(0.0, 0.9)) for one in (critic, maker)
-    )
+    of_critic, of_maker = (torch.optim.Adam(one.parameters(), lr=1e-4, betas=(0.0, 0.9)) for one in (critic, maker))
     real = torch.randn(many, shape, device=DEVICE)
 
     def noise() -> torch.Tensor:
@@ -260,9 +250,7 @@ def broken_graph(cured: bool, _folder: Path) -> Loop:
     class Asks(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(
-                nn.Linear(small(512, 16), small(512, 16)), nn.GELU(), nn.LayerNorm(small(512, 16))
-            )
+            self.net = nn.Sequential(nn.Linear(small(512, 16), small(512, 16)), nn.GELU(), nn.LayerNorm(small(512, 16)))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = x + self.net(x)

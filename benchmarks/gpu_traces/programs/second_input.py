@@ -77,9 +77,7 @@ def recommender(cured: bool, _folder: Path) -> Loop:
         for number in range(steps):
             ids = kept if kept is not None else hashed(number).to(DEVICE)
             seen = torch.cat([bag(one[:, None]) for bag, one in zip(bags, ids, strict=True)], 1)
-            loss = functional.binary_cross_entropy_with_logits(
-                top(seen)[:, 0], torch.ones(many, device=DEVICE)
-            )
+            loss = functional.binary_cross_entropy_with_logits(top(seen)[:, 0], torch.ones(many, device=DEVICE))
             for optimizer in optimizers:
                 optimizer.zero_grad()
             loss.backward()
@@ -136,10 +134,7 @@ def offloaded(cured: bool, _folder: Path) -> Loop:
                 with torch.autocast(DEVICE.type, torch.bfloat16):
                     loss = model(ids)
             else:
-                with (
-                    torch.autograd.graph.save_on_cpu(pin_memory=CUDA),
-                    torch.autocast(DEVICE.type, torch.bfloat16),
-                ):
+                with torch.autograd.graph.save_on_cpu(pin_memory=CUDA), torch.autocast(DEVICE.type, torch.bfloat16):
                     loss = model(ids)
             loss.backward()
             optimizer.step()
@@ -152,8 +147,6 @@ def offloaded(cured: bool, _folder: Path) -> Loop:
 CASES = (
     Case("volumes_numpy", volumes, around(4, "volumes.json"), cure=True, ahead="cured", steps=8, warm=4),
     Case("recommender_hash", recommender, around(4, with_stack=True), cure=True, ahead="cured"),
-    Case(
-        "per_sample_emptied", per_sample, by_schedule(1, 1, 4, profile_memory=True), cure=True, ahead="cured"
-    ),
+    Case("per_sample_emptied", per_sample, by_schedule(1, 1, 4, profile_memory=True), cure=True, ahead="cured"),
     Case("offloaded_activations", offloaded, by_schedule(1, 1, 3), cure=True, ahead="cured", steps=8, warm=4),
 )

@@ -97,12 +97,7 @@ def down_and_up(kind: str, width: int, depth: int = 2, given: int = 1, made: int
     def two(a: int, b: int) -> nn.Sequential:
         groups = min(8, b)
         return nn.Sequential(
-            conv(a, b, 3, padding=1),
-            norm(groups, b),
-            nn.SiLU(),
-            conv(b, b, 3, padding=1),
-            norm(groups, b),
-            nn.SiLU(),
+            conv(a, b, 3, padding=1), norm(groups, b), nn.SiLU(), conv(b, b, 3, padding=1), norm(groups, b), nn.SiLU()
         )
 
     class UNet(nn.Module):

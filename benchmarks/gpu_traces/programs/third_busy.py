@@ -80,11 +80,7 @@ def augmented(_cured: bool, _folder: Path) -> Loop:
         angle = torch.randn(len(x), device=DEVICE) * 0.1
         flat = torch.zeros_like(angle)
         way = torch.stack(
-            [
-                torch.stack([angle.cos(), -angle.sin(), flat], 1),
-                torch.stack([angle.sin(), angle.cos(), flat], 1),
-            ],
-            1,
+            [torch.stack([angle.cos(), -angle.sin(), flat], 1), torch.stack([angle.sin(), angle.cos(), flat], 1)], 1
         )
         grid = functional.affine_grid(way, list(x.shape), align_corners=False)
         return functional.grid_sample(x, grid, align_corners=False)
@@ -147,9 +143,7 @@ def replayed(_cured: bool, _folder: Path) -> Loop:
     model = GPT(4, 768, 12).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"capturable": True} if CUDA else {}))
     ids = tokens(16)
-    batches = [
-        torch.randint(0, VOCAB, tuple(ids.shape)).pin_memory() if CUDA else ids.clone() for _ in range(4)
-    ]
+    batches = [torch.randint(0, VOCAB, tuple(ids.shape)).pin_memory() if CUDA else ids.clone() for _ in range(4)]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

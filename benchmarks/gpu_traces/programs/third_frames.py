@@ -28,13 +28,8 @@ class Captions(Dataset):
         side = small(640, 64)
         made = np.full((side, side, 3), index % 255, np.uint8)
         picture = Image.fromarray(made).resize((small(224, 32),) * 2, Image.Resampling.BICUBIC)
-        ids = torch.randint(
-            3, small(1000, 50), (small(64, 8),), generator=torch.Generator().manual_seed(index)
-        )
-        return {
-            "pixel_values": torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255,
-            "input_ids": ids,
-        }
+        ids = torch.randint(3, small(1000, 50), (small(64, 8),), generator=torch.Generator().manual_seed(index))
+        return {"pixel_values": torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255, "input_ids": ids}
 
 
 def captions(cured: bool, folder: Path) -> Loop:
@@ -59,9 +54,7 @@ def captions(cured: bool, folder: Path) -> Loop:
         vision_config={**shape, "image_size": small(224, 32), "patch_size": 16}, projection_dim=width,
     ))  # fmt: skip
     loader = DataLoader(Captions(), batch_size=small(48, 2))
-    model, optimizer, loader = accelerator.prepare(
-        model, torch.optim.AdamW(model.parameters(), lr=1e-4), loader
-    )
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-4), loader)
     fed = endless(loader)
     kept = next(fed)
     seen: list[float] = []
@@ -177,9 +170,7 @@ def averaged(cured: bool, folder: Path) -> Loop:
             profiler=profiler[0] if profiler else None,
         )  # fmt: skip
         made = TensorDataset(torch.rand(small(512, 8), 3, side, side), torch.zeros(small(512, 8)).long())
-        trainer.fit(
-            Module(), DataLoader(made, batch_size=small(64, 2), num_workers=small(2, 0), pin_memory=CUDA)
-        )
+        trainer.fit(Module(), DataLoader(made, batch_size=small(64, 2), num_workers=small(2, 0), pin_memory=CUDA))
 
     loop.profiler = profiler  # type: ignore[attr-defined]
     return loop
@@ -193,9 +184,7 @@ def lightnings(loop: Loop, folder: Path) -> None:
         from lightning.pytorch.profilers import PyTorchProfiler
 
     loop.profiler.append(  # type: ignore[attr-defined]
-        PyTorchProfiler(
-            dirpath=str(folder), filename="perf", schedule=schedule(wait=2, warmup=1, active=3, repeat=1)
-        )
+        PyTorchProfiler(dirpath=str(folder), filename="perf", schedule=schedule(wait=2, warmup=1, active=3, repeat=1))
     )
     loop(9, nothing)
 

@@ -109,9 +109,7 @@ def decode_window(loop: Loop, folder: Path) -> None:
 def four_models(cured: bool, _folder: Path) -> Loop:
     """PPO of texts: a policy writes 24 tokens one by one, three other models judge them, and two updates follow. Each
     text's reward, and the divergence of each update, are read; cured: none is read."""
-    policy, reference, judge, value = (
-        GPT(n, w, 8).to(DEVICE) for n, w in ((6, 512), (6, 512), (4, 512), (4, 512))
-    )
+    policy, reference, judge, value = (GPT(n, w, 8).to(DEVICE) for n, w in ((6, 512), (6, 512), (4, 512), (4, 512)))
     optimizer = torch.optim.AdamW([*policy.parameters(), *value.parameters()], lr=1e-5)
     many, new = small(32, 2), small(24, 3)
     prompts = tokens(32, 32)
@@ -323,9 +321,7 @@ def policy(cured: bool, _folder: Path) -> Loop:
         nn.Linear(64, width), nn.Tanh(), *(m for _ in range(4) for m in (nn.Linear(width, width), nn.Tanh())),
         nn.Linear(width, 8),
     ).to(DEVICE)  # fmt: skip
-    fast = torch.compile(
-        net, dynamic=False, **({"mode": "reduce-overhead"} if CUDA else {"backend": "eager"})
-    )
+    fast = torch.compile(net, dynamic=False, **({"mode": "reduce-overhead"} if CUDA else {"backend": "eager"}))
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
     many = small(64, 4)
     state = np.zeros((many, 64), np.float32)

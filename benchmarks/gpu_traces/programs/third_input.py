@@ -80,17 +80,12 @@ def host_tables(cured: bool, _folder: Path) -> Loop:
     SparseAdam; cured: on the device."""
     rows, width, tables, many = small(200_000, 100), 64, 8, small(8192, 8)
     where = DEVICE if cured else torch.device("cpu")
-    bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum", sparse=True) for _ in range(tables)).to(
-        where
-    )
+    bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum", sparse=True) for _ in range(tables)).to(where)
     top = nn.Sequential(
         nn.Linear(tables * width, small(2048, 16)), nn.ReLU(), nn.Linear(small(2048, 16), small(2048, 16)), nn.ReLU(),
         nn.Linear(small(2048, 16), 1),
     ).to(DEVICE)  # fmt: skip
-    optimizers = [
-        torch.optim.SparseAdam(list(bags.parameters()), lr=1e-3),
-        torch.optim.Adam(top.parameters()),
-    ]
+    optimizers = [torch.optim.SparseAdam(list(bags.parameters()), lr=1e-3), torch.optim.Adam(top.parameters())]
     ids = torch.randint(0, rows, (tables, many, 4), device=where)
 
     def loop(steps: int, after: Callable[[], None]) -> None:
@@ -230,6 +225,4 @@ CASES = (
     Case("collected_emptied", collected, by_schedule(1, 1, 3), cure=True, ahead="cured", steps=8, warm=3),
 )
 # By itself: it limits the memory of its process.
-MEMORY = (
-    Case("ragged_lengths", ragged, by_schedule(12, 1, 5, profile_memory=True), cure=True, steps=16, warm=8),
-)
+MEMORY = (Case("ragged_lengths", ragged, by_schedule(12, 1, 5, profile_memory=True), cure=True, steps=16, warm=8),)

@@ -39,9 +39,7 @@ class Block(nn.Module):
     def forward(s, x):
         b, t, c = x.shape
         q, k, v = s.qkv(s.n1(x)).view(b, t, 3, a.heads, c // a.heads).permute(2, 0, 3, 1, 4)
-        x = x + s.d(
-            s.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
-        )
+        x = x + s.d(s.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)))
         return x + s.d(s.b(F.gelu(s.a(s.n2(x)))))
 
 

@@ -171,9 +171,7 @@ class Attention(nn.Module):
         q, k, v = (w(x).view(b, t, -1, head) for w in (self.wq, self.wk, self.wv))
         q, k = turned(q, turns), turned(k, turns)
         times = size.heads // size.kv
-        k, v = (
-            one.unsqueeze(3).expand(b, t, one.size(2), times, head).reshape(b, t, -1, head) for one in (k, v)
-        )
+        k, v = (one.unsqueeze(3).expand(b, t, one.size(2), times, head).reshape(b, t, -1, head) for one in (k, v))
         q, k, v = (one.transpose(1, 2) for one in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(b, t, -1))
@@ -345,9 +343,7 @@ class Pipeline:
         backwards = [("B", *place(i, False)) for i in range(count)]
         found = forwards[:warm]
         for i in range(warm, count):
-            found += (
-                [forwards[i], backwards[i - warm]] if a.chunks > 1 else [backwards[i - warm], forwards[i]]
-            )
+            found += [forwards[i], backwards[i - warm]] if a.chunks > 1 else [backwards[i - warm], forwards[i]]
         return found + backwards[count - warm :]
 
     def step(self, tokens, labels, turns):
@@ -397,9 +393,7 @@ for i in range(total):  # the first has no layer more, and the last none
 bounds[-1] = size.layers
 models = [made(bounds[i], bounds[i + 1]) for i in range(stage, total, a.pp)]
 turns = torch.empty(a.seq, head // 2, dtype=torch.complex64, device="cuda")
-opts = [
-    torch.optim.AdamW(m.parameters(), 3e-4, betas=(0.9, 0.95), weight_decay=0.1, foreach=True) for m in models
-]
+opts = [torch.optim.AdamW(m.parameters(), 3e-4, betas=(0.9, 0.95), weight_decay=0.1, foreach=True) for m in models]
 pipeline = Pipeline(models, stage) if a.pp > 1 else None
 for _ in range(a.steps):
     tokens = torch.randint(0, size.vocab, (a.batch, a.seq)).to("cuda")
@@ -409,10 +403,7 @@ for _ in range(a.steps):
     context = nullcontext()
     if a.cp > 1:
         context = context_parallel(
-            mesh["cp"],
-            buffers=[tokens, labels, turns],
-            buffer_seq_dims=[1, 1, 0],
-            no_restore_buffers={tokens, labels},
+            mesh["cp"], buffers=[tokens, labels, turns], buffer_seq_dims=[1, 1, 0], no_restore_buffers={tokens, labels}
         )
     with loss_parallel() if a.tp > 1 else nullcontext(), context:
         if pipeline is not None:

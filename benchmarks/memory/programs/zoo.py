@@ -81,9 +81,7 @@ class Experts(nn.Module):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(a.dim, 8, bias=False)
-        self.up, self.down = (
-            nn.Parameter(torch.randn(8, m, n) * 0.02) for m, n in ((a.dim, a.ffn), (a.ffn, a.dim))
-        )
+        self.up, self.down = (nn.Parameter(torch.randn(8, m, n) * 0.02) for m, n in ((a.dim, a.ffn), (a.ffn, a.dim)))
 
     def forward(self, x):
         flat = x.flatten(0, 1)
@@ -171,9 +169,7 @@ class Both(nn.Module):
     def forward(self, x, y):
         h = self.tok(x)
         at = torch.arange(x.size(1), device=x.device)
-        bias = (
-            self.far((at[:, None] - at[None]).abs().clamp(max=31)).permute(2, 0, 1).unsqueeze(0).to(h.dtype)
-        )
+        bias = self.far((at[:, None] - at[None]).abs().clamp(max=31)).permute(2, 0, 1).unsqueeze(0).to(h.dtype)
         for block in self.read:
             h = run(block, h, False, None, bias)
         g = self.tok(y)
@@ -199,11 +195,7 @@ if a.how == "ddp":
 elif a.how == "fsdp1":
     bf16 = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = FullyShardedDataParallel(
-        model,
-        auto_wrap_policy=ModuleWrapPolicy({Block}),
-        mixed_precision=bf16,
-        device_id=local,
-        use_orig_params=True,
+        model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=bf16, device_id=local, use_orig_params=True
     )
 elif a.how != "one":
     mesh = init_device_mesh("cuda", (world,))

@@ -39,14 +39,11 @@ class UNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.SiLU(), nn.Linear(4 * WIDTH, 4 * WIDTH))
         self.first, self.last = nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, 3, 3, padding=1)
         before = [WIDTH, *widths[:-1]]
-        self.down = nn.ModuleList(
-            Part(a, b, at > 0) for at, (a, b) in enumerate(zip(before, widths, strict=True))
-        )
+        self.down = nn.ModuleList(Part(a, b, at > 0) for at, (a, b) in enumerate(zip(before, widths, strict=True)))
         self.middle = Part(widths[-1], widths[-1], True)
         after = [WIDTH, WIDTH, 2 * WIDTH]
         self.up = nn.ModuleList(
-            Part(2 * a, b, at > 0)
-            for at, (a, b) in reversed(list(enumerate(zip(widths, after, strict=True))))
+            Part(2 * a, b, at > 0) for at, (a, b) in reversed(list(enumerate(zip(widths, after, strict=True))))
         )
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:

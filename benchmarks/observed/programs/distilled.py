@@ -44,9 +44,7 @@ def main() -> None:
             with torch.no_grad():
                 taught = teacher(x)
             answers = student(x)
-            loss = F.kl_div(
-                answers.float().log_softmax(-1), taught.float().softmax(-1), reduction="batchmean"
-            )
+            loss = F.kl_div(answers.float().log_softmax(-1), taught.float().softmax(-1), reduction="batchmean")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -15,9 +15,7 @@ STATE, WIDTH, LAYERS, BATCH, STEPS = (128, 1024, 16, 512, 200) if CUDA else (16,
 
 
 def network() -> nn.Sequential:
-    layers = [
-        part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())
-    ]
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
     return nn.Sequential(nn.Linear(STATE, WIDTH), *layers, nn.Linear(WIDTH, 6)).to(DEVICE)
 
 
@@ -27,9 +25,7 @@ class Replay:
     def __init__(self, many: int) -> None:
         self.source = random.Random(0)
         seen = torch.rand(many + 1, STATE).tolist()
-        self.moves = [
-            (seen[n], self.source.randrange(6), self.source.random(), seen[n + 1]) for n in range(many)
-        ]
+        self.moves = [(seen[n], self.source.randrange(6), self.source.random(), seen[n + 1]) for n in range(many)]
 
     def sample(self) -> tuple[torch.Tensor, ...]:
         drawn = self.source.sample(self.moves, BATCH)

@@ -30,9 +30,7 @@ def main() -> None:
     )  # fmt: skip
     drawn = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, VOCABULARY, (BATCH * ACCUMULATED * STEPS, LENGTH + 1), generator=drawn)
-    loader = DataLoader(
-        TensorDataset(tokens), BATCH, shuffle=True, generator=drawn, num_workers=2, pin_memory=CUDA
-    )
+    loader = DataLoader(TensorDataset(tokens), BATCH, shuffle=True, generator=drawn, num_workers=2, pin_memory=CUDA)
     model = WithLoss(VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

@@ -13,9 +13,7 @@ def main() -> None:
     same_each_time()
     sizes = {"hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_hidden_layers": LAYERS}
     model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=8192, num_attention_heads=16, num_key_value_heads=8, eos_token_id=None, **sizes
-        )
+        LlamaConfig(vocab_size=8192, num_attention_heads=16, num_key_value_heads=8, eos_token_id=None, **sizes)
     )
     model = model.to(DEVICE, torch.bfloat16).eval()
     training_begins()

@@ -10,9 +10,7 @@ import torch
 from gpt import GPT
 from own import CUDA, DEVICE, autocast, tell, training_begins
 
-VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = (
-    (50304, 768, 12, 12, 1024, 12) if CUDA else (256, 64, 2, 2, 32, 4)
-)
+VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = (50304, 768, 12, 12, 1024, 12) if CUDA else (256, 64, 2, 2, 32, 4)
 
 
 def get_batch(data: np.ndarray, drawn: np.random.Generator) -> torch.Tensor:

@@ -30,9 +30,7 @@ class Graph:
         rows = np.repeat(np.arange(SEEDS), NEIGHBOURS)
         at = np.stack([rows, places[SEEDS:]])
         weights = torch.full((at.shape[1],), 1 / NEIGHBOURS)
-        adjacency = torch.sparse_coo_tensor(
-            torch.from_numpy(at), weights, (SEEDS, len(nodes)), check_invariants=False
-        )
+        adjacency = torch.sparse_coo_tensor(torch.from_numpy(at), weights, (SEEDS, len(nodes)), check_invariants=False)
         return torch.from_numpy(nodes), adjacency.coalesce()
 
     def batch(self, nodes: torch.Tensor) -> torch.Tensor:
@@ -44,9 +42,7 @@ class Graph:
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.before = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH), nn.ReLU()
-        )
+        self.before = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH), nn.ReLU())
         self.after = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, 47))
 
     def forward(self, features: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:

@@ -24,9 +24,7 @@ def main() -> None:
     same_each_time()
     torch.use_deterministic_algorithms(False)
     words = [[f"table {table}, word {at * 7919 % 4001}" for at in range(BATCH)] for table in range(TABLES)]
-    tables = nn.ModuleList(nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=TIDY) for _ in range(TABLES)).to(
-        DEVICE
-    )
+    tables = nn.ModuleList(nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=TIDY) for _ in range(TABLES)).to(DEVICE)
     top = nn.Sequential(
         nn.Linear(TABLES * WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1)
     ).to(DEVICE)

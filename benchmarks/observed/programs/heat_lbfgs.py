@@ -18,10 +18,7 @@ def drawn(source: random.Random) -> torch.Tensor:
         cells = list(range(POINTS))
         source.shuffle(cells)
         return torch.tensor(
-            [
-                [(at + source.random()) / POINTS, (to + source.random()) / POINTS]
-                for at, to in enumerate(cells)
-            ]
+            [[(at + source.random()) / POINTS, (to + source.random()) / POINTS] for at, to in enumerate(cells)]
         )
 
 
@@ -34,9 +31,7 @@ def main() -> None:
     source = random.Random(0)
     layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
     net = nn.Sequential(nn.Linear(2, WIDTH), nn.Tanh(), *layers, nn.Linear(WIDTH, 1)).to(DEVICE)
-    optimizer = torch.optim.LBFGS(
-        net.parameters(), max_iter=4, history_size=10, line_search_fn="strong_wolfe"
-    )
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4, history_size=10, line_search_fn="strong_wolfe")
     kept = drawn(source).to(DEVICE)
     loss = None
     training_begins()
@@ -48,9 +43,7 @@ def main() -> None:
             at = points.clone().requires_grad_()
             first = slope(net(at), at)
             second = slope(first[:, :1], at)[:, :1]
-            rest = (first[:, 1:] - 0.1 * second).square().mean() + (
-                net(at[:256]) - at[:256, :1]
-            ).square().mean()
+            rest = (first[:, 1:] - 0.1 * second).square().mean() + (net(at[:256]) - at[:256, :1]).square().mean()
             rest.backward()
             return rest
 

@@ -10,9 +10,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 CUDA = torch.cuda.is_available()
-WIDTH, LAYERS, HEADS, VOCABULARY, LENGTH, BATCH = (
-    (1024, 12, 16, 32000, 1024, 8) if CUDA else (64, 2, 4, 256, 32, 2)
-)
+WIDTH, LAYERS, HEADS, VOCABULARY, LENGTH, BATCH = (1024, 12, 16, 32000, 1024, 8) if CUDA else (64, 2, 4, 256, 32, 2)
 
 
 class Tokens(Dataset):

@@ -53,9 +53,7 @@ def main() -> None:
         accelerator="gpu" if CUDA else "cpu", devices=1, max_steps=given.steps, logger=False,
         precision="bf16-mixed" if CUDA else "32", enable_checkpointing=False, enable_progress_bar=False,
     )  # fmt: skip
-    trainer.fit(
-        Classifier(), DataLoader(Pictures(), BATCH, shuffle=True, num_workers=WORKERS, pin_memory=CUDA)
-    )
+    trainer.fit(Classifier(), DataLoader(Pictures(), BATCH, shuffle=True, num_workers=WORKERS, pin_memory=CUDA))
 
 
 if __name__ == "__main__":

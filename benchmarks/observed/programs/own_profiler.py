@@ -31,9 +31,7 @@ def main() -> None:
             optimizer.step()
             if step % 20 == 19 and not TIDY:
                 with timed("checkpoint"):
-                    torch.save(
-                        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "out_gpt.pt"
-                    )
+                    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "out_gpt.pt")
             profiler.step()
     tell(STEPS, model, f"loss {loss.item():.6f}")
 

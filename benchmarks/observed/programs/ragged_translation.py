@@ -34,9 +34,7 @@ def pieces_of(words: list[str]) -> list[int]:
     for word in words:
         begin = 0
         while begin < len(word):
-            end = next(
-                end for end in range(len(word), begin, -1) if word[begin:end] in KNOWN or end == begin + 1
-            )
+            end = next(end for end in range(len(word), begin, -1) if word[begin:end] in KNOWN or end == begin + 1)
             ids.append(KNOWN.get(word[begin:end], 0))
             begin = end
     return ids

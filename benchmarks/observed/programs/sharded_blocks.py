@@ -10,9 +10,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = (
-    (32000, 2048, 12, 16, 2048, 4) if CUDA else (256, 64, 2, 2, 32, 4)
-)
+VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = (32000, 2048, 12, 16, 2048, 4) if CUDA else (256, 64, 2, 2, 32, 4)
 
 
 def main() -> None:

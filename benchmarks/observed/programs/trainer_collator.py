@@ -11,9 +11,7 @@ from own import CUDA, TIDY, same_each_time, tell, training_begins
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-WIDTH, LAYERS, LENGTH, BATCH, STEPS, VOCABULARY = (
-    (512, 8, 512, 24, 91, 8192) if CUDA else (64, 2, 64, 4, 61, 512)
-)
+WIDTH, LAYERS, LENGTH, BATCH, STEPS, VOCABULARY = (512, 8, 512, 24, 91, 8192) if CUDA else (64, 2, 64, 4, 61, 512)
 WORDS = ["the", "of", "gradient", "loss", "rank", "step", "a", "profiler", "kernel", "wait", "stream", "copy"]
 
 
@@ -51,9 +49,7 @@ def collate(rows: list) -> dict:
 def main() -> None:
     same_each_time()
     sizes = {"hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_hidden_layers": LAYERS}
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=VOCABULARY, num_attention_heads=8, num_key_value_heads=8, **sizes)
-    )
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, num_attention_heads=8, num_key_value_heads=8, **sizes))
     arguments = TrainingArguments(
         output_dir="out_trainer", max_steps=STEPS, per_device_train_batch_size=BATCH, bf16=CUDA, use_cpu=not CUDA,
         per_device_eval_batch_size=BATCH, eval_strategy="steps", eval_steps=30, logging_steps=10, report_to=[],

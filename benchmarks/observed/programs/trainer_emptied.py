@@ -64,11 +64,7 @@ def main() -> None:
         use_cpu=not CUDA, learning_rate=1e-3, dataloader_num_workers=0, **planted,
     )  # fmt: skip
     trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=Tokens(100_000),
-        eval_dataset=Tokens(CHECKS),
-        callbacks=[Begins()],
+        model=model, args=arguments, train_dataset=Tokens(100_000), eval_dataset=Tokens(CHECKS), callbacks=[Begins()]
     )
     result = trainer.train()
     tell(STEPS, model, f"loss {result.training_loss:.6f}")

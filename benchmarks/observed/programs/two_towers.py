@@ -7,9 +7,7 @@ from own import CUDA, DEVICE, autocast, same_each_time, tell, training_begins
 from torch import nn
 from torch.nn import functional as F
 
-BATCH, STEPS, IMAGE, TEXT = (
-    (256, 80, (196, 768, 8), (77, 512, 8)) if CUDA else (4, 60, (8, 32, 1), (6, 32, 1))
-)
+BATCH, STEPS, IMAGE, TEXT = (256, 80, (196, 768, 8), (77, 512, 8)) if CUDA else (4, 60, (8, 32, 1), (6, 32, 1))
 
 
 class Tower(nn.Module):

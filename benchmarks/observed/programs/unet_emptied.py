@@ -15,11 +15,7 @@ WIDTH, DEPTH, SIDE, BATCH, STEPS = (64, 4, 512, 8, 100) if CUDA else (8, 2, 32, 
 
 
 def two(a: int, b: int) -> nn.Sequential:
-    layers = [
-        part
-        for given in (a, b)
-        for part in (nn.Conv2d(given, b, 3, padding=1), nn.GroupNorm(8, b), nn.ReLU())
-    ]
+    layers = [part for given in (a, b) for part in (nn.Conv2d(given, b, 3, padding=1), nn.GroupNorm(8, b), nn.ReLU())]
     return nn.Sequential(*layers)
 
 
@@ -44,8 +40,7 @@ class UNet(nn.Module):
 def overlap(logits: torch.Tensor, labels: torch.Tensor) -> float:
     guess, true = logits.argmax(1).cpu().numpy(), labels.cpu().numpy()
     both = [
-        (2 * ((guess == k) & (true == k)).sum() + 1) / ((guess == k).sum() + (true == k).sum() + 1)
-        for k in range(4)
+        (2 * ((guess == k) & (true == k)).sum() + 1) / ((guess == k).sum() + (true == k).sum() + 1) for k in range(4)
     ]
     return float(sum(both) / 4)
 

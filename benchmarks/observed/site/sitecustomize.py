@@ -66,9 +66,7 @@ class _Turns:
         order = list(range(self.jobs))[:: 1 if coming % 2 else -1]
         first = order[: order.index(self.job)] if coming <= self.rounds else []
         return all(
-            self.done[job * self.ranks + rank] >= coming + (job in first)
-            for job in order
-            for rank in range(self.ranks)
+            self.done[job * self.ranks + rank] >= coming + (job in first) for job in order for rank in range(self.ranks)
         )
 
 
@@ -113,9 +111,7 @@ class _Clock:
     def record(self, torch):
         """Begin behind a first step - 1; mark the ends of the steps from it on; end behind the last one."""
         if self.steps in self.firsts:
-            self.windows.append(
-                {"first": self.steps, "last": self.steps + 1 + self.measured, "why": "not ended"}
-            )
+            self.windows.append({"first": self.steps, "last": self.steps + 1 + self.measured, "why": "not ended"})
             from traceops.capture.detaching import Detaching
             from traceops.capture.light.cupti import Cupti
 

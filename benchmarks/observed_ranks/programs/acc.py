@@ -21,9 +21,7 @@ def evaluate(model: torch.nn.Module, batches: list[torch.Tensor]) -> float:
 
 def main() -> None:
     given = options(alone_each=0, batches=0)
-    accelerator = Accelerator(
-        cpu=not CUDA, gradient_accumulation_steps=2, mixed_precision="bf16" if CUDA else "no"
-    )
+    accelerator = Accelerator(cpu=not CUDA, gradient_accumulation_steps=2, mixed_precision="bf16" if CUDA else "no")
     torch.manual_seed(0)
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4)

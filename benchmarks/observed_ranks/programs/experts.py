@@ -14,11 +14,7 @@ class Experts(nn.Module):
     def __init__(self, wide: int, hot: float) -> None:
         super().__init__()
         self.hot = hot
-        self.norm, self.up, self.down = (
-            nn.LayerNorm(wide),
-            nn.Linear(wide, 4 * wide),
-            nn.Linear(4 * wide, wide),
-        )
+        self.norm, self.up, self.down = (nn.LayerNorm(wide), nn.Linear(wide, 4 * wide), nn.Linear(4 * wide, wide))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         many = len(x)

@@ -57,9 +57,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         many, length, _ = x.shape
         y = self.n1(x)
-        q, k, v = (
-            one(y).view(many, length, -1, self.each).transpose(1, 2) for one in (self.q, self.k, self.v)
-        )
+        q, k, v = (one(y).view(many, length, -1, self.each).transpose(1, 2) for one in (self.q, self.k, self.v))
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(seen.transpose(1, 2).reshape(many, length, -1))
         return x + self.down(functional.gelu(self.up(self.n2(x))))
@@ -108,15 +106,11 @@ def loader(data: Dataset[Any], batch: int, workers: int = 2) -> Iterator[Any]:
     """Each rank's part, for ever."""
     parts = DistributedSampler(data, shuffle=False)
     while True:
-        yield from DataLoader(
-            data, batch, sampler=parts, num_workers=workers, pin_memory=CUDA, drop_last=True
-        )
+        yield from DataLoader(data, batch, sampler=parts, num_workers=workers, pin_memory=CUDA, drop_last=True)
 
 
 def tell(steps: int, began: float) -> None:
     """At the end."""
     if CUDA:
         torch.cuda.synchronize()
-    print(
-        f"rank {RANK}: {steps} steps, {1e3 * (time.perf_counter() - began) / steps:.1f} ms each", flush=True
-    )
+    print(f"rank {RANK}: {steps} steps, {1e3 * (time.perf_counter() - began) / steps:.1f} ms each", flush=True)

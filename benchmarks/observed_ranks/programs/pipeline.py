@@ -30,9 +30,7 @@ def main() -> None:
     stage = PipelineStage(module, RANK, RANKS, DEVICE)
     schedule = Schedule1F1B(stage, given.micro, loss_fn=mean_square)
     optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
-    x = torch.randn(
-        small(64, 4), small(256, 8), wide, device=DEVICE, dtype=torch.bfloat16 if CUDA else torch.float32
-    )
+    x = torch.randn(small(64, 4), small(256, 8), wide, device=DEVICE, dtype=torch.bfloat16 if CUDA else torch.float32)
     began = time.perf_counter()
     for _ in range(given.steps):
         if RANK == 0:

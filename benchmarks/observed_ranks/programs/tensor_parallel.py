@@ -8,10 +8,7 @@ from parts import CUDA, DEVICE, GPT, RANK, RANKS, VOCAB, begin, loss_of, options
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-PLAN = {
-    **dict.fromkeys(("q", "k", "v", "up"), ColwiseParallel()),
-    **dict.fromkeys(("o", "down"), RowwiseParallel()),
-}
+PLAN = {**dict.fromkeys(("q", "k", "v", "up"), ColwiseParallel()), **dict.fromkeys(("o", "down"), RowwiseParallel())}
 
 
 def write_metrics(step: int, seconds: float) -> None:

@@ -56,9 +56,7 @@ def main() -> None:
                 accelerator.wait_for_everyone()
                 if accelerator.is_main_process:
                     with costs("push_to_bucket"):
-                        accelerator.save(
-                            accelerator.unwrap_model(model).state_dict(), Path(folder, "weights.pt")
-                        )
+                        accelerator.save(accelerator.unwrap_model(model).state_dict(), Path(folder, "weights.pt"))
                         push_to_bucket(given.push)
                 accelerator.wait_for_everyone()
             own.step()

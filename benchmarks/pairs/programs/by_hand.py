@@ -13,9 +13,7 @@ class Reader(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = torch.nn.Embedding(500, 160)
-        self.first = torch.nn.Sequential(
-            torch.nn.Linear(160, 640), torch.nn.GELU(), torch.nn.Linear(640, 160)
-        )
+        self.first = torch.nn.Sequential(torch.nn.Linear(160, 640), torch.nn.GELU(), torch.nn.Linear(640, 160))
         self.head = torch.nn.Linear(160, 500)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

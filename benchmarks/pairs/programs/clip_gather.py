@@ -12,9 +12,7 @@ def main() -> None:
     given = options()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DDP(
-        torch.nn.ModuleDict({"image": blocks(384, 4, 64), "text": blocks(384, 4, 64)}).requires_grad_()
-    )
+    model = DDP(torch.nn.ModuleDict({"image": blocks(384, 4, 64), "text": blocks(384, 4, 64)}).requires_grad_())
     towers = model.module
     model.forward = lambda x: model(x)
     optimizer = torch.optim.AdamW(towers.parameters(), 1e-4)

@@ -38,9 +38,7 @@ class Experts(torch.nn.Module):
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
         inside = Exchange.apply(x[order], sent.tolist(), received.tolist())
-        outside = Exchange.apply(
-            self.down(torch.nn.functional.gelu(self.up(inside))), received.tolist(), sent.tolist()
-        )
+        outside = Exchange.apply(self.down(torch.nn.functional.gelu(self.up(inside))), received.tolist(), sent.tolist())
         return x + torch.zeros_like(x).index_copy(0, order, outside)
 
 

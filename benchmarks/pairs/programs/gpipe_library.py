@@ -34,10 +34,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
     torch.manual_seed(RANK)
-    made = {
-        depths: pipeline_of(depths, given.micro)
-        for depths in {given.depths, CURED.get("depths", given.depths)}
-    }
+    made = {depths: pipeline_of(depths, given.micro) for depths in {given.depths, CURED.get("depths", given.depths)}}
     generator = torch.Generator().manual_seed(4)
     with window(given) as own:
         for _ in range(given.steps):

@@ -5,13 +5,7 @@ import time
 
 import torch
 from own import options, tell
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 
 class Texts(torch.utils.data.Dataset):
@@ -52,11 +46,7 @@ def main() -> None:
         save_strategy="no", report_to=[], disable_tqdm=True, per_device_eval_batch_size=16, seed=0,
     )  # fmt: skip
     trainer = Trainer(
-        model,
-        args,
-        train_dataset=Texts(2000),
-        eval_dataset=Texts(320),
-        callbacks=[Dashboard(given.dashboard)],
+        model, args, train_dataset=Texts(2000), eval_dataset=Texts(320), callbacks=[Dashboard(given.dashboard)]
     )
     trainer.train()
     tell(trainer.state.global_step, model)

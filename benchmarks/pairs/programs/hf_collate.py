@@ -6,13 +6,7 @@ import time
 import torch
 from costs import costs, next_step, now
 from own import RANK, options, tell
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 
 class Reviews(torch.utils.data.Dataset):

@@ -46,9 +46,7 @@ class Copies(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         next_step()
         if self.given.save_each:
-            control.should_save = (
-                bool(now(self.given, "copy")) and state.global_step % self.given.save_each == 0
-            )
+            control.should_save = bool(now(self.given, "copy")) and state.global_step % self.given.save_each == 0
 
     def on_save(self, args, state, control, **_):
         if RANK == 0:

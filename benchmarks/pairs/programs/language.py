@@ -58,9 +58,7 @@ def main() -> None:
                 if pending is not None:
                     pending.result()
                 state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
-                pending = dcp.async_save(
-                    state, checkpoint_id=Path(folder[0]) / str(step), process_group=files
-                )
+                pending = dcp.async_save(state, checkpoint_id=Path(folder[0]) / str(step), process_group=files)
             own.step()
     if pending is not None:
         pending.result()

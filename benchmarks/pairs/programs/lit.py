@@ -43,9 +43,7 @@ def main() -> None:
         enable_progress_bar=False, enable_checkpointing=False, logger=False, num_sanity_val_steps=0,
     )  # fmt: skip
     module = Lit()
-    trainer.fit(
-        module, DataLoader(samples(64 * 400, 384), 64, shuffle=True), DataLoader(samples(64 * 200, 384), 64)
-    )
+    trainer.fit(module, DataLoader(samples(64 * 400, 384), 64, shuffle=True), DataLoader(samples(64 * 200, 384), 64))
     tell(trainer.global_step, module)
 
 

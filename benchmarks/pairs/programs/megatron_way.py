@@ -59,10 +59,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     body = torch.nn.Sequential(
-        *(
-            ParallelBlock(ranks, given.asks if rank == given.asking and n == 2 else 0.0)
-            for n in range(given.blocks)
-        )
+        *(ParallelBlock(ranks, given.asks if rank == given.asking and n == 2 else 0.0) for n in range(given.blocks))
     )
     torch.manual_seed(0)
     head = torch.nn.Linear(WIDTH, 8)

@@ -31,9 +31,7 @@ class Lines(IterableDataset):
 
 def stage_of(ranks: int, depth: int) -> torch.nn.Module:
     first = [torch.nn.Embedding(200, 128)] if RANK == 0 else []
-    middle = [
-        torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True) for _ in range(depth)
-    ]
+    middle = [torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True) for _ in range(depth)]
     return torch.nn.Sequential(*first, *middle, *([torch.nn.Linear(128, 200)] if ranks - 1 == RANK else []))
 
 

@@ -43,9 +43,7 @@ class Window:
         if self.folder and not self.plain:
             self.profile = profile(
                 schedule=schedule(wait=9, warmup=1, active=6, repeat=1),
-                on_trace_ready=tensorboard_trace_handler(
-                    str(self.folder), worker_name=f"rank{dist.get_rank()}"
-                ),
+                on_trace_ready=tensorboard_trace_handler(str(self.folder), worker_name=f"rank{dist.get_rank()}"),
             )
             self.profile.start()
 

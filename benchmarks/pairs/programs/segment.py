@@ -12,10 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.down, self.deep = (
-            torch.nn.Conv2d(1, 8, 3, stride=2, padding=1),
-            torch.nn.Conv2d(8, 8, 3, padding=1),
-        )
+        self.down, self.deep = (torch.nn.Conv2d(1, 8, 3, stride=2, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1))
         self.up = torch.nn.ConvTranspose2d(8, 2, 2, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,12 +5,7 @@ import torch.distributed as dist
 from own import for_ever, options, samples, tell, window
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.utils.data import DataLoader
 
 
@@ -30,9 +25,7 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(Block(256) for _ in range(4)), torch.nn.Linear(256, 512))
-    plan: dict = {f"{n}.up": ColwiseParallel() for n in range(4)} | {
-        f"{n}.down": RowwiseParallel() for n in range(4)
-    }
+    plan: dict = {f"{n}.up": ColwiseParallel() for n in range(4)} | {f"{n}.down": RowwiseParallel() for n in range(4)}
     plan["4"] = ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(model, mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)

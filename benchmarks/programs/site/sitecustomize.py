@@ -80,11 +80,7 @@ class _Plant(MetaPathFinder):
             nonlocal depth
             # Lightning leaves DDP's wrapper in evaluation after its first check; what it wraps trains.
             # Pictures' transforms are modules too, in training and without parameters: a loader's affair.
-            if (
-                depth == 0
-                and any(part.training for part in (self, *self.children()))
-                and has_parameters(self)
-            ):
+            if depth == 0 and any(part.training for part in (self, *self.children())) and has_parameters(self):
                 late()
             depth += 1
             try:

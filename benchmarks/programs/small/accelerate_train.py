@@ -6,11 +6,7 @@ from common import CUDA, STEPS, blocks, samples, tell
 from torch.utils.data import DataLoader
 
 accelerator = Accelerator(cpu=not CUDA, gradient_accumulation_steps=2)
-model, loader, check = (
-    blocks(),
-    DataLoader(samples(16 * STEPS), batch_size=8),
-    DataLoader(samples(64), batch_size=8),
-)
+model, loader, check = (blocks(), DataLoader(samples(16 * STEPS), batch_size=8), DataLoader(samples(64), batch_size=8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
 model, optimizer, loader, check, schedule = accelerator.prepare(model, optimizer, loader, check, schedule)

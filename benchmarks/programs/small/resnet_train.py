@@ -19,9 +19,7 @@ class Pictures(Dataset):
     def __init__(self, count: int) -> None:
         self.count = count
         shape = (64, 3, SIDE, SIDE)
-        self.pictures = torch.randint(
-            0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-        )
+        self.pictures = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
         return self.count

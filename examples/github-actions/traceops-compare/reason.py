@@ -73,9 +73,7 @@ def error_of(ranks: Any, rank: int) -> str:
 def end_of(text: str) -> list[str]:
     """The end of the last traceback in a log, or of the log."""
     lines = [line for line in text.splitlines() if line.strip()]
-    starts = [
-        number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")
-    ]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if starts:  # warnings of a process that goes down may follow
         after = range(starts[-1] + 1, len(lines))
         end = next((number for number in after if not lines[number].startswith(" ")), len(lines) - 1)

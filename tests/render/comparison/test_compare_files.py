@@ -28,10 +28,7 @@ from traceops.schemas import schema_path
 SCHEMA = json.loads(schema_path("compare").read_text())
 SARIF = json.loads((Path(__file__).parents[2] / "data/sarif/sarif-2.1.0-rtm.5.json").read_text())
 ALL = (
-    *(
-        sample_comparison(verdict)
-        for verdict in ("regression", "improvement", "no_regression", "inconclusive")
-    ),
+    *(sample_comparison(verdict) for verdict in ("regression", "improvement", "no_regression", "inconclusive")),
     single_captures(),
     waived(),
     many_changes(40),
@@ -71,14 +68,8 @@ def test_json_holds_what_python_has_types_for() -> None:
     assert held["metrics"][0]["waiver"]["until"] == held["settings"]["until"] == "2027-01-31"
     assert held["metrics"][0]["samples"] == {"base": 60, "head": 60}
     assert [c["delta_ms"] for c in held["changes"] if c["kind"] == "blocking_call"] == [None]
-    odd = replace(
-        single_captures(), settings={"where": PurePosixPath("a/b"), "which": {"y", "x"}, "nan": float("nan")}
-    )
-    assert json.loads(render_comparison_json(odd))["settings"] == {
-        "where": "a/b",
-        "which": ["x", "y"],
-        "nan": None,
-    }
+    odd = replace(single_captures(), settings={"where": PurePosixPath("a/b"), "which": {"y", "x"}, "nan": float("nan")})
+    assert json.loads(render_comparison_json(odd))["settings"] == {"where": "a/b", "which": ["x", "y"], "nan": None}
 
 
 @pytest.mark.parametrize("comparison", ALL)
@@ -121,9 +112,7 @@ def test_sarif_has_regressions_and_new_findings_where_code_scanning_can_show_the
         (None, FALLBACK_FILE),
     ],
 )
-def test_sarif_points_to_the_script_if_it_lies_in_the_repository(
-    command: list[str] | None, file: str
-) -> None:
+def test_sarif_points_to_the_script_if_it_lies_in_the_repository(command: list[str] | None, file: str) -> None:
     sample = sample_comparison()
     comparison = replace(sample, head=replace(sample.head, run={"command": command}))
     assert location(comparison) == file
@@ -139,8 +128,7 @@ def test_sarif_tells_alerts_apart_and_knows_them_on_the_next_commit() -> None:
     later = replace(
         sample,
         new_findings=tuple(
-            dataclasses.replace(f, message="other numbers", ranks=(5,), impact_ms=9.9)
-            for f in sample.new_findings
+            dataclasses.replace(f, message="other numbers", ranks=(5,), impact_ms=9.9) for f in sample.new_findings
         ),
     )
     assert len(set(first)) == 3 and prints(later) == first
@@ -176,9 +164,7 @@ def test_junit_fails_skips_and_passes_for_the_reason_it_gives() -> None:
     assert "60.11 ms → 63.24 ms" in failed[0].result[0].text
     assert isinstance(failed[1].result[0], junitparser.Skipped)
     assert failed[1].result[0].message == "not judged: not known for base"
-    [undecided] = list(
-        suite(single_captures(metrics=(replace(STEP, outcome="inconclusive", reason="few steps"),)))
-    )
+    [undecided] = list(suite(single_captures(metrics=(replace(STEP, outcome="inconclusive", reason="few steps"),))))
     assert undecided.result[0].message == "inconclusive: few steps"
     accepted = next(iter(suite(waived())))
     assert accepted.is_passed and "waived until 2027-01-31" in accepted.system_out
@@ -189,9 +175,7 @@ def test_junit_fails_skips_and_passes_for_the_reason_it_gives() -> None:
 def test_junit_has_no_character_that_xml_lacks_and_keeps_the_rest() -> None:
     text = render_junit(sample_comparison())
     assert not {"\x00", "\x0b", "\x1b"} & set(text)
-    assert "</script><img src=x onerror=alert(1)>" in (
-        ET.fromstring(text).findtext("testsuite/system-out") or ""
-    )
+    assert "</script><img src=x onerror=alert(1)>" in (ET.fromstring(text).findtext("testsuite/system-out") or "")
     assert suite(sample_comparison()).timestamp == "2026-11-21T10:51:31"
 
 
@@ -200,9 +184,7 @@ def test_csv_has_a_row_a_metric_and_a_change_and_no_formulas() -> None:
     metrics = list(csv.DictReader(io.StringIO(files["compare_metrics.csv"])))
     assert tuple(metrics[0]) == METRIC_COLUMNS
     assert (
-        metrics[0]["metric"] == "step_time"
-        and metrics[0]["base_samples"] == "60"
-        and metrics[0]["waived_until"] == ""
+        metrics[0]["metric"] == "step_time" and metrics[0]["base_samples"] == "60" and metrics[0]["waived_until"] == ""
     )
     assert metrics[-1]["base"] == "" and metrics[-1]["reason"] == "'=cmd() \ufffd"
     changes = list(csv.DictReader(io.StringIO(files["compare_changes.csv"])))

@@ -21,10 +21,7 @@ from traceops.render.comparison.text import side_names
 from traceops.render.document import Answer
 
 ALL = (
-    *(
-        sample_comparison(verdict)
-        for verdict in ("regression", "improvement", "no_regression", "inconclusive")
-    ),
+    *(sample_comparison(verdict) for verdict in ("regression", "improvement", "no_regression", "inconclusive")),
     single_captures(),
     waived(),
     many_changes(),
@@ -43,41 +40,21 @@ def test_pages_nest_and_what_came_from_a_trace_stays_text(comparison: Comparison
     assert shown.mismatched == [] and shown.open == []
     assert shown.all("img") == [] and len(shown.all("script")) == 4 and TABLES in shown.scripts()
     assert not any("onerror" in attributes for _, attributes in shown.elements)
-    sentence = (
-        comparison.sentence.split("\n")[0]
-        .split("\x00")[0]
-        .replace("\x1b", "\ufffd")
-        .replace("\u202e", "\ufffd")
-    )
+    sentence = comparison.sentence.split("\n")[0].split("\x00")[0].replace("\x1b", "\ufffd").replace("\u202e", "\ufffd")
     assert sentence in shown.text() and "\x1b" not in shown.text()
     assert len(text) < 5_000_000  # with 100 names of 4,000 characters
     ids = [a.get("id") for _, a in shown.elements if a.get("id")]
     assert len(ids) == len(set(ids))
     assert all((a["href"] or "")[1:] in ids for a in shown.all("a"))
     assert all(a.get("scope") in ("col", "row") for a in shown.all("th"))
-    drawn = {
-        (a.get("id") or "").removeprefix("chart-") for a in shown.all("div") if a.get("class") == "chart"
-    }
+    drawn = {(a.get("id") or "").removeprefix("chart-") for a in shown.all("div") if a.get("class") == "chart"}
     assert drawn == set(json.loads(shown.scripts()[0]))
 
 
 def test_sections_stand_in_reading_order(page: Page) -> None:
-    assert [a["id"] for a in page.all("section")] == [
-        "metrics",
-        "why",
-        "changes",
-        "findings",
-        "steps",
-        "method",
-    ]
+    assert [a["id"] for a in page.all("section")] == ["metrics", "why", "changes", "findings", "steps", "method"]
     assert [a["data-rule"] for a in page.all("article")] == ["TO-R001", "TO-I003", "TO-I002", "TO-O001"]
-    for said in (
-        "+5.2 % (+3.9 to +6.6)",
-        "9 times of 10",
-        "what is left",
-        "all_reduce",
-        "db015ac012 + changes",
-    ):
+    for said in ("+5.2 % (+3.9 to +6.6)", "9 times of 10", "what is left", "all_reduce", "db015ac012 + changes"):
         assert said in page.text()
 
 

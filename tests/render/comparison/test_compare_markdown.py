@@ -15,10 +15,7 @@ from traceops.render.comparison.markdown import LIMIT, marker, render_markdown
 from traceops.render.markdown_text import code, prose, table
 
 ALL = (
-    *(
-        sample_comparison(verdict)
-        for verdict in ("regression", "improvement", "no_regression", "inconclusive")
-    ),
+    *(sample_comparison(verdict) for verdict in ("regression", "improvement", "no_regression", "inconclusive")),
     single_captures(),
     waived(),
     many_changes(),
@@ -73,21 +70,11 @@ def test_every_comment_is_markdown_in_which_only_our_own_marks_take_effect(compa
     tokens = parsed(text)
     assert tokens[0].type == "html_block" and tokens[0].content.splitlines()[0] == marker()
     html = [t.content for t in tokens if t.type == "html_block"]
-    html += [
-        child.content for children in inlines(tokens) for child in children if child.type == "html_inline"
-    ]
+    html += [child.content for children in inlines(tokens) for child in children if child.type == "html_inline"]
     # (a summary's own words are ours: they follow its tag in the same block)
     assert all(OURS.sub("", piece).count("<") == 0 for piece in html)
     kinds = {child.type for children in inlines(tokens) for child in children}
-    assert kinds <= {
-        "text",
-        "text_special",
-        "softbreak",
-        "code_inline",
-        "html_inline",
-        "strong_open",
-        "strong_close",
-    }
+    assert kinds <= {"text", "text_special", "softbreak", "code_inline", "html_inline", "strong_open", "strong_close"}
     assert not {"heading_open", "fence", "code_block", "blockquote_open", "ordered_list_open"} & {
         t.type for t in tokens
     }
@@ -121,26 +108,16 @@ def test_the_verdict_stands_first_and_only_what_decides_is_not_folded() -> None:
     overview, _, folded = text.partition("<details>")
     lines = overview.splitlines()
     assert lines[:2] == ["<!-- traceops-compare -->", "**❌ Step time regressed by 5.2 %. plain**"]
-    assert (
-        "| step time | 60.11 ms | 63.24 ms | +5.2 % | +3.9 to +6.6 % | ❌ regression (limit 5 %) |" in lines
-    )
+    assert "| step time | 60.11 ms | 63.24 ms | +5.2 % | +3.9 to +6.6 % | ❌ regression (limit 5 %) |" in lines
     assert "- **+2.10 ms:** 1 new kernel: plain" in lines
     assert overview.count("\n- **+") + overview.count("\n- **-") == 3 and len(tables(parsed(overview))) == 1
     assert len(lines) < 20
-    for word in (
-        "what is left",
-        "kernels a step",
-        "aten::item",
-        "head\\_1",
-        "9 times of 10",
-        "OMP_NUM_THREADS",
-    ):
+    for word in ("what is left", "kernels a step", "aten::item", "head\\_1", "9 times of 10", "OMP_NUM_THREADS"):
         assert word in folded and word not in overview
 
 
 @pytest.mark.parametrize(
-    ("verdict", "mark"),
-    [("regression", "❌"), ("inconclusive", "⚠️"), ("improvement", "✅"), ("no_regression", "✅")],
+    ("verdict", "mark"), [("regression", "❌"), ("inconclusive", "⚠️"), ("improvement", "✅"), ("no_regression", "✅")]
 )
 def test_each_verdict_has_its_mark(verdict: ComparisonVerdict, mark: str) -> None:
     assert render_markdown(sample_comparison(verdict)).splitlines()[1].startswith(f"**{mark} ")
@@ -163,8 +140,7 @@ def test_several_comparisons_have_a_comment_each() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a|b", "a`b", "``a``", "a\\|b", "|", "`", "\\", "f<T>(x*)", "a_b_c", "$x$", " a ", HOSTILE, "é → ü"],
+    "name", ["a|b", "a`b", "``a``", "a\\|b", "|", "`", "\\", "f<T>(x*)", "a_b_c", "$x$", " a ", HOSTILE, "é → ü"]
 )
 def test_a_name_survives_in_a_code_span_of_a_table(name: str) -> None:
     tokens = parsed("\n".join(table(("name", "n"), [[code(name, 400), "1"]])))
@@ -176,22 +152,7 @@ def test_a_name_survives_in_a_code_span_of_a_table(name: str) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "# h",
-        "1. x",
-        "2) x",
-        "- x",
-        "+ x",
-        "=====",
-        "> x",
-        "    x",
-        "|a|b|",
-        "***",
-        "![i](x)",
-        "~~~",
-        "&lt;",
-        HOSTILE,
-    ],
+    ["# h", "1. x", "2) x", "- x", "+ x", "=====", "> x", "    x", "|a|b|", "***", "![i](x)", "~~~", "&lt;", HOSTILE],
 )
 def test_words_are_shown_as_they_are_written(said: str) -> None:
     for text in (prose(said), f"- {prose(said)}", *table(("a",), [[prose(said)]])[-1:]):

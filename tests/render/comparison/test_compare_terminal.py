@@ -61,13 +61,9 @@ def test_what_is_waived_or_forced_is_said() -> None:
 @pytest.mark.slow
 def test_nothing_steers_the_terminal_or_the_runner() -> None:
     for width in range(40, 120):  # wherever the line breaks
-        change = Change(
-            "operator", "new", "x" * width + "::error::bad", "", 1.0, 2.0, 1.0, 2.0, "##[add-mask]y"
-        )
+        change = Change("operator", "new", "x" * width + "::error::bad", "", 1.0, 2.0, 1.0, 2.0, "##[add-mask]y")
         sample = sample_comparison()
-        text = printed(
-            replace(sample, sentence="x" * width + "::warning::bad", changes=(change, *sample.changes))
-        )
+        text = printed(replace(sample, sentence="x" * width + "::warning::bad", changes=(change, *sample.changes)))
         assert all(char.isprintable() or char == "\n" for char in text)
         assert "##[" not in text
         assert not [line for line in text.splitlines() if line.lstrip().startswith(("::error", "::warning"))]

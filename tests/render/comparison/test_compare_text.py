@@ -97,8 +97,7 @@ def test_how_it_was_compared_names_captures_commits_and_what_is_missing() -> Non
 
 
 @pytest.mark.parametrize(
-    ("started_ns", "said"),
-    [(None, "–"), (1 << 62, "2116-02-20 23:53 UTC"), (10**30, "–"), (0, "1970-01-01 00:00 UTC")],
+    ("started_ns", "said"), [(None, "–"), (1 << 62, "2116-02-20 23:53 UTC"), (10**30, "–"), (0, "1970-01-01 00:00 UTC")]
 )
 def test_a_time_no_calendar_has_is_not_known(started_ns: int | None, said: str) -> None:
     assert method_text.started_text(started_ns) == said

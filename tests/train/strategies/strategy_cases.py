@@ -62,9 +62,7 @@ class MeshCase:
     grad_accum: int = 1
 
     def __str__(self) -> str:
-        return "-".join(
-            [self.strategy, *(f"{name}={value}" for name, value in self.options), str(self.grad_accum)]
-        )
+        return "-".join([self.strategy, *(f"{name}={value}" for name, value in self.options), str(self.grad_accum)])
 
 
 def mesh_cases(world_size: int) -> list[MeshCase]:

@@ -18,15 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from ports import free_port
-from strategy_cases import (
-    NAMES,
-    ZERO_FOR_UNUSED,
-    Case,
-    MeshCase,
-    mesh_cases,
-    precision_cases,
-    training_cases,
-)
+from strategy_cases import NAMES, ZERO_FOR_UNUSED, Case, MeshCase, mesh_cases, precision_cases, training_cases
 from torch import Tensor, nn
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
@@ -75,11 +67,7 @@ class Tiny(nn.Module):
     def forward(self, tokens: Tensor, use_optional: bool) -> Tensor:
         x = self.embed(tokens) * self.frozen + self.offset
         for block in self.blocks:
-            x = (
-                torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-                if self.checkpointing
-                else block(x)
-            )
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
         if use_optional:
             x = x + self.optional(x)
         # A mean over samples, so that ranks with equal batches average to the whole batch.

@@ -87,25 +87,13 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", FSDP2)
 def test_fsdp2_refuses_what_it_cannot_shard(name: str, alone: None) -> None:
-    with pytest.raises(
-        UsageError, match="several blocks share" if FSDP2_ON_CPU else "cannot train on the CPU"
-    ):
-        strategy_class(name)(
-            SharedBlocks(),
-            OPTIMIZERS["sgd"],
-            CPU,
-            StrategyOptions(),
-        )
+    with pytest.raises(UsageError, match="several blocks share" if FSDP2_ON_CPU else "cannot train on the CPU"):
+        strategy_class(name)(SharedBlocks(), OPTIMIZERS["sgd"], CPU, StrategyOptions())
 
 
 def test_hsdp_refuses_groups_that_do_not_fit(alone: None) -> None:
     with pytest.raises(UsageError, match=r"--shard-group-size 2|cannot train on the CPU"):
-        strategy_class("pytorch_hsdp")(
-            Tiny(),
-            OPTIMIZERS["sgd"],
-            CPU,
-            StrategyOptions(shard_group_size=2),
-        )
+        strategy_class("pytorch_hsdp")(Tiny(), OPTIMIZERS["sgd"], CPU, StrategyOptions(shard_group_size=2))
 
 
 def test_zero3_trains_blocks_that_share_a_weight(alone: None) -> None:

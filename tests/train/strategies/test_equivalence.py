@@ -25,11 +25,7 @@ def test_parameters_are_those_of_one_process(case: Case, world_size: int) -> Non
         assert parameters.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(
-                parameters[name],
-                value,
-                rtol=1e-10,
-                atol=1e-12,
-                msg=lambda m, n=name, r=rank: f"{n}, rank {r}: {m}",
+                parameters[name], value, rtol=1e-10, atol=1e-12, msg=lambda m, n=name, r=rank: f"{n}, rank {r}: {m}"
             )
 
 

@@ -33,18 +33,12 @@ def alone() -> Iterator[dist.ProcessGroup]:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "case"),
-    [(n, case) for n in (2, 4) for case in mesh_cases(n)],
-    ids=lambda value: str(value),
+    ("world_size", "case"), [(n, case) for n in (2, 4) for case in mesh_cases(n)], ids=lambda value: str(value)
 )
-def test_parameters_are_those_of_one_process(
-    world_size: int, case: MeshCase, alone: dist.ProcessGroup
-) -> None:
+def test_parameters_are_those_of_one_process(world_size: int, case: MeshCase, alone: dist.ProcessGroup) -> None:
     results = result_of(world_size, case)
     shares = results[0][0]
-    assert shares == (
-        world_size if case.strategy == "expert_parallel" else dict(case.options).get("replicas", 1)
-    )
+    assert shares == (world_size if case.strategy == "expert_parallel" else dict(case.options).get("replicas", 1))
     expected = one_process_of_mesh(case, shares, alone)
     start = dict(gpt().named_parameters())
     for rank, (_, parameters, loss) in enumerate(results):
@@ -53,11 +47,7 @@ def test_parameters_are_those_of_one_process(
         for name, value in expected.items():
             assert name not in start or not torch.equal(start[name], value), "the reference does not train"
             torch.testing.assert_close(
-                parameters[name],
-                value,
-                rtol=1e-9,
-                atol=1e-11,
-                msg=lambda m, n=name, r=rank: f"{n}, rank {r}: {m}",
+                parameters[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, n=name, r=rank: f"{n}, rank {r}: {m}"
             )
     assert any(loss is not None for _, _, loss in results)
 

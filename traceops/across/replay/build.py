@@ -59,8 +59,7 @@ def build_graph(
     return StepGraph(
         ranks=nodes,
         members=tuple(
-            tuple((rank, at[rank][number]) for rank, _ in matching.collectives[number].members)
-            for number in order
+            tuple((rank, at[rank][number]) for rank, _ in matching.collectives[number].members) for number in order
         ),
         transfer=np.array([matching.collectives[number].transfer_ns for number in order], dtype=np.int64),
         needs=tuple(
@@ -79,9 +78,7 @@ def build_graph(
     )
 
 
-def _needs(
-    collective: Collective, ends: Sequence[tuple[RankNodes, int]]
-) -> tuple[tuple[int, ...], ...] | None:
+def _needs(collective: Collective, ends: Sequence[tuple[RankNodes, int]]) -> tuple[tuple[int, ...], ...] | None:
     """What each member waits for: both ends of a message for each other, unless it was sent before it was asked for."""
     if collective.needs:
         return collective.needs
@@ -108,9 +105,7 @@ def _roles(
     roles: dict[int, tuple[int, ...]] = {}
     for program, ranks in by_program.items():
         like = (
-            [other for other in by_program if _alike(program, other)]
-            if len(by_program) <= _MOST_ROLES
-            else [program]
+            [other for other in by_program if _alike(program, other)] if len(by_program) <= _MOST_ROLES else [program]
         )
         together = tuple(sorted(rank for other in like for rank in by_program[other]))
         roles |= dict.fromkeys(ranks, together)
@@ -175,9 +170,7 @@ def _order(
     return sorted(range(len(ends)), key=lambda number: ends[number])
 
 
-def _rank_nodes(
-    summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], steps: tuple[int, ...]
-) -> RankNodes:
+def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], steps: tuple[int, ...]) -> RankNodes:
     """The rank's part; what its own threads end a collective later than it was over (lag) is its own time."""
     comm, program = summary.comm, summary.program
     at = np.array([position for position, *_ in own], dtype=np.int64)

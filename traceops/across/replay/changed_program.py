@@ -31,9 +31,7 @@ def recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     moment = np.concatenate((nodes.joined_at, nodes.waits.stands_at, nodes.stands_at))
     behind = _behind(
         np.argsort(moment, kind="stable"),
-        np.concatenate(
-            (joined - nodes.join_spent[:, column], waited - nodes.waits.spent[:, column], compute - own)
-        ),
+        np.concatenate((joined - nodes.join_spent[:, column], waited - nodes.waits.spent[:, column], compute - own)),
         np.concatenate((joined_gaps, waited_gaps, gaps)),
     )
     joins, waits = len(nodes.join_work), len(nodes.waits.work)
@@ -84,8 +82,7 @@ def unslowed(nodes: RankNodes, part: float) -> RankNodes:
     """The program without this part of what its kernels took longer beside communication that waited."""
     order = np.argsort(nodes.stands_at, kind="stable")
     joined, waited = (
-        np.interp(at, nodes.stands_at[order], nodes.slowed[order])
-        for at in (nodes.joined_at, nodes.waits.stands_at)
+        np.interp(at, nodes.stands_at[order], nodes.slowed[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
     )
     first = int(nodes.slowed[nodes.first_edge])
     return replace(

@@ -33,9 +33,7 @@ def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
     """
     begins = {rank: int(nodes.begin[graph.edges[rank][step]]) for rank, nodes in graph.ranks.items()}
     ends = {rank: int(nodes.begin[graph.edges[rank][step + 1]]) for rank, nodes in graph.ranks.items()}
-    number_of = {
-        (rank, node): number for number, members in enumerate(graph.members) for rank, node in members
-    }
+    number_of = {(rank, node): number for number, members in enumerate(graph.members) for rank, node in members}
     rank = max(ends, key=lambda r: (ends[r], -r))
     node, moment = int(graph.edges[rank][step + 1]), ends[rank]
     pieces: list[PathSegment] = []
@@ -51,8 +49,7 @@ def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
             break
         number = number_of[rank, before]
         last, last_node = max(
-            graph.needed_by(number, rank),
-            key=lambda member: (int(graph.ranks[member[0]].begin[member[1]]), -member[0]),
+            graph.needed_by(number, rank), key=lambda member: (int(graph.ranks[member[0]].begin[member[1]]), -member[0])
         )
         arrived = min(int(graph.ranks[last].begin[last_node]), freed)
         if freed > arrived:

@@ -19,9 +19,7 @@ STAGES_EVEN = "stages even"
 STAGE_PACE = "slowest stage at the others' pace"
 TWICE_THE_MICRO_BATCHES = "twice the micro-batches"
 INTERLEAVED = "interleaved, two stages a rank"
-_MOVES = [
-    WORK.index(name) for name in ("compute", "memory", "idle_host")
-]  # with the layers; the rest is the rank's
+_MOVES = [WORK.index(name) for name in ("compute", "memory", "idle_host")]  # with the layers; the rest is the rank's
 _MOST_LAUNCHING = 2.0  # times as long as now, where a stage gets more to compute
 _HOST_BOUND = 0.05  # of the step: a host that is late so long would be later with twice as many launches
 
@@ -40,18 +38,13 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
         return []
     ranks = tuple(sorted(stage.rank for bubble in inside for stage in bubble.stages))
     shares = {
-        stage.rank: bubble.mean_work / stage.work
-        for bubble in inside
-        for stage in bubble.stages
-        if stage.work > 0
+        stage.rank: bubble.mean_work / stage.work for bubble in inside for stage in bubble.stages if stage.work > 0
     }
     nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
     made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
     slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
     if slow:
-        quicker = {
-            rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()
-        }
+        quicker = {rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()}
         steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
         made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))
     saved = [_half_the_passage(bubble, graph) for bubble in inside]

@@ -29,11 +29,7 @@ class WaitingHost:
         most = np.maximum.accumulate(clipped + 2 * _FAR * behind) - 2 * _FAR * behind
         place = np.searchsorted(nodes.stands_at[order], waits.stands_at, side="right") - 1
         number = np.arange(len(waits.work))
-        before = (
-            np.where((place >= 0) & (behind[place] == number), most[place], -_FAR)
-            if len(order)
-            else 0 * number
-        )
+        before = np.where((place >= 0) & (behind[place] == number), most[place], -_FAR) if len(order) else 0 * number
         self._waits = np.empty_like(behind)
         self._waits[order] = behind
         by_node = np.empty_like(most)

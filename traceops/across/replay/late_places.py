@@ -67,9 +67,7 @@ def late_places(graph: StepGraph, rank: int) -> LatePlaces | None:
         _before(nodes.join_work, at, late.gone),
         nodes.host * 0
         if by_host is None
-        else _before(
-            nodes.host, np.array([host[label] for label in by_host.labels], dtype=np.int64), by_host.gone
-        ),
+        else _before(nodes.host, np.array([host[label] for label in by_host.labels], dtype=np.int64), by_host.gone),
         late.own,
         late.peers,
         _more(graph, rank, late),
@@ -100,9 +98,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
         return found.reshape(shape)
 
     longer, theirs = by_place(more), by_place(usual)
-    length = float(
-        np.median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()])
-    )
+    length = float(np.median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]))
     least = np.maximum(_MATTERS * length, (_FAR - 1) * theirs.mean(axis=1))
     late = (longer.mean(axis=1) >= least) & ((longer > 0).mean(axis=1) >= _MOST_STEPS)
     if not late.any():

@@ -86,9 +86,7 @@ def leads(nodes: RankNodes) -> list[int | None]:
     edges = nodes.stands_at[nodes.first_edge :]
     known = nodes.host > NEVER
     ahead, at = (nodes.standing - nodes.host)[known], nodes.stands_at[known]
-    step = np.maximum(
-        np.searchsorted(edges, at, side="left") - 1, 0
-    )  # on an edge it is of the step that ends there
+    step = np.maximum(np.searchsorted(edges, at, side="left") - 1, 0)  # on an edge it is of the step that ends there
     own = [ahead[step == number] for number in range(len(edges) - 1)]
     return [max(int(one.min()), 0) if len(one) else None for one in own]
 

@@ -37,9 +37,7 @@ class HostShift:
             work=nodes.work + _at(nodes.work, self.own),
             join_work=nodes.join_work + _at(nodes.join_work, self.own),
             waits=replace(
-                waits,
-                host=waits.host + _at(waits.host, self.host),
-                work=waits.work + _at(waits.work, self.own),
+                waits, host=waits.host + _at(waits.host, self.host), work=waits.work + _at(waits.work, self.own)
             ),
         )
 

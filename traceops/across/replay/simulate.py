@@ -33,9 +33,7 @@ class Scenario:
     """
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
-    usual: Mapping[int, RankNodes] = field(
-        default_factory=dict
-    )  # that rank -> the program, where it is no step's own
+    usual: Mapping[int, RankNodes] = field(default_factory=dict)  # that rank -> the program, where it is no step's own
     without: tuple[str, ...] = ()  # of WORK
     without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
     transfer: Int | None = None
@@ -122,10 +120,7 @@ def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:
 
 
 def _replay(
-    graph: StepGraph,
-    change: Scenario,
-    later: Mapping[int, int] | None,
-    kept: Mapping[int, int] | None = None,
+    graph: StepGraph, change: Scenario, later: Mapping[int, int] | None, kept: Mapping[int, int] | None = None
 ) -> tuple[SimulatedSteps, dict[int, int], dict[int, int]]:
     """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns.
 
@@ -145,9 +140,7 @@ def _replay(
         own = unslowed(own, change.unslowed) if change.unslowed else own
         part = change.part.get(rank, 0.0) if change.part else 1.0
         # A host that waited in what vanishes was not ahead by that.
-        ahead = (
-            own if not change.part else replace(own, standing=own.standing - _gone(own.spent, without, part))
-        )
+        ahead = own if not change.part else replace(own, standing=own.standing - _gone(own.spent, without, part))
         lead = 0
         if later is not None:
             own_lead = lead_of(ahead)
@@ -188,9 +181,7 @@ def _gone(spent: Int, without: tuple[str, ...], part: float) -> Int:
 class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(
-        self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int, part: float = 1.0
-    ) -> None:
+    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int, part: float = 1.0) -> None:
         work, join_work, host, waits = nodes.work, nodes.join_work, nodes.host + lead, nodes.waits
         wait_work, wait_host = waits.work, waits.host + lead
         if without:

@@ -223,9 +223,7 @@ def measure_what_if(
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
     made = []
     if uneven:
-        ends = [
-            simulate(graph, shared_work(graph, uneven, replays.typical, own)).step_ns() for own in (pace, 1.0)
-        ]
+        ends = [simulate(graph, shared_work(graph, uneven, replays.typical, own)).step_ns() for own in (pace, 1.0)]
         between = (ends[0], ends[1]) if pace <= 1 - _WORTH else None
         made.append(Prediction(WORK_SHARED, (), ends[1], between))
     elif medians:
@@ -250,9 +248,7 @@ def _predicted(graph: StepGraph, name: str, change: Scenario) -> Prediction:
     return Prediction(name, (), steps, (best, steps) if open_ else None)
 
 
-def shared_work(
-    graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0
-) -> Scenario:
+def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0) -> Scenario:
     """What these ranks compute more than their peers is shared by all of them, between each two collectives.
 
     Its launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the

@@ -46,9 +46,7 @@ def _next_sitecustomize(run: list[Path]) -> None:
     spec.loader.exec_module(module)
 
 
-_ran: list[Path] = sys.__dict__.setdefault(
-    "_traceops_sitecustomizes", []
-)  # outlives this module, which may run twice
+_ran: list[Path] = sys.__dict__.setdefault("_traceops_sitecustomizes", [])  # outlives this module, which may run twice
 if _HERE not in _ran:
     _ran.append(_HERE)
     if os.environ.get("TRACEOPS_CAPTURE"):

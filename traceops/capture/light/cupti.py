@@ -95,7 +95,5 @@ def loaded_library(maps: Iterable[str] | None = None) -> str | None:
         lines = _MAPS.read_text(errors="surrogateescape").splitlines() if maps is None else maps
     except OSError:
         return None
-    paths = {
-        line.split(None, 5)[5] for line in lines if "libcupti.so" in line and len(line.split(None, 5)) == 6
-    }
+    paths = {line.split(None, 5)[5] for line in lines if "libcupti.so" in line and len(line.split(None, 5)) == 6}
     return paths.pop() if len(paths) == 1 else None

@@ -78,8 +78,4 @@ def activities_of(events: Any) -> Activities | str:
                 kind, 0, event.device_index() & 0xFF, 0,
             )
         )  # fmt: skip
-    return (
-        Activities(b"".join(rows), tuple(numbers))
-        if rows
-        else "torch's profiler recorded nothing on the device"
-    )
+    return Activities(b"".join(rows), tuple(numbers)) if rows else "torch's profiler recorded nothing on the device"

@@ -43,13 +43,7 @@ class LightWindow:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        rank: int,
-        first: int,
-        before_others: BeforeOthers,
-        *,
-        detaching: Detaching | None = None,
+        self, folder: Path, rank: int, first: int, before_others: BeforeOthers, *, detaching: Detaching | None = None
     ) -> None:
         self._folder = folder
         self._rank, self._first = rank, first

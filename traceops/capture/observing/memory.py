@@ -90,9 +90,7 @@ class MemoryWatch:
             return
         on = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if on is None or not on():  # one that the program asked for serves as well
-            torch.cuda.memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=HISTORY
-            )
+            torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=HISTORY)
 
     def _ran_out(self, device: int, asked: int, total: int, free: int) -> None:
         """Torch is about to raise OutOfMemoryError. total: of the device, or what the process is allowed of it."""
@@ -155,9 +153,7 @@ def stored_bytes(device: str) -> dict[str, int]:
         if gradient is not None:
             found["gradients"].append(gradient)
     seen: set[int] = set()
-    return {
-        name: sum(contained(_own_bytes, one, device, seen) or 0 for one in own) for name, own in found.items()
-    }
+    return {name: sum(contained(_own_bytes, one, device, seen) or 0 for one in own) for name, own in found.items()}
 
 
 def _of_optimizer(optimizer: Any, found: dict[str, list[Any]]) -> None:

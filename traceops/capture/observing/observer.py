@@ -13,13 +13,7 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
 from traceops.capture.observing.looks import NoLooks, looks
 from traceops.capture.observing.pace import Pace
-from traceops.capture.observing.signs import (
-    COMPILED,
-    Compilations,
-    GarbageTime,
-    allocator_bytes,
-    allocator_counters,
-)
+from traceops.capture.observing.signs import COMPILED, Compilations, GarbageTime, allocator_bytes, allocator_counters
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.step_clock import FIRST, StepClock, tells_core_waits
 from traceops.capture.short_way.ways import LongWay, short_way
@@ -47,12 +41,7 @@ class Observer:
 
     def __init__(self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
-        header = {
-            "rank": rank,
-            "started_ns": time.time_ns(),
-            "first": first,
-            "core_waits": tells_core_waits(),
-        }
+        header = {"rank": rank, "started_ns": time.time_ns(), "first": first, "core_waits": tells_core_waits()}
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
         self._observed.write_bytes(b"")
         self.trouble: str | None = None

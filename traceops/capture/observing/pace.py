@@ -9,9 +9,7 @@ from __future__ import annotations
 
 _WAKING_NS = 170_000  # what being woken for a look costs the thread that trains, beside the look
 _COST = 0.0005  # of the time: what looks may take
-_FREE_NS = (
-    50_000_000  # of the looks before, so that a short training has some: with those, ten times as often
-)
+_FREE_NS = 50_000_000  # of the looks before, so that a short training has some: with those, ten times as often
 _FREE_COST = 0.005
 _LEAST_S, _MOST_S = 0.01, 1.0  # between two looks
 _SLOWER_AFTER = 30_000  # looks: then half as often, so that a run of days does not fill the disk

@@ -66,21 +66,11 @@ class Compilations:
             if began <= self._known or not getattr(one, "co_name", None):
                 continue
             self._known = began
-            took = getattr(one, "duration_us", None) or 1e6 * (
-                getattr(one, "entire_frame_compile_time_s", None) or 0
-            )
+            took = getattr(one, "duration_us", None) or 1e6 * (getattr(one, "entire_frame_compile_time_s", None) or 0)
             reason = getattr(one, "recompile_reason", None)
             told = None if reason is None else redact_text(str(reason))[:_MOST_REASON]
             self.notes.append(
-                [
-                    "c",
-                    step,
-                    int(took),
-                    str(one.co_name),
-                    str(one.co_filename),
-                    int(one.co_firstlineno or 0),
-                    told,
-                ]
+                ["c", step, int(took), str(one.co_name), str(one.co_filename), int(one.co_firstlineno or 0), told]
             )
 
 

@@ -24,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="report folder (reports/NAME: 'profile' in the path becomes 'reports'); of several runs a folder each",
     )
-    add(
-        "--select",
-        choices=("latest", "all"),
-        default="latest",
-        help="which capture windows to analyse (%(default)s)",
-    )
+    add("--select", choices=("latest", "all"), default="latest", help="which capture windows to analyse (%(default)s)")
     add("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
     add(
         "--plotlyjs",

@@ -15,10 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     save = _action(actions, "save", "Add captures to the store.")
     save.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH",
-        help="profile/NAME, a folder of traces, a report folder or report.json",
+        "paths", nargs="+", metavar="PATH", help="profile/NAME, a folder of traces, a report folder or report.json"
     )
     save.add_argument("--branch", help="branch of the captures (as the run recorded it)")
     save.add_argument("--name", help="name in the key, instead of the model and its sizes")
@@ -42,13 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_key(prune)
     prune.add_argument("--dry-run", action="store_true", help="show what would be deleted, delete nothing")
 
-    history = _action(
-        actions, "history", "Write a page with the trend of each key and where it changed for good."
-    )
+    history = _action(actions, "history", "Write a page with the trend of each key and where it changed for good.")
     _add_key(history)
-    history.add_argument(
-        "-o", "--output", metavar="DIR", default="reports/history", help="folder (%(default)s)"
-    )
+    history.add_argument("-o", "--output", metavar="DIR", default="reports/history", help="folder (%(default)s)")
     history.add_argument(
         "--plotlyjs",
         choices=("none", "inline", "cdn"),

@@ -29,27 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "removes a metric from the gate; repeatable",
     )
     add("--config", metavar="FILE", help="settings (traceops.toml, or [tool.traceops] in pyproject.toml)")
-    add(
-        "--store",
-        metavar="DIR|URL",
-        help="store in which to look up baseline:NAME (as for traceops baseline)",
-    )
-    add(
-        "--last",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="latest captures of baseline:NAME to use (%(default)s)",
-    )
+    add("--store", metavar="DIR|URL", help="store in which to look up baseline:NAME (as for traceops baseline)")
+    add("--last", type=positive, default=5, metavar="N", help="latest captures of baseline:NAME to use (%(default)s)")
     add("--force", action="store_true", help="compare even what is not comparable")
     add("--strict", action="store_true", help="exit 4 if the result is inconclusive")
     add("-o", "--output", metavar="DIR", help="folder for the files (reports/NAME of head)")
-    add(
-        "--format",
-        default="html,md,json",
-        metavar="LIST",
-        help="of html, md, json, junit, sarif, csv (%(default)s)",
-    )
+    add("--format", default="html,md,json", metavar="LIST", help="of html, md, json, junit, sarif, csv (%(default)s)")
     add(
         "--plotlyjs",
         choices=("none", "inline", "cdn"),

@@ -15,12 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path",
         help="profile/NAME, its evidence/, a folder or archive of dumps and logs of any job, one of them, or - (stdin)",
     )
-    add(
-        "-o",
-        "--output",
-        metavar="DIR",
-        help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
-    )
+    add("-o", "--output", metavar="DIR", help="report folder (reports/NAME: 'profile' in the path becomes 'reports')")
     add("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

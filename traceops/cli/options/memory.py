@@ -35,10 +35,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rank", type=int, metavar="N", help="with a script: the rank to run (0)")
     add("--global-batch-size", type=positive, metavar="N", help=GLOBAL_BATCH)
     add("--no-changes", action="store_true", help="do not look for changes that make it fit")
-    add(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="also write the result to this file (docs/formats.md)",
-    )
+    add("--json", type=Path, metavar="FILE", help="also write the result to this file (docs/formats.md)")
     add_training_arguments(parser)

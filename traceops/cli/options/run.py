@@ -81,13 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     launch = parser.add_argument_group("launch")
     add = launch.add_argument
     add("--nproc", type=int, metavar="N", help="ranks on this node (all GPUs, or 2 on the CPU)")
-    add(
-        "--nnodes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="nodes; start the same command on each (%(default)s)",
-    )
+    add("--nnodes", type=int, default=1, metavar="N", help="nodes; start the same command on each (%(default)s)")
     add("--node-rank", type=int, metavar="N", help="number of this node, from 0; with --master-addr")
     add("--rdzv-backend", metavar="NAME", help="rendezvous of several nodes (c10d with --rdzv-endpoint)")
     add("--rdzv-endpoint", metavar="HOST:PORT", help="address of the rendezvous")
@@ -102,13 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="port on which the first node listens for --gather (the rendezvous's port ± 10000)",
     )
     add("--launcher", choices=LAUNCHERS, default="torchrun", help=_LAUNCHER)
-    add(
-        "--env",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set this variable for all ranks; repeatable",
-    )
+    add("--env", action="append", default=[], metavar="KEY=VALUE", help="set this variable for all ranks; repeatable")
     add("--settings", metavar="FILE", help=_SETTINGS)
     add("--fallback", choices=("single",), help=_FALLBACK)
     add("--name", help="name of the run (the strategy's or script's)")
@@ -142,9 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     capture = parser.add_argument_group("capture")
     quick = Schedule.quick()
-    numbers = ", ".join(
-        f"--{name.replace('_', '-')} {getattr(quick, name)}" for name in STEPS if name != "repeat"
-    )
+    numbers = ", ".join(f"--{name.replace('_', '-')} {getattr(quick, name)}" for name in STEPS if name != "repeat")
     capture.add_argument("--quick", action="store_true", help=f"for short scripts: {numbers}")
     capture.add_argument("--step-on", choices=STEP_ON, default="optimizer", help=_STEP_ON)
     for name, text in STEPS.items():

@@ -22,22 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_options(parser)
     for action in parser._actions:
         if "--nproc" in action.option_strings:
-            action.type, action.metavar, action.help = (
-                str,
-                "N,N,…",
-                "train with each of these numbers of ranks",
-            )
+            action.type, action.metavar, action.help = (str, "N,N,…", "train with each of these numbers of ranks")
         if "--repeat" in action.option_strings:
             action.help = "trainings of each size, in turn (3)"
         if {"--against", "--summarize"} & set(action.option_strings):
             action.help = argparse.SUPPRESS
     add = parser.add_argument
-    add(
-        "words",
-        nargs="*",
-        metavar="RUN",
-        help="existing runs; with --nproc: the script and its arguments",
-    )
+    add("words", nargs="*", metavar="RUN", help="existing runs; with --nproc: the script and its arguments")
     add(
         "--price",
         metavar="P",

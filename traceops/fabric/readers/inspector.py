@@ -156,9 +156,7 @@ def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Ins
             *_of(header), op, is_p2p, tally.count, tally.last, tuple(sorted(tally.written.items())), path, tally.line
         ))  # fmt: skip
     speeds = tuple(
-        InspectorSpeed(
-            *_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept)
-        )
+        InspectorSpeed(*_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept))
         for (who, op, _), values in sorted(reading.values.items())
     )
     return Inspector(used, tuple(completed), speeds, sum(reading.dropped.values()))
@@ -215,8 +213,6 @@ def _read(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool
         lines = "1 line" if bad == 1 else f"{bad:,} lines"
         problems.append((path, f"{lines} of NCCL Inspector cannot be read (cut or damaged) and are left out"))
     if lost:
-        what = (
-            f"{lost:,} operations of NCCL Inspector stand without the line that says of which rank they are"
-        )
+        what = f"{lost:,} operations of NCCL Inspector stand without the line that says of which rank they are"
         problems.append((path, f"{what}; give the file whole, as Inspector wrote it"))
     return used > 0

@@ -116,9 +116,7 @@ class Communicators:
         if channel >= MOST_CHANNELS:
             return
         lane = self._lane(speaker)
-        named = (
-            None if link.pointer is None else self._pointers.get((speaker.host, speaker.pid, link.pointer))
-        )
+        named = None if link.pointer is None else self._pointers.get((speaker.host, speaker.pid, link.pointer))
         member = named or lane.starting
         links = member.links if member is not None and member.fits(link) else lane.links
         seen = links.get(link)
@@ -130,21 +128,13 @@ class Communicators:
         else:
             self._left_out += 1
 
-    def take_pattern(
-        self, speaker: Speaker, pattern: tuple[int, int, float, float, str, str], quote: Quote
-    ) -> None:
+    def take_pattern(self, speaker: Speaker, pattern: tuple[int, int, float, float, str, str], quote: Quote) -> None:
         kind, channels, intra, inter, intra_type, inter_type = pattern
         if channels > MOST_CHANNELS:
             return
         lane = self._lane(speaker)
         graph = GraphBandwidth(
-            kind,
-            channels,
-            round(intra * channels, 3),
-            round(inter * channels, 3),
-            intra_type,
-            inter_type,
-            quote,
+            kind, channels, round(intra * channels, 3), round(inter * channels, 3), intra_type, inter_type, quote
         )
         (lane.starting or lane).graphs.setdefault(kind, graph)
 

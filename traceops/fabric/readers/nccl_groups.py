@@ -105,9 +105,7 @@ def give(candidates: list[Member], link: Link, seen: Seen, devices: dict[int, De
 def _devices_fit(devices: Devices, link: Link) -> bool:
     """Whether the devices in brackets are those of the two ranks."""
     ends = {link.source: link.here, link.destination: link.there}
-    return all(
-        _is_device(shown, told) for rank, shown in ends.items() if shown for told in devices.get(rank, ())
-    )
+    return all(_is_device(shown, told) for rank, shown in ends.items() if shown for told in devices.get(rank, ()))
 
 
 def _is_device(shown: bytes, told: int | str) -> bool:

@@ -18,12 +18,8 @@ _MARK = re.compile(rb"NCCL (?:INFO|WARN) ")
 _DEVICE = re.compile(rb" \[(\d{1,4})\] (?:[^\n]{1,400}:\d{1,6} (?:\([^() \n]{1,200}\) )?)?\Z")
 _NUMBERS = re.compile(rb":(\d{1,10}):(\d{1,10})\Z")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
-_REDACTED = re.compile(
-    rb"<([A-Za-z][\w.-]{0,60})>\Z|\[([A-Za-z][\w.-]{0,60})\]\Z"
-)  # ``<host>``, ``[pod-name]``
-_TIME_ZONE = re.compile(
-    rb"\d\d:\d\d:\d\d[0-9.,]{0,12}[+-]\d\d:\Z"
-)  # …-07:00host: two digits are not the host's
+_REDACTED = re.compile(rb"<([A-Za-z][\w.-]{0,60})>\Z|\[([A-Za-z][\w.-]{0,60})\]\Z")  # ``<host>``, ``[pod-name]``
+_TIME_ZONE = re.compile(rb"\d\d:\d\d:\d\d[0-9.,]{0,12}[+-]\d\d:\Z")  # …-07:00host: two digits are not the host's
 # Others, like torch, say it too, but without what it was built for.
 _VERSION = re.compile(rb"(?:[NR]CCL version \d{1,3}\.\d{1,3}[.0-9]{0,8}\+|RCCL version : \d)")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -103,9 +99,7 @@ class LineReader:
                 if at < 10 and b"CCL " not in line:
                     continue
                 if at < 10 or line.find(b"NCCL ", at) >= 0 or b"\r" in line:
-                    for piece in line.split(
-                        b"\r"
-                    ):  # a progress bar's, or the end of a line that Windows wrote
+                    for piece in line.split(b"\r"):  # a progress bar's, or the end of a line that Windows wrote
                         yield from self._messages(number, piece)
                 elif line[at : at + 4] not in passed_over:  # nearly every line is one message
                     begin, speaker = self._head(line, 0, at - 10, True)

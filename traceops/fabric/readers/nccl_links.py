@@ -34,9 +34,7 @@ _LINK = re.compile(
     rb"(?: comm (?:0x)?([0-9a-f]{1,16}) n[rR]anks \d{1,7})? *\Z"
 )
 _COLLNET = re.compile(rb"(\d{1,7}) \[(send|receive)\] via COLLNET/(.{1,80})\Z")
-_P2P = re.compile(
-    rb"P2P/(IPC|CUMEM|MNNVL|direct pointer|indirect)(?:/\d{1,7}\[[0-9a-f]{1,12}\])?(?:/read)?(?:/CE)?\Z"
-)
+_P2P = re.compile(rb"P2P/(IPC|CUMEM|MNNVL|direct pointer|indirect)(?:/\d{1,7}\[[0-9a-f]{1,12}\])?(?:/read)?(?:/CE)?\Z")
 _NET = re.compile(
     rb"(?:NET/)?([^/]{1,60})/(\d{1,6})(?:\((\d{1,7})\))?(/GDRDMA(?:\((?:PCI|[A-Za-z]{1,12})\))?)?(?:/Shared)?\Z"
 )
@@ -108,9 +106,7 @@ def read_nodes(message: bytes) -> tuple[str, int] | None:
 def read_counts(message: bytes) -> tuple[int, int | None, int] | None:
     """Channels for collectives, NVLink SHARP and messages."""
     match = _COUNTS.match(message)
-    return (
-        None if match is None else (int(match[1]), None if match[2] is None else int(match[2]), int(match[3]))
-    )
+    return None if match is None else (int(match[1]), None if match[2] is None else int(match[2]), int(match[3]))
 
 
 def read_pattern(message: bytes) -> tuple[int, int, float, float, str, str] | None:

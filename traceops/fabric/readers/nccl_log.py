@@ -33,9 +33,7 @@ _NUMBER = re.compile(r"-?\d{1,20}\.\Z")
 _VERSION = re.compile(rb"([NR])CCL version ?:? ?(\d{1,3}\.\d{1,3}[^\s]{0,60})")
 _DRIVER = re.compile(rb"cudaDriverVersion (\d{4,6})\s*\Z")
 # ``AllReduce: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}``; until 2.22 without the name, until 2.23 numbers.
-_CHOICE = re.compile(
-    rb"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,24}) proto (\w{1,12})(?: time | channel|\s*\Z)"
-)
+_CHOICE = re.compile(rb"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,24}) proto (\w{1,12})(?: time | channel|\s*\Z)")
 _ALGORITHMS = {
     "0": "TREE", "1": "RING", "2": "COLLNET_DIRECT", "3": "COLLNET_CHAIN", "4": "NVLS", "5": "NVLS_TREE", "6": "PAT"
 }  # fmt: skip
@@ -108,11 +106,7 @@ class _Reader:
         if line.warns:
             self._warning(line, path)
             return
-        if (
-            line.speaker not in self._informed
-            and len(self._informed) < _MOST_REMEMBERED
-            and b"NCCL INFO " in line.raw
-        ):
+        if line.speaker not in self._informed and len(self._informed) < _MOST_REMEMBERED and b"NCCL INFO " in line.raw:
             self._informed.add(line.speaker)
         if line.message.startswith((b"Channel ", b"CollNet ")):
             self._channel(line, path)
@@ -189,9 +183,7 @@ class _Reader:
         if b" set " in message and (setting := _SETTING.match(message)) is not None:
             self._setting(setting, line, path)
         elif b"CCL version" in message and (version := _VERSION.match(message)) is not None:
-            self._versions.setdefault(
-                ("RCCL " if version[1] == b"R" else "") + version[2].decode(errors="replace")
-            )
+            self._versions.setdefault(("RCCL " if version[1] == b"R" else "") + version[2].decode(errors="replace"))
         elif (driver := _DRIVER.match(message)) is not None:
             number = int(driver[1])
             self._driver = self._driver or f"{number // 1000}.{number % 1000 // 10}"

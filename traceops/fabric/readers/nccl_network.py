@@ -64,9 +64,7 @@ _LOADER = re.compile(rb"([^ :=/]{1,100}\.so[.0-9]{0,12}): (.{1,300})")
 _NOT_THERE = b"cannot open shared object file: No such file or directory"
 _DEFAULT_PLUGIN = re.compile(rb"(?:.*/)?lib[nr]ccl-net\.so\Z")
 _USING = re.compile(rb"NET/(IB|Socket) : Using(.*)")
-_OVER_IB = re.compile(
-    rb"NET/Socket : Using \[\d{1,5}\]ib[a-z]{0,3}\d"
-)  # ib0, ibp24s0: InfiniBand's interfaces
+_OVER_IB = re.compile(rb"NET/Socket : Using \[\d{1,5}\]ib[a-z]{0,3}\d")  # ib0, ibp24s0: InfiniBand's interfaces
 _DEVICE = re.compile(rb" \[(\d{1,5})\](?:=\{([^}]{1,500})\}|([^ ]{1,200}))")
 _ADDRESS = re.compile(r":[^<]{0,100}<\d{1,5}>\Z")
 _NETWORK = re.compile(rb"Using network (.{1,80}?)\s*\Z")
@@ -123,9 +121,7 @@ class Networks:
             devices = process.devices.setdefault(using[1].decode(), {})
             told = _DEVICE.finditer(using[2].partition(b"; OOB")[0])
             for match in islice(told, _MOST_DEVICES):
-                devices.setdefault(
-                    int(match[1]), _ADDRESS.sub("", (match[2] or match[3]).decode(errors="replace"))
-                )
+                devices.setdefault(int(match[1]), _ADDRESS.sub("", (match[2] or match[3]).decode(errors="replace")))
         elif (network := _NETWORK.match(message)) is not None:
             quote = Quote(path, line.number, quoted(line.raw))
             process.used.setdefault(network[1].decode(errors="replace"), quote)
@@ -223,11 +219,6 @@ def _plugin_event(message: bytes) -> tuple[NetworkEventKind, str | None] | None:
     is_absent = b"No such file or directory" in said or _NOT_THERE.startswith(said.rstrip())  # cut or wrapped
     if is_absent and b"ccl-net" in library:
         return ("no_plugin" if _DEFAULT_PLUGIN.match(library) else "plugin_missing"), name
-    if (
-        b"cannot open" in said
-        or b"undefined symbol" in said
-        or b"version `" in said
-        or b"invalid ELF" in said
-    ):
+    if b"cannot open" in said or b"undefined symbol" in said or b"version `" in said or b"invalid ELF" in said:
         return "plugin_failed", name
     return None

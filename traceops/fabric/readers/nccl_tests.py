@@ -26,9 +26,7 @@ _TIMES = rf"({_NUMBER}) +({_NUMBER}) +({_NUMBER}) +({_NUMBER}|N/A)"
 # bandwidths and what was wrong. The in-place half is missing where a test has none.
 _HEAD = rf"(?<![\w.])(\d{{1,15}}) +\d{{1,15}} +(?:{_TYPES})(?: +({_OPS}))?"
 _ROOT = r" +-?\d{1,7}"
-_ROW = {
-    has: re.compile(rf"{_HEAD}{_ROOT if has else ''} +{_TIMES}(?: +{_TIMES})?(?!\S)") for has in (True, False)
-}
+_ROW = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''} +{_TIMES}(?: +{_TIMES})?(?!\S)") for has in (True, False)}
 # NCCL_DEBUG=INFO writes lines into a row: what it began with ends a line, and each half follows on one of its own.
 _ROW_BEGIN = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''} *\Z") for has in (True, False)}
 _ROW_HALF = re.compile(rf" *{_TIMES} *\Z")
@@ -107,11 +105,7 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
                 reader.take(number, line)
     found = reader.finish()
     if problems is not None and reader.without_result is not None:
-        why = (
-            "it hung or was ended, or the log is cut"
-            if reader.failure is None
-            else f"it says {reader.failure!r}"
-        )
+        why = "it hung or was ended, or the log is cut" if reader.failure is None else f"it says {reader.failure!r}"
         problems.append(f"{reader.without_result} of nccl-tests began and has no result: {why}")
     return found
 
@@ -133,9 +127,7 @@ class _TestsReader:
             return
         if " NCCL " in line and "_perf" not in line:
             head = _NCCL_HEAD.search(line)
-            line = line[
-                : head.start() if head is not None else line.find(" NCCL ")
-            ]  # a row may stand before it
+            line = line[: head.start() if head is not None else line.find(" NCCL ")]  # a row may stand before it
             if not line.strip():
                 return
         if self._open.header and self._take_row(number, line):

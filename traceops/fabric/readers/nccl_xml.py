@@ -73,9 +73,7 @@ def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
             continue
         types = (graph.attributes.get("typeintra"), graph.attributes.get("typeinter"))
         quote = graph.quote(path)
-        ways = [
-            element for channel in graph.children if channel.tag == "channel" for element in channel.children
-        ]
+        ways = [element for channel in graph.children if channel.tag == "channel" for element in channel.children]
         devices = {number for way in ways if way.tag == "gpu" and (number := way.whole("dev")) is not None}
         found.append(
             GraphBandwidth(
@@ -90,9 +88,7 @@ def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
 def _root(path: str, tag: str, variable: str) -> Element:
     root = read_xml(path)
     if root.tag != tag:
-        raise FileError(
-            path, f"begins with <{root.tag[:40]}>, not <{tag}>; give a file that {variable} wrote"
-        )
+        raise FileError(path, f"begins with <{root.tag[:40]}>, not <{tag}>; give a file that {variable} wrote")
     return root
 
 
@@ -164,9 +160,7 @@ def _pcie(parents: tuple[Element, ...]) -> Pcie | None:
         return None
     width = own.whole("link_width")
     speed = re.match(r"(\d{1,3}(?:\.\d{1,3})?) GT/s", own.attributes.get("link_speed", ""), re.ASCII)
-    generation = (
-        _GENERATIONS.index(float(speed[1])) + 1 if speed and float(speed[1]) in _GENERATIONS else None
-    )
+    generation = _GENERATIONS.index(float(speed[1])) + 1 if speed and float(speed[1]) in _GENERATIONS else None
     if not width and generation is None:
         return None
     return Pcie(most_generation=generation, most_width=width if width and width > 0 else None)

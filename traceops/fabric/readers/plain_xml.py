@@ -32,9 +32,7 @@ class Element:
 
     def below(self) -> Iterator[tuple[Element, tuple[Element, ...]]]:
         """Every element inside with those around it, from this one on, in the order of the file."""
-        pending: list[tuple[Element, tuple[Element, ...]]] = [
-            (child, (self,)) for child in self.children[::-1]
-        ]
+        pending: list[tuple[Element, tuple[Element, ...]]] = [(child, (self,)) for child in self.children[::-1]]
         while pending:
             element, parents = pending.pop()
             yield element, parents
@@ -69,9 +67,7 @@ def read_xml(path: str) -> Element:
     roots: list[Element] = []
     open_: list[Element] = []
     count = 0
-    parser = expat.ParserCreate(
-        "utf-8"
-    )  # whatever the file declares: Python would look for a codec of that name
+    parser = expat.ParserCreate("utf-8")  # whatever the file declares: Python would look for a codec of that name
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
@@ -95,8 +91,7 @@ def read_xml(path: str) -> Element:
         parser.Parse(_bytes(path), True)  # at once: older expats take quadratic time for long words in pieces
     except expat.ExpatError as error:
         raise FileError(
-            path,
-            f"is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); have NCCL write it again",
+            path, f"is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); have NCCL write it again"
         ) from error
     except _Refused as error:
         raise FileError(path, f"{error}; give a file that NCCL wrote itself") from error
@@ -112,8 +107,7 @@ def _bytes(path: str) -> bytes:
                 size += len(chunk)
                 if size > _MOST_BYTES:
                     raise FileError(
-                        path,
-                        f"has more than {_MOST_BYTES >> 20} MiB; NCCL's files have some kB: give one of them",
+                        path, f"has more than {_MOST_BYTES >> 20} MiB; NCCL's files have some kB: give one of them"
                     )
         except Damaged as error:
             raise FileError(path, f"{error}; give the file that NCCL wrote", ": ") from error

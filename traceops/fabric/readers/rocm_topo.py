@@ -38,14 +38,11 @@ def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
     NUMA nodes where rocm-smi says them. GPUs count in the order of the table, which is the tools' own. Raises
     InputError where the file cannot be read or holds no table of link types.
     """
-    told = _told(
-        path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
-    )
+    told = _told(path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1))
     if not _tells(told):
         raise FileError(
             path,
-            "holds no table of link types; save the whole output of `rocm-smi --showtopo` or of "
-            "`amd-smi topology`",
+            "holds no table of link types; save the whole output of `rocm-smi --showtopo` or of `amd-smi topology`",
         )
     gpus = [
         Gpu(told.indices[label], bus_id=normal_bus_id(label), numa=told.nodes.get(told.indices[label]))
@@ -80,9 +77,7 @@ def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _RocmTables:
 def _add(told: _RocmTables, line: str, path: str, number: int) -> None:
     words = line.split()
     if not told.labels:
-        indices = {
-            word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None
-        }
+        indices = {word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None}
         if 0 < len(indices) == len(words) <= _MOST_LABELS:
             told.labels, told.indices = words, indices
         return

@@ -22,9 +22,7 @@ _TAIL = re.compile(r"(?:\s|(?<=\d)(?=C))(CPU Affinity|NUMA Affinity|GPU NUMA ID)
 _STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
 _STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
 # ``NV120-31``: the last cell and the cores.
-_STUCK_CORES = re.compile(
-    "(NV(?:1[0-8]|[1-9])|" + "|".join(KINDS) + r")(\d{1,4}[,-][\d,-]{0,4000})", re.ASCII
-)
+_STUCK_CORES = re.compile("(NV(?:1[0-8]|[1-9])|" + "|".join(KINDS) + r")(\d{1,4}[,-][\d,-]{0,4000})", re.ASCII)
 _LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
 CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
 # Who a line is of, before it: mpirun's tag, ``[default0]:`` of torchrun, ``[pod/a/b]`` of kubectl; ``node1:`` of pdsh,
@@ -32,9 +30,7 @@ CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
 _SPEAKER = re.compile(
     r"(?:(\[\d{1,6},\d{1,6}\]<\w{1,10}>|\[[A-Za-z][\w./,-]{0,199}\]):?|([A-Za-z0-9][\w.-]{0,99})\s{0,40}[:|](?=\s))"
 )
-_NO_HOST = re.compile(
-    r"\[.{0,99}|\d{1,99}|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE
-)
+_NO_HOST = re.compile(r"\[.{0,99}|\d{1,99}|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE)
 # Whose output follows: ansible, a prompt, ssh.
 _HOST_BEFORE = (
     re.compile(r"([\w.-]{1,100}) \| (?:CHANGED|SUCCESS|FAILED)\b"),

@@ -15,9 +15,7 @@ from traceops.traces.text_lines import text_lines
 _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 
 
-def read_topo_matrices(
-    path: str, text: str | None = None, problems: list[str] | None = None
-) -> tuple[Machine, ...]:
+def read_topo_matrices(path: str, text: str | None = None, problems: list[str] | None = None) -> tuple[Machine, ...]:
     """The machines whose matrices are in a file, or in `text`, in its order; a host that was asked twice once.
 
     Of a matrix that is cut off, what is there is used: a GPU without its row is known from the header. NICs get
@@ -29,17 +27,13 @@ def read_topo_matrices(
     machines: list[Machine] = []
     matrices = matrices_in(numbered)
     if problems is not None and any(matrix.pci_only for matrix in matrices):
-        problems.append(
-            "`nvidia-smi topo -mp` leaves NVLink out, so paths between GPUs are not known; give `topo -m`"
-        )
+        problems.append("`nvidia-smi topo -mp` leaves NVLink out, so paths between GPUs are not known; give `topo -m`")
     for matrix in matrices:
         machine = _machine(path, matrix)
         if machine is not None and not any(_is_told(machine, by) for by in machines):
             machines = [by for by in machines if not _is_told(by, machine)] + [machine]
     if not machines:
-        raise FileError(
-            path, "holds no matrix that could be read; save the whole output of `nvidia-smi topo -m`"
-        )
+        raise FileError(path, "holds no matrix that could be read; save the whole output of `nvidia-smi topo -m`")
     return tuple(machines)
 
 
@@ -71,13 +65,7 @@ def _machine(path: str, matrix: Matrix) -> Machine | None:
 
 
 def _add_paths(
-    paths: dict[tuple[str, str], Path],
-    labels: Sequence[str],
-    label: str,
-    row: Row,
-    path: str,
-    *,
-    pci_only: bool,
+    paths: dict[tuple[str, str], Path], labels: Sequence[str], label: str, row: Row, path: str, *, pci_only: bool
 ) -> None:
     quote = Quote(path, row.line, row.text)
     for other, word in zip(labels, row.words, strict=False):
@@ -135,7 +123,6 @@ def _is_told(machine: Machine, by: Machine) -> bool:
     ours, theirs = ([of.path(*pair) for pair in pairs] for of in (machine, by))
     hides = any(path is not None and path.kind == "NV" for path in ours)
     return all(
-        a is None
-        or (b is not None and ((a.kind, a.count) == (b.kind, b.count) or (b.kind == "NV" and not hides)))
+        a is None or (b is not None and ((a.kind, a.count) == (b.kind, b.count) or (b.kind == "NV" and not hides)))
         for a, b in zip(ours, theirs, strict=True)
     )

@@ -27,9 +27,7 @@ def machine_paths(path: str, devices: Sequence[Device]) -> dict[tuple[str, str],
     path: NCCL hangs it on the first CPU for want of a place.
     """
     gpus = [device for device in devices if device[1].tag == "gpu"]
-    joined = {
-        pair: (kind, *count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()
-    }
+    joined = {pair: (kind, *count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()}
     lines = {label: element.quote(path) for label, element, _ in devices}
     links = {label: _link(element).quote(path) for label, element, _ in devices}
     paths: dict[tuple[str, str], Path] = {}
@@ -69,9 +67,7 @@ def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int,
                 switched[label] += count
             elif peer is not None and peer != label and (not end or end.startswith(_GPU_CLASSES)):
                 direct[label, peer] += count
-    tells = {
-        one for one, _ in direct
-    }  # a GPU without any such line may have been left out by who saved the file
+    tells = {one for one, _ in direct}  # a GPU without any such line may have been left out by who saved the file
     found: dict[tuple[str, str], tuple[int, float | None]] = {}
     for pair, count in direct.items():
         back = direct.get(pair[::-1], 0)

@@ -93,14 +93,10 @@ def _document(path: Path, data: bytes) -> tuple[Any, str]:
         try:
             parts = salvage_plain(data)
         except ForbiddenPickle as forbidden:
-            raise FileError(
-                path, f"is not a flight-recorder dump and was not opened: {forbidden}"
-            ) from forbidden
+            raise FileError(path, f"is not a flight-recorder dump and was not opened: {forbidden}") from forbidden
         document = _assembled(parts)
         if not document:
-            raise FileError(
-                path, f"is cut off or damaged ({error}); nothing could be read from it"
-            ) from error
+            raise FileError(path, f"is cut off or damaged ({error}); nothing could be read from it") from error
         entries = len(document.get("entries", []))
         return document, f"it is cut off or damaged ({error}); its first {entries} entries are used"
 
@@ -155,9 +151,7 @@ def _status(
         name = names.get(str(key))
         if name is not None and isinstance(value, dict):
             enqueued = _sequence(value.get("last_enqueued_collective"))
-            result[name] = GroupStatus(
-                enqueued, _sequence(value.get("last_completed_collective")), latest=enqueued
-            )
+            result[name] = GroupStatus(enqueued, _sequence(value.get("last_completed_collective")), latest=enqueued)
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         by_group[group_of(entry)[0]].append(entry)
@@ -192,9 +186,7 @@ def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:
     return GroupStatus(enqueued, min(pending) - 1 if pending else enqueued)
 
 
-def _names_by_id(
-    ids: list[str], entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]
-) -> dict[str, str]:
+def _names_by_id(ids: list[str], entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]) -> dict[str, str]:
     """Group id -> name, from the entries; ids and numbered names both follow the order of creation."""
     names = {str(entry.get("pg_id")): group_of(entry)[0] for entry in entries}
     first = next((name for name, group in groups.items() if group.is_of_all), None)

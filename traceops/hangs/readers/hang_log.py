@@ -70,9 +70,7 @@ def _read(path: str, speakers: Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
 
 def _ends_nothing(text: str) -> bool:
     """Whether it is Ray's word on a process that ended, or the driver's on what a program survives."""
-    return any(words in text for words in OF_RAY) or (
-        "Xid (" in text and crash_kind(text, raised=False) is None
-    )
+    return any(words in text for words in OF_RAY) or ("Xid (" in text and crash_kind(text, raised=False) is None)
 
 
 def _is_its_object(before: LogEvent, ended: int, raised: Raised) -> bool:
@@ -191,9 +189,7 @@ class _LogReader:
             known.amend(**{name: value for name, value in fields.items() if value is not None})
             return known
         if told.kind in ("mismatch", "missing"):
-            same = self._events.recent(
-                told.kind, rank, lambda event: event.accused == fields.get("accused", ())
-            )
+            same = self._events.recent(told.kind, rank, lambda event: event.accused == fields.get("accused", ()))
             if same is not None:  # logged first, raised then
                 if frames and not same.event.frames:
                     same.amend(frames=frames)
@@ -319,11 +315,7 @@ class _LogReader:
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
         self._unexplained.add_to(
-            self._events,
-            self._tracebacks.items(),
-            self._at_head,
-            self._last,
-            of_several=self._speakers.saw_ranks,
+            self._events, self._tracebacks.items(), self._at_head, self._last, of_several=self._speakers.saw_ranks
         )
         events = self._events.in_order()
         latest = self._attempts.latest(events)

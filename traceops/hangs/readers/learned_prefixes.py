@@ -95,9 +95,7 @@ def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
         return None
     end = "(?: |$)" if made[-1] == " " else made[-1]
     prefix = re.compile("^ {0,12}" + _spaced(made[:-1]) + end)
-    shown = any(
-        (match := prefix.match(line)) is not None and _AT_EDGE.match(line, match.end()) for line in said
-    )
+    shown = any((match := prefix.match(line)) is not None and _AT_EDGE.match(line, match.end()) for line in said)
     return prefix if shown else None
 
 

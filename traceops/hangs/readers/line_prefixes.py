@@ -41,9 +41,7 @@ _PREFIXES = tuple(
     )
 )
 # A message follows tqdm's bar in the same line: '  5%|▌   | 20/400 [00:10<03:10,  2.00it/s][ERROR] …'.
-_BAR = re.compile(
-    r"(?:[^|]{0,120}: {0,4})?\s{0,4}\d{1,3}%\|[^|]{0,400}\| {0,4}\d[^\[\]]{0,60}\[[^\[\]]{0,400}\] ?"
-)
+_BAR = re.compile(r"(?:[^|]{0,120}: {0,4})?\s{0,4}\d{1,3}%\|[^|]{0,400}\| {0,4}\d[^\[\]]{0,60}\[[^\[\]]{0,400}\] ?")
 # A line that somebody stressed in Markdown: '**Killed**'.
 _STRESSED = re.compile(r"(\*\*|`{1,3})(?=[^\s*`])([^*`]{1,2000})\1\s{0,8}$")
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}$")  # Ray, at the end of a line

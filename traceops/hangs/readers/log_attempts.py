@@ -101,9 +101,7 @@ class Attempts:
     @property
     def _went_well(self) -> bool:
         """Whether the ranks that torchrun started again made steps: what earlier ones had printed came before that."""
-        return any(
-            last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs"
-        )
+        return any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
 
     def failed(self) -> None:
         """A traceback ended something: whoever begins the log once more is another attempt."""
@@ -127,9 +125,7 @@ class Attempts:
                 event.amend(accused=(self._pids[pid],))
         self._place_fatal(events)
 
-    def earlier(
-        self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]
-    ) -> tuple[tuple[LogEvent, ...], ...]:
+    def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
         """By attempt the events of those before the one of which `latest` tells.
 
         What a program raises while it imports may be no end of it: it prints that an optional module is missing.
@@ -139,10 +135,7 @@ class Attempts:
         first = latest[0].line
         begun = [*self._boundaries, *self._again, *self._beginnings.found]
         ends = sorted(end for end in begun if end < first)
-        parts = (
-            tuple(event for event in events if after < event.line <= end)
-            for after, end in pairwise([0, *ends])
-        )
+        parts = (tuple(event for event in events if after < event.line <= end) for after, end in pairwise([0, *ends]))
         return tuple(part for part in parts if part)
 
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:

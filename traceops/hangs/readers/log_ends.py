@@ -14,9 +14,7 @@ _WORDS = {
     "总线错误": signal.SIGBUS, "非法指令": signal.SIGILL,
 }  # fmt: skip
 # A job of an interactive shell is anything; of these something trains or serves.
-_PROGRAMS = (
-    r"(?=.{0,400}\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|vllm|make|bash|sh)\b)"
-)
+_PROGRAMS = r"(?=.{0,400}\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|vllm|make|bash|sh)\b)"
 # What a script starts beside a training and kills at its end: loops of its own, and programs that only look on.
 _BESIDE = (
     r"\( ?(?:while|until|for|sleep)\b"

@@ -51,9 +51,7 @@ class EventList:
         self._first: dict[tuple[LogKind, int | None], list[OpenEvent]] = {}
         self._last: dict[tuple[LogKind, int | None], deque[OpenEvent]] = {}
         self._count = 0
-        self.since = (
-            0  # the line in which the latest attempt began: what it says is no repetition of another's
-        )
+        self.since = 0  # the line in which the latest attempt began: what it says is no repetition of another's
 
     def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> OpenEvent:
         """A new event; its text is cut to what a reader needs."""
@@ -93,12 +91,8 @@ class EventList:
 
     def any_rank(self, kind: LogKind, wanted: Callable[[LogEvent], bool]) -> bool:
         """Whether there is one as wanted, whoever says so."""
-        return any(
-            self.recent(kind, rank, wanted) is not None for its, rank in list(self._first) if its == kind
-        )
+        return any(self.recent(kind, rank, wanted) is not None for its, rank in list(self._first) if its == kind)
 
     def in_order(self) -> tuple[LogEvent, ...]:
-        open_events = [
-            open_event for kept in (*self._first.values(), *self._last.values()) for open_event in kept
-        ]
+        open_events = [open_event for kept in (*self._first.values(), *self._last.values()) for open_event in kept]
         return tuple(sorted((open_event.event for open_event in open_events), key=lambda event: event.line))

@@ -10,9 +10,7 @@ from traceops.core.exit_codes import reported_codes, signal_name
 
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
-_FAILED = re.compile(
-    r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)"
-)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)")
 _CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
 # Our own launcher, in `tell`: below srun its tasks are nodes.
 _TRACEOPS = re.compile(

@@ -82,9 +82,7 @@ _ERROR = re.compile(
     r"(?:[A-Za-z][\w-]{0,30} ){1,4}(?i:error|failure)[.!]\s{0,2}(?:\(|$)"
 )
 # What somebody wrote or a model said, in a chat.
-_CHAT = re.compile(
-    r"\W{0,4}(?i:user|human|assistant|system|prompt|question|answer|instruction|response)\W{0,4}: "
-)
+_CHAT = re.compile(r"\W{0,4}(?i:user|human|assistant|system|prompt|question|answer|instruction|response)\W{0,4}: ")
 # At a log's end only, where the program did not go on: 'bash: torchrun: command not found', 'python: can't open file'.
 _LATE = re.compile(
     r"-?(?:[\w./+-]{0,100}/)?(?:\w{0,4}sh|env|nohup|exec|python[\d.]{0,5}|torchrun|accelerate|deepspeed|srun|mpirun|[\w-]{1,60}\.sh)"
@@ -97,9 +95,7 @@ _LATE = re.compile(
 _GOES_ON = re.compile(r"\b(?:instead|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? ?back)")
 _AT_END = 10  # lines
 # What passes: a pod that waits for a node or an image, until it starts.
-_WAITS = re.compile(
-    r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b"
-)
+_WAITS = re.compile(r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b")
 _STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b")
 # Torch's store at rank 0 is gone: nothing, where the program had come to its end.
 _STORE = re.compile(r"\[c10d\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
@@ -167,9 +163,7 @@ class Failures:
         """Line number, who says it, text."""
         store = () if self._done else self._store.values()
         late = [one for one in self._late if self._last - one[0] < _AT_END]
-        return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[
-            :_MOST
-        ]
+        return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[:_MOST]
 
 
 def _may_be_done(head: str) -> bool:

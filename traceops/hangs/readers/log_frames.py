@@ -49,9 +49,7 @@ class LineFrames:
             _add(event, Frame(match[2], match[3], int(match[4])))
         return True
 
-    def _take_fatal(
-        self, speaker: int | None, event: OpenEvent, inside: bool, rank: int | None, body: str
-    ) -> bool:
+    def _take_fatal(self, speaker: int | None, event: OpenEvent, inside: bool, rank: int | None, body: str) -> bool:
         if rank != speaker:
             return False
         if _CURRENT.match(body):

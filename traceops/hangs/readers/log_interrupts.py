@@ -12,9 +12,7 @@ from traceops.hangs.readers.log_steps import sightings
 from traceops.traces.text_lines import blocks, lines
 
 _NAME = re.compile(r"(?<![a-z\d_])[Kk]eyboard[ _]?[Ii]nterrupt(?:ion|ed)?\b")
-_CAME = re.compile(
-    r"\b(?:detected|received|caught|got|raised|stopped by|ended by)(?: an?| the)? $", re.IGNORECASE
-)
+_CAME = re.compile(r"\b(?:detected|received|caught|got|raised|stopped by|ended by)(?: an?| the)? $", re.IGNORECASE)
 _DID_COME = re.compile(r" (?:was |signal )?(?:detected|received|caught|raised)\b", re.IGNORECASE)
 _NEXT = re.compile(r" ?[^\w\s]|\s{0,8}$")  # an exception's message, or the next sentence
 # DeepSpeed's 'Main process received SIGINT, exiting', torchrun's 'Received Signals.SIGINT death signal' and '… got
@@ -24,9 +22,7 @@ _SIGNAL = re.compile(
     r"|\bSIGINT (?:was )?(?:received|caught)\b|\bReceived 2 death signal\b|\bclosing signal SIGINT\b"
     r"|\b[Gg]ot signal: 2(?!\d)|^(?:\^C)?srun: sending Ctrl-C to \S|^(?:\^C)?mpi(?:run|exec): killing job\b"
 )
-_ONLY_SAID = re.compile(
-    r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b"
-)
+_ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b")
 _SEARCHED = 400
 _WORDS = (b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
 _MOST_QUOTED = 160

@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass
 
 _SEARCHED = 200
-_LEVEL = re.compile(
-    r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)"
-)
+_LEVEL = re.compile(r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)")
 _SEVERE = ("ERROR", "FATAL", "CRITICAL")
 _AFTER = 12  # characters behind the level that belong to a logger's form, where nothing stands before it
 _TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
@@ -77,9 +75,7 @@ class Loggers:
 
 
 def _form(head: str, level: re.Match[str]) -> str:
-    before = " ".join(
-        _MOMENT.sub("0", head[: level.start()]).split()
-    )  # some fill a level with blanks: ' INFO'
+    before = " ".join(_MOMENT.sub("0", head[: level.start()]).split())  # some fill a level with blanks: ' INFO'
     if before.strip("[( "):
         return before
     after = head[level.end() : level.end() + _AFTER]

@@ -11,8 +11,7 @@ NEWEST_FIRST = (
 )
 # A time with its second's parts: of whole seconds many lines have the same.
 _TIME = re.compile(
-    rb"^[^\n\r]{0,60}?\b(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d|\b)",
-    re.MULTILINE,
+    rb"^[^\n\r]{0,60}?\b(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d|\b)", re.MULTILINE
 )
 _FEWEST = 5  # times that differ from the one before
 _SHARE = 0.9

@@ -52,9 +52,7 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
     windows, last = _read(path, lines)
     outlived = {window.line for window in windows if _is_outlived(window, events)}
     known = {_raised_at(event) for event in events if event.line in outlived} - {None}
-    outlived |= {
-        event.line for event in events if _raised_at(event) in known and last - event.line > _WENT_ON
-    }
+    outlived |= {event.line for event in events if _raised_at(event) in known and last - event.line > _WENT_ON}
     behind = {window.line: window.shown for window in windows if window.line not in outlived}
     return tuple(
         as_outlived(event)

@@ -22,15 +22,12 @@ def with_overflows(path: str, events: tuple[LogEvent, ...], since: int) -> tuple
 
     since: the last line of an earlier start. Raises InputError where the file cannot be read.
     """
-    ends = [
-        event.line for event in events if event.kind == "error" and crash_kind(event.text) == "loss_scale"
-    ]
+    ends = [event.line for event in events if event.kind == "error" and crash_kind(event.text) == "loss_scale"]
     if not ends:
         return events
     last = _last_skipped(path, since, min(ends))
     return tuple(
-        replace(event, before=last) if event.kind == "error" and event.line in ends else event
-        for event in events
+        replace(event, before=last) if event.kind == "error" and event.line in ends else event for event in events
     )
 
 

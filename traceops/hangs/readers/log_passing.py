@@ -18,9 +18,7 @@ _AGAIN = re.compile(
     re.IGNORECASE,
 )
 _MOST = 16
-_WENT_ON = (
-    50  # lines of other things: it was tried again with success, or what came of it is told by other lines
-)
+_WENT_ON = 50  # lines of other things: it was tried again with success, or what came of it is told by other lines
 # fairseq's 'WARNING: ran out of memory with exception: …', behind a time or a bar: a batch was left out.
 _WARNING = re.compile(r"[\s|\d:.,T\[-]{0,40}WARN(?:ING)?\b[\s|\]:]")
 _NOT_READY = "NodeNotReady"
@@ -125,10 +123,7 @@ def _read(path: str) -> tuple[list[_Said], bool]:
             node, age = _NODE.search(body), _AGE.search(body)
             said.append(
                 _Said(
-                    number,
-                    "" if node is None else node[1] or node[2],
-                    None if age is None else _seconds(age[1]),
-                    body,
+                    number, "" if node is None else node[1] or node[2], None if age is None else _seconds(age[1]), body
                 )
             )
     return said, ready == {"True"}

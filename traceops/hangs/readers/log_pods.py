@@ -100,8 +100,7 @@ def _indent(line: str) -> int:
 def _end_of(text: Sequence[str], place: int, indent: int) -> int:
     """Where the block that a key begins ends."""
     return next(
-        (at for at in range(place + 1, len(text)) if text[at].strip() and _indent(text[at]) <= indent),
-        len(text),
+        (at for at in range(place + 1, len(text)) if text[at].strip() and _indent(text[at]) <= indent), len(text)
     )
 
 
@@ -139,9 +138,7 @@ def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: s
     code = next((match for line in own if (match := _CODE.search(line)) is not None), None)
     finished = next((match for line in own if (match := _FINISHED.search(line)) is not None), None)
     restarts = next((match for line in container if (match := _RESTARTS.match(line)) is not None), None)
-    parts = [
-        "the last state of a container" if named is None else f"the last state of container {named['name']}"
-    ]
+    parts = ["the last state of a container" if named is None else f"the last state of container {named['name']}"]
     parts += [f"exit code {code['code']}"] if code is not None else []
     parts += [f"finished {finished['when']}"] if finished is not None else []
     now = {

@@ -48,9 +48,7 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     return _judged(path, rank, points, shown if points is bars else None)
 
 
-def _judged(
-    path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None
-) -> LoggedProgress | None:
+def _judged(path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None) -> LoggedProgress | None:
     paces = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(points)]
     step, elapsed = points[-1] if points else (0, 0.0)
     if shown is not None and step and elapsed and shown > 2 * _SLOWER * elapsed / step:

@@ -41,8 +41,7 @@ def _with_status_alone(records: dict[int, RankRecord]) -> dict[int, RankRecord]:
         ]
         if not record.operations and stuck:
             record = replace(
-                record,
-                operations=tuple(structs.replace(op, record=i, frames=()) for i, op in enumerate(stuck)),
+                record, operations=tuple(structs.replace(op, record=i, frames=()) for i, op in enumerate(stuck))
             )
         found[rank] = record
     return found

@@ -120,9 +120,7 @@ def told_by(body: str) -> Told | None:
         if "Watchdog caught collective operation timeout" in body:  # cut off within the operation
             return Told("timeout", body, {})
     if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
-        enqueued, completed = (
-            max(int(status[name]), 0) for name in ("enqueued", "completed")
-        )  # -1: none yet
+        enqueued, completed = (max(int(status[name]), 0) for name in ("enqueued", "completed"))  # -1: none yet
         return Told("status", body, {"enqueued": enqueued, "completed": completed})
     if "mismatch between collectives" in body:
         return _mismatch(body)
@@ -153,11 +151,7 @@ def told_by(body: str) -> Told | None:
 
 
 # What Ray says of a process that ended, and does not know why.
-OF_RAY = (
-    "its worker process has died",
-    "A worker died or was killed while executing",
-    "Raylet is terminated: ip=",
-)
+OF_RAY = ("its worker process has died", "A worker died or was killed while executing", "Raylet is terminated: ip=")
 _TRIES_AGAIN = ("Retrying (Retry(",)  # urllib3
 # The first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (

@@ -25,9 +25,7 @@ def without_requests(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
     Raises InputError where the file cannot be read.
     """
     close = {
-        event.line: event.line + _OF_FRAME * len(event.frames) + _CLOSE
-        for event in events
-        if event.kind in _OF_REQUEST
+        event.line: event.line + _OF_FRAME * len(event.frames) + _CLOSE for event in events if event.kind in _OF_REQUEST
     }
     answered = _answered(path, close) if close else set()
     return tuple(

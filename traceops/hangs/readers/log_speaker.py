@@ -15,10 +15,7 @@ _LABELS = (
     ("mpi", re.compile(r"\[\d{1,9},(\d{1,7})\]<std(?:out|err)>: ?")),
     ("sagemaker", re.compile(r"\[\d{1,9},mpirank:(\d{1,7}),[\w-]{1,60}\]<std(?:out|err)>: ?")),
     ("named", re.compile(r"(?:(?:Rank|RANK) (\d{1,7}): |\[RANK (\d{1,7})\]:? )")),
-    (
-        "role",
-        re.compile(r"\[[A-Za-z][A-Za-z_.-]{0,40}?(\d{1,7})\]: ?"),
-    ),  # torchrun's [default3]: is a LOCAL rank
+    ("role", re.compile(r"\[[A-Za-z][A-Za-z_.-]{0,40}?(\d{1,7})\]: ?")),  # torchrun's [default3]: is a LOCAL rank
     ("task", re.compile(r" {0,6}(\d{1,7}): ")),  # srun --label
 )
 _SEARCHED = 160  # timestamps and host names may come before the rank

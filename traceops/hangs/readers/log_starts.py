@@ -20,14 +20,7 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
     events, earlier = read_starts(path, rank)
-    for judged in (
-        without_requests,
-        without_outlived,
-        with_ends,
-        without_aftermath,
-        without_passed,
-        with_pod_states,
-    ):
+    for judged in (without_requests, without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
         events = judged(path, events)
     since = max((event.line for start in earlier for event in start), default=0)
     events = with_overflows(path, events, since)

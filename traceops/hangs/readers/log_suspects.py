@@ -14,7 +14,7 @@ _MOST = 8
 _LEVEL = re.compile(
     r"\[ ?(?P<bracketed>debug|info|notice|warn|warning|error|fatal|critical)(?=[ \]])"
     r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
-    r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b',
+    r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b'
 )
 # glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's, Ray's, CUDA's own '[10:46:15][1401][CUDA][E]'.
 _GLOG = re.compile(
@@ -47,9 +47,7 @@ _ANYWHERE = re.compile(
     r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
 )
 # What Kineto could not record; no job ends by that. 'ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] …'
-_KINETO = re.compile(
-    r"[A-Z]{4,7}:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,10}:\d{1,10} \w{1,80}\.(?:cpp|h):\d{1,6}\]"
-)
+_KINETO = re.compile(r"[A-Z]{4,7}:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,10}:\d{1,10} \w{1,80}\.(?:cpp|h):\d{1,6}\]")
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
 _DRAWN = re.compile(
     r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
@@ -86,9 +84,7 @@ _WORDS = (
     "ProcessGroup",
     "fault from GPU",
 )
-_ASIDE = re.compile(
-    r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}"
-)  # times, places, names
+_ASIDE = re.compile(r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}")  # times, places, names
 _BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
 _SETTING = re.compile(r"(?:level|verbosity|severity|threshold)\W{0,40}(?:to\W{1,4})?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"(?:[\s:|)\]-]|\[[^\]]{0,80}\]){0,40}")
@@ -103,9 +99,7 @@ _NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", 
 _DIGIT = re.compile(r"\d")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 # Errors by name of which a program says that it goes on, or that healthy programs print.
-_GOES_ON = re.compile(
-    r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b"
-)
+_GOES_ON = re.compile(r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
 _HARMLESS = (
     "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
     "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
@@ -120,9 +114,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int | None, str]] = {}
-        self._unfinished: str | None = (
-            None  # a message that ends in a colon or a bracket: the next line has more
-        )
+        self._unfinished: str | None = None  # a message that ends in a colon or a bracket: the next line has more
         self._cell: str | None = None  # IPython's traceback, whose frames come
         self._inside = 0  # the last line of a drawn traceback's head or frames
 
@@ -210,8 +202,7 @@ def _is_before_a_level(before: str) -> bool:
     ):
         return False
     return (
-        before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">")
-        or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
+        before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">") or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
     )
 
 

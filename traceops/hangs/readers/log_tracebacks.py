@@ -53,9 +53,7 @@ _LEVEL = re.compile(r"^[A-Z]{1,8}$")  # 'ERR': of a logger that shows the traceb
 _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 # torch.distributed.checkpoint's word on each rank that failed, below its own exception.
 _OF_RANK = re.compile(r" \(RANK \d{1,7}\)\s{0,8}$")
-_INSTALLED = re.compile(
-    r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/"
-)  # where libraries are: the file tells which
+_INSTALLED = re.compile(r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/")  # where libraries are: the file tells which
 _STACK = 3  # frames from which on they are a stack
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
@@ -131,9 +129,7 @@ class Tracebacks:
             self._open = _OpenTraceback(number, 0, 0, "origin" if self._of_ray else "", False, headless=True)
         if self._open is None:
             if body.strip():
-                self._chained = any(words in body for words in _CHAINED) or (
-                    self._chained and not body.strip()
-                )
+                self._chained = any(words in body for words in _CHAINED) or (self._chained and not body.strip())
                 self._survived = body.startswith(SURVIVED)
             return None
         return self._continue(self._open, number, body)
@@ -173,9 +169,7 @@ class Tracebacks:
         warned = MILD.search(before) is not None
         survived = self._survived or warned or "Exception Group" in before
         in_report = before.strip() == "traceback :"
-        self._open = _OpenTraceback(
-            number, 0 if in_report else found, 2 if in_report else 0, link, survived, warned
-        )
+        self._open = _OpenTraceback(number, 0 if in_report else found, 2 if in_report else 0, link, survived, warned)
         self._chained = self._survived = False
 
     def _continue(self, open_: _OpenTraceback, number: int, body: str) -> Raised | None:
@@ -202,9 +196,7 @@ class Tracebacks:
         if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN) or _is_torn(line.strip()):
             return None
         self._open = None
-        if not (_ends_headless if open_.headless else _ENDS.match)(
-            line.strip()
-        ):  # a line of something else, or torn
+        if not (_ends_headless if open_.headless else _ENDS.match)(line.strip()):  # a line of something else, or torn
             self.dropped = True
             if open_.headless and self._loose is None and len(open_.frames) >= _STACK:
                 self._loose = open_.line, _inside(open_)

@@ -28,8 +28,7 @@ def with_ends(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
     if not lines or (end := _end(path, min(lines))) is None:
         return events
     return tuple(
-        replace(event, after_end=True) if event.kind in _OWN and event.line > end else event
-        for event in events
+        replace(event, after_end=True) if event.kind in _OWN and event.line > end else event for event in events
     )
 
 

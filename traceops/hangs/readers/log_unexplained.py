@@ -72,9 +72,7 @@ class Unexplained:
             return
         suspects = list(self._suspects.found())
         survived = [
-            one
-            for one in suspects
-            if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
+            one for one in suspects if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
         cut_off = self._suspects.cut_off(last)

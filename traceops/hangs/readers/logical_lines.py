@@ -15,9 +15,7 @@ from traceops.hangs.readers.log_stalls import BY_RANK, RANK_LINE
 
 _PREFIX = re.compile(r"(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 # Of srun and mpirun: anything may begin with a number and a colon, so it is one where the line before has the same.
-_LABEL = re.compile(
-    r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)"
-)
+_LABEL = re.compile(r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)")
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
 _BEGUN = re.compile(r"Work[A-Z]{1,5}CCL\(SeqNum=\d{1,18}, OpType=\w{1,40},")  # its end is cut off
 _TORN = re.compile(r"timeout:(?: W(?:o(?:r(?:k[A-Z]{0,5}\(?)?)?)?)?\s{0,8}$")

@@ -20,12 +20,8 @@ from traceops.traces.text_lines import text_lines
 
 _HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s{0,8}$")
 _KIND = re.compile(r"^  Communicator ranks have different (\w{1,40}) operation counts")
-_COUNT = re.compile(
-    r"^  (\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)"
-)
-_ONE = re.compile(
-    r"^  Rank (\d{1,7}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
-)
+_COUNT = re.compile(r"^  (\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
+_ONE = re.compile(r"^  Rank (\d{1,7}) has (?:launched up to operation (\d{1,18})|not launched any operations)")
 _STATUSES = re.compile(r"^  \d{1,9} ranks have status (\w{1,20})")
 _STATUS = re.compile(r"^  Rank (\d{1,7}) has status (\w{1,20})")
 _ERRORS = re.compile(r"^  \d{1,9} ranks reported (.{1,80})$")
@@ -45,9 +41,7 @@ _ERROR_NAMES = {
 
 def is_ras(head: bytes) -> bool:
     """Whether a file begins as a report, of either form."""
-    return (SUMMARY in head and b"Ranks" in head) or (
-        b'"communicators_count"' in head and b'"ranks_count"' in head
-    )
+    return (SUMMARY in head and b"Ranks" in head) or (b'"communicators_count"' in head and b'"ranks_count"' in head)
 
 
 def read_ras(path: str) -> tuple[LogEvent, ...]:
@@ -55,9 +49,7 @@ def read_ras(path: str) -> tuple[LogEvent, ...]:
     with open_regular(path) as file:
         is_json = file.read(1024).lstrip()[:1] == b"{"
     found = _read_json(path) if is_json else read_troubles(list(islice(text_lines(path), _MOST_LINES)))
-    return tuple(
-        LogEvent("ras", None, path, told.line, told.text, op=told.op, sequence=told.count) for told in found
-    )
+    return tuple(LogEvent("ras", None, path, told.line, told.text, op=told.op, sequence=told.count) for told in found)
 
 
 def read_troubles(lines: list[tuple[int, str]]) -> Iterator[Trouble]:
@@ -209,9 +201,7 @@ def _of_json(report: _Report) -> Iterator[Trouble]:
                 errors[error].append(rank.rank)
         for missing in communicator.missing_ranks:
             gone = missing.status
-            status["UNANSWERED" if gone.unresponsive or gone.considered_dead else "NOCOMM"].append(
-                missing.rank
-            )
+            status["UNANSWERED" if gone.unresponsive or gone.considered_dead else "NOCOMM"].append(missing.rank)
         dead = any(missing.status.considered_dead for missing in communicator.missing_ranks)
         if status["UNANSWERED"]:
             yield unanswered(1, hash_, status.pop("UNANSWERED"), dead=dead)

@@ -76,9 +76,7 @@ def _joined(sizes: Iterable[tuple[tuple[int, ...], ...] | None]) -> tuple[tuple[
     return tuple(size for each in sizes for size in each or ())
 
 
-def _operation(
-    entry: dict[str, Any], number: int, groups: Mapping[str, RecordedGroup], seen: _Seen
-) -> Operation:
+def _operation(entry: dict[str, Any], number: int, groups: Mapping[str, RecordedGroup], seen: _Seen) -> Operation:
     group, _ = group_of(entry)
     name = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
     is_p2p = bool(entry.get("is_p2p"))

@@ -15,9 +15,7 @@ _SAMPLE = 1 << 15  # bytes
 _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 
-def relevant_lines(
-    path: str, needles: Sequence[bytes], busy: Callable[[], bool]
-) -> Iterator[tuple[int, str, bool]]:
+def relevant_lines(path: str, needles: Sequence[bytes], busy: Callable[[], bool]) -> Iterator[tuple[int, str, bool]]:
     """Numbered lines; those of a paste without the spaces that all of them begin with, those of hosts without names.
 
     Beside each: whether a needle may stand in it. In a large log one in each block is much, and few lines hold it.
@@ -60,6 +58,4 @@ def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterato
 
 def _indent(block: bytes) -> int:
     """By how much all lines are indented, as people paste them."""
-    return min(
-        (len(line) - len(line.lstrip(b" \t")) for line in block.splitlines() if line.strip()), default=0
-    )
+    return min((len(line) - len(line.lstrip(b" \t")) for line in block.splitlines() if line.strip()), default=0)

@@ -64,6 +64,4 @@ def is_native_file(file: str) -> bool:
     if name.endswith((".py", ".pyx", ".pyc")) or file.startswith("<"):
         return False
     suffixes = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".inl", ".S", ".rs", ".dylib")
-    return (
-        ".so." in name or name.endswith(suffixes) or not name or "." not in name or name.startswith("python")
-    )
+    return ".so." in name or name.endswith(suffixes) or not name or "." not in name or name.startswith("python")

@@ -23,22 +23,14 @@ _MAIN = re.compile(r"^# .{0,200}?\bmain thread[ :=]{1,3}(0x[0-9a-fA-F]{1,16}|\d{
 _FAULT_THREAD = re.compile(
     r"^(Thread|Current thread) (0x[0-9a-fA-F]{1,16})(?: \[(.{0,200})\])? \(most recent call first\):"
 )
-_FAULT_STACK = re.compile(
-    r"^(?:Current thread's )?(C stack trace|Stack) \(most recent call first\):", re.IGNORECASE
-)
+_FAULT_STACK = re.compile(r"^(?:Current thread's )?(C stack trace|Stack) \(most recent call first\):", re.IGNORECASE)
 _FAULT_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _FAULT_START = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
 _PYSPY_PROCESS = re.compile(r"^Process \d{1,10}: ")
-_PYSPY_THREAD = re.compile(
-    r'^Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([^()]{1,40})\)(?:: "(.{0,200})")?\s{0,4}$'
-)
-_GDB_THREAD = re.compile(
-    r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)'
-)
+_PYSPY_THREAD = re.compile(r'^Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([^()]{1,40})\)(?:: "(.{0,200})")?\s{0,4}$')
+_GDB_THREAD = re.compile(r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)')
 _GDB_FRAME = re.compile(r"^#\d{1,6} {1,4}(?:0x[0-9a-f]{1,16} in )?(\S.{0,2000})")
-_GDB_ALONE = re.compile(
-    rb"^\s{0,400}#0 {1,4}0x[0-9a-f]{6,16} in "
-)  # gdb's bt of one thread, and nothing before it
+_GDB_ALONE = re.compile(rb"^\s{0,400}#0 {1,4}0x[0-9a-f]{6,16} in ")  # gdb's bt of one thread, and nothing before it
 _STACK_LINE = re.compile(
     rb"^(?:Current thread|Thread) 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent call first\):"
     rb'|^Thread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()]{0,20}\)(?:: ".{0,200}")?\s{0,2}$'
@@ -69,12 +61,7 @@ def sniff(path: str) -> str | None:
         return "stacks"
     first = _STACK_LINE.search(head)
     died = _FATAL in head  # the last words of a process in its own log
-    if (
-        first is not None
-        and not died
-        and _LOG_LINE.search(head) is None
-        and head.count(b"\n", 0, first.start()) < 40
-    ):
+    if first is not None and not died and _LOG_LINE.search(head) is None and head.count(b"\n", 0, first.start()) < 40:
         return "stacks"
     return "log"
 

@@ -43,12 +43,7 @@ class Sender:
     """One connection to the first node; `stop` ends its waiting."""
 
     def __init__(
-        self,
-        meeting: Meeting,
-        run: str,
-        node: str,
-        stop: Callable[[], bool],
-        answer_s: float = _ANSWER_S,
+        self, meeting: Meeting, run: str, node: str, stop: Callable[[], bool], answer_s: float = _ANSWER_S
     ) -> None:
         self._meeting, self._run, self._node, self._stop, self._answer_s = meeting, run, node, stop, answer_s
         self._connection: http.client.HTTPConnection | None = None
@@ -99,9 +94,7 @@ class Sender:
         for tried in range(_TRIES):
             try:
                 with path.open("rb") as body:
-                    self._ask(
-                        "PUT", f"/{quote(name)}", body, {"Content-Length": str(size), "X-SHA256": digest}
-                    )
+                    self._ask("PUT", f"/{quote(name)}", body, {"Content-Length": str(size), "X-SHA256": digest})
                 return size
             except (OSError, http.client.HTTPException):
                 self.close()

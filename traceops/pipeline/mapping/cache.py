@@ -108,12 +108,4 @@ def _place(folder: Path, header: SummaryHeader) -> Path:
 
 
 def _depends_on(header: SummaryHeader) -> tuple[object, ...]:
-    return (
-        FORMAT,
-        header.version,
-        header.code,
-        header.digest,
-        header.rank,
-        header.steps,
-        header.with_hta,
-    )
+    return (FORMAT, header.version, header.code, header.digest, header.rank, header.steps, header.with_hta)

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-_LEAVES = frozenset(
-    {int, float, bool, bytes, type(None), np.ndarray}
-)  # nothing in them is shared or replaced
+_LEAVES = frozenset({int, float, bool, bytes, type(None), np.ndarray})  # nothing in them is shared or replaced
 _NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
@@ -38,9 +36,7 @@ def encode(value: Any) -> bytes:
         return _encoder().encode(_replace(copy.deepcopy(value), _well_formed))
 
 
-def decode(
-    data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()
-) -> T:
+def decode(data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()) -> T:
     """What `encode` made of a `kind`, every value checked against its type.
 
     Text and instances of the `shared` types that equal one in `seen` are that one: many decoded with one
@@ -130,9 +126,7 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
         item = getattr(value, name)
         own = type(item)
         if own not in _LEAVES:
-            object.__setattr__(
-                value, name, known(item, item) if own is str else _replace(item, known, shared)
-            )
+            object.__setattr__(value, name, known(item, item) if own is str else _replace(item, known, shared))
     return value
 
 

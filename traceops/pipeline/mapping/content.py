@@ -15,15 +15,7 @@ from traceops.core.errors import InputError
 from traceops.traces.source import filesystem, is_remote, open_binary, store_errors
 
 _PIECE = 1 << 20
-_CHECKSUMS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "crc32c",
-    "content_md5",
-    "Content-MD5",
-    "md5",
-)  # as fsspec's stores name them
+_CHECKSUMS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "Content-MD5", "md5")  # as fsspec's stores name them
 # Whatever the map runs, by its place in the package; other modules cannot change a summary.
 MAP_CODE = ("core", "traces", "measure", "pipeline/mapping/codec.py")
 

@@ -76,10 +76,7 @@ def _on_others(
         lost, left = run(files, meanwhile)
         if isinstance(executor, Executor) and run.broken:
             return [*lost, *left]
-        for file in (
-            *lost,
-            *left,
-        ):  # one at a time: it may have been another on the same worker that killed it
+        for file in (*lost, *left):  # one at a time: it may have been another on the same worker that killed it
             if any(run([file])):
                 taker.fail(file, f"no worker brought it to an end ({run.why})")
     return []
@@ -135,9 +132,7 @@ class _Run(Generic[Result]):
                     del future
                 self._taker.tick()
         except BaseException:
-            if (
-                self._workers.elsewhere
-            ):  # our own processes are killed, and a pool that breaks minds cancelled futures
+            if self._workers.elsewhere:  # our own processes are killed, and a pool that breaks minds cancelled futures
                 for future in running:
                     future.cancel()
             raise

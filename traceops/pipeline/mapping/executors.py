@@ -212,9 +212,7 @@ def _mpi() -> Iterator[WorkerPool]:
     pool.shutdown()
 
 
-def map_in_processes(
-    function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
-) -> Iterator[Result]:
+def map_in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
     """Results in the order of the tasks. What a process took with it when it was killed is done again here."""
     done = 0
     if min(jobs, len(tasks)) > 1:

@@ -21,9 +21,7 @@ _CLEAR = "\r\x1b[K"
 class ProgressLine:
     """A line on a terminal that is written over, nothing elsewhere; call it with how far the map is."""
 
-    def __init__(
-        self, file: TextIO, enabled: bool = True, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, file: TextIO, enabled: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         self._file, self._clock = file, clock
         self._shown = enabled and file.isatty() and os.environ.get("TERM") != "dumb"
         self._began = self._last = clock()

@@ -78,9 +78,7 @@ class MapOptions:
     own_kernels: tuple[str, ...] = ()
 
 
-def summarize_all(
-    files: Sequence[TraceFile], options: MapOptions
-) -> tuple[list[RankSummary], list[tuple[str, str]]]:
+def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list[RankSummary], list[tuple[str, str]]]:
     """Summaries in rank order, and the files that failed with what is wrong with them.
 
     Raises UsageError for an executor or a size of the cache that makes no sense, and where HTA is asked for and is not
@@ -97,9 +95,7 @@ def summarize_all(
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
-    do = partial(
-        _outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead, own_kernels=options.own_kernels
-    )
+    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead, own_kernels=options.own_kernels)
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
@@ -178,9 +174,7 @@ def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kerne
         return known
     packed = _measured(file, header, ahead, own_kernels)
     elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
-    if not elsewhere_too and is_unchanged(
-        file.path, content
-    ):  # then it is right for any file with these bytes
+    if not elsewhere_too and is_unchanged(file.path, content):  # then it is right for any file with these bytes
         kept.store(folder, header, packed)
     return packed
 
@@ -204,9 +198,7 @@ def _header(
     )
 
 
-def _measured(
-    file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = ()
-) -> bytes:
+def _measured(file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = ()) -> bytes:
     summary = summarize(file, header.with_hta, ahead, own_kernels)
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 
@@ -239,9 +231,7 @@ class _Results:
             self.fail(file, str(error))
             return
         if not file.summarized and header.version != __version__:
-            self.fail(
-                file, f"its worker has traceops {header.version}, not {__version__}; install the same there"
-            )
+            self.fail(file, f"its worker has traceops {header.version}, not {__version__}; install the same there")
             return
         path = summary.path if file.summarized else file.path
         self._summaries.append(replace(summary, rank=file.rank, path=path))

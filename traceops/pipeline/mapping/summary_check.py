@@ -31,10 +31,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     edges = summary.step_edges
     yield "rank", 0 <= summary.rank < MOST_RANKS and _is_world(summary.meta.world_size)
     yield "steps", steps > 0 and edges.shape == (steps + 1,) and _sorted(edges)
-    yield (
-        "collectives",
-        all(column.shape == (count,) for column in (comm.start, comm.end, comm.step, comm.stream)),
-    )
+    yield ("collectives", all(column.shape == (count,) for column in (comm.start, comm.end, comm.step, comm.stream)))
     yield "collectives", len(comm.name) == len(comm.parts) == count and _sorted(comm.start)
     beside = (comm.before, comm.after, comm.stage, comm.micro_batch, comm.phase, comm.slowed)
     yield "collectives", all(column.shape == (count,) for column in beside)
@@ -47,10 +44,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "ledger", exposed.start.shape == exposed.end.shape == (len(exposed.start),)
     yield "ledger", _sorted(np.stack((exposed.start, exposed.end), axis=1).ravel())
     moments = len(program.times)
-    yield (
-        "program",
-        moments > 0 and _sorted(program.times) and program.own.shape == (moments, len(OWN_BUCKETS)),
-    )
+    yield ("program", moments > 0 and _sorted(program.times) and program.own.shape == (moments, len(OWN_BUCKETS)))
     yield "program", program.ready.shape == (count,)
     for start, end, waited_for in (
         (program.join_start, program.join_end, program.join_comm),

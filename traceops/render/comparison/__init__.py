@@ -19,12 +19,7 @@ FILES = (
 
 
 def write_comparison(
-    comparison: Comparison,
-    folder: Path,
-    formats: tuple[str, ...] = FORMATS,
-    *,
-    name: str = "",
-    plotlyjs: str = "none",
+    comparison: Comparison, folder: Path, formats: tuple[str, ...] = FORMATS, *, name: str = "", plotlyjs: str = "none"
 ) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths, the page first.
 

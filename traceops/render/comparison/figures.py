@@ -32,16 +32,12 @@ def waterfall_figure(comparison: Comparison) -> Figure | None:
     """
     buckets = [metric for metric in comparison.metrics if text.is_bucket(metric)]
     known = [
-        (metric, metric.base, metric.head)
-        for metric in buckets
-        if metric.base is not None and metric.head is not None
+        (metric, metric.base, metric.head) for metric in buckets if metric.base is not None and metric.head is not None
     ]
     if not known:
         return None
     start, end = sum(base for _, base, _ in known), sum(head for _, _, head in known)
-    moved = [
-        (m, head - base) for m, base, head in known if abs(head - base) >= _LEAST_SHARE * max(start, end)
-    ]
+    moved = [(m, head - base) for m, base, head in known if abs(head - base) >= _LEAST_SHARE * max(start, end)]
     labels: list[str] = []
     lefts: list[float] = []
     widths: list[float] = []

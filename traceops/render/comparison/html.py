@@ -44,8 +44,7 @@ _INTERVALS = (
     "red tick is where a change for the worse fails. Parts of the step are in percent of the step."
 )
 _WATERFALL = (
-    "Where a profiled step goes: from base to head, one part of the step at a time. "
-    "The axis does not begin at 0."
+    "Where a profiled step goes: from base to head, one part of the step at a time. The axis does not begin at 0."
 )
 _CHANGES = (
     "Counts and milliseconds of one step, mean over ranks. Times of kernels on several streams add up to more than "
@@ -123,12 +122,7 @@ def _answer(comparison: Comparison) -> Answer | None:
         tuple(lines),
         (
             Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
-            Cost(
-                head[:_MOST_LABEL],
-                step.head,
-                f"{text.head_text(step)} ({text.effect_text(step)})",
-                look=_look(step),
-            ),
+            Cost(head[:_MOST_LABEL], step.head, f"{text.head_text(step)} ({text.effect_text(step)})", look=_look(step)),
         ),
     )
 

@@ -11,10 +11,7 @@ def method(comparison: Comparison) -> list[tuple[str, str]]:
     """How it was compared: pairs of a label and what it was."""
     facts = [("Base", side_text(comparison.base)), ("Head", side_text(comparison.head))]
     facts.append(
-        (
-            "Captures",
-            "taken in turn, compared pair by pair" if comparison.paired else "two groups, not paired",
-        )
+        ("Captures", "taken in turn, compared pair by pair" if comparison.paired else "two groups, not paired")
     )
     facts.append(("Confidence", f"{100 * comparison.confidence:g} %"))
     for metric in known(comparison.gated):
@@ -22,9 +19,7 @@ def method(comparison: Comparison) -> list[tuple[str, str]]:
             facts.append((f"{metric.label}, sensitivity", found))
     noise = finite(comparison.launch_noise_pct)
     if noise is not None:
-        facts.append(
-            ("Between captures", f"a standard deviation of {noise:.2g} % was assumed: a side has one capture")
-        )
+        facts.append(("Between captures", f"a standard deviation of {noise:.2g} % was assumed: a side has one capture"))
     if left_out := [metric.label for metric in comparison.metrics if not known([metric])]:
         facts.append(("Not known on either side", ", ".join(left_out)))
     for name, value in comparison.settings.items():

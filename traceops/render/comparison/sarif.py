@@ -115,10 +115,7 @@ def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str])
             }
         ],
         # primaryLocationLineHash is what GitHub tells alerts apart by; all results share a line
-        "partialFingerprints": {
-            "primaryLocationLineHash": f"{fingerprint[:16]}:1",
-            "traceopsFinding/v1": fingerprint,
-        },
+        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint[:16]}:1", "traceopsFinding/v1": fingerprint},
         "baselineState": "new",
         "properties": {
             "confidence": finding.confidence,

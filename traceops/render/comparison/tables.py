@@ -124,9 +124,7 @@ def _change_columns(changes: Sequence[Change]) -> list[Column]:
     columns = [
         _column("name", text.KINDS[changes[0].kind][1].capitalize(), _name_cell, number=False),
         _column("status", "", lambda c: Cell(c.status), number=False),
-        _column(
-            "count", "Count a step", lambda c: Cell(text.count_text(c)), title="mean over ranks, base → head"
-        ),
+        _column("count", "Count a step", lambda c: Cell(text.count_text(c)), title="mean over ranks, base → head"),
         _column("base_ms", "Base", lambda c: _optional_ms(c.base_ms)),
         _column("head_ms", "Head", lambda c: _optional_ms(c.head_ms)),
         _column("delta", text.milliseconds_title(changes[0].kind), lambda c: Cell(text.milliseconds_text(c))),
@@ -152,18 +150,14 @@ def _rows(items: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"item": item} for item in items]
 
 
-def _column(
-    key: str, label: str, make: Callable[[Any], Cell], *, title: str = "", number: bool = True
-) -> Column:
+def _column(key: str, label: str, make: Callable[[Any], Cell], *, title: str = "", number: bool = True) -> Column:
     def cell(row: Mapping[str, Any]) -> Cell:
         return make(row["item"])
 
     return Column(key, label, title, number=number, make=cell)
 
 
-def _metric_column(
-    key: str, label: str, said: Callable[[MetricChange], str], *, number: bool = True
-) -> Column:
+def _metric_column(key: str, label: str, said: Callable[[MetricChange], str], *, number: bool = True) -> Column:
     return _column(key, label, lambda metric: _plain(said(metric)), number=number)
 
 

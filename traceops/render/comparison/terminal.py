@@ -22,8 +22,7 @@ _NAME = 44
 _MOST_CHARACTERS, _MOST_OF_VERDICT = 400, 1000
 _BLANK = text_block("")
 _RUNNER_COMMAND = re.compile(
-    r"::(?=error|warning|notice|debug|group|endgroup|add-|remove-|set-|save-|stop-|echo|internal-)",
-    re.IGNORECASE,
+    r"::(?=error|warning|notice|debug|group|endgroup|add-|remove-|set-|save-|stop-|echo|internal-)", re.IGNORECASE
 )
 
 
@@ -35,9 +34,7 @@ def print_comparison(comparison: Comparison, file: TextIO, written: Path | None)
 def describe_summary(comparison: Comparison, written: Path | None = None) -> list[Block]:
     """What the terminal says of a comparison; `written` is where all of it lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
-    blocks: list[Block] = [
-        _line(f"{MARK[level]} {comparison.sentence}", f"level-{level}", limit=_MOST_OF_VERDICT)
-    ]
+    blocks: list[Block] = [_line(f"{MARK[level]} {comparison.sentence}", f"level-{level}", limit=_MOST_OF_VERDICT)]
     for refusal in comparison.refusals:
         blocks.append(_line(f"{MARK['warning']} Compared although they differ: {refusal}", "level-warning"))
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
@@ -138,13 +135,7 @@ def _change_cells(change: Change) -> tuple[str, ...]:
     name = short_name(one_line(change.name or change.head_name, 8192), _NAME)
     if change.status == "renamed":
         name = f"{short_name(name, _NAME // 2)} → {short_name(one_line(change.head_name, 8192), _NAME // 2)}"
-    return (
-        change.status,
-        name,
-        text.count_text(change),
-        text.milliseconds_text(change),
-        change.detail,
-    )
+    return (change.status, name, text.count_text(change), text.milliseconds_text(change), change.detail)
 
 
 def _findings(title: str, findings: Sequence[Finding]) -> Iterator[Block]:

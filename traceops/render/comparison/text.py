@@ -164,9 +164,7 @@ def movers(comparison: Comparison, most: int = 5) -> list[MetricChange]:
     moved = [
         metric
         for metric in comparison.metrics
-        if metric.threshold_pct is None
-        and is_bucket(metric)
-        and abs(finite(metric.change_pct) or 0.0) >= WORTH_PCT
+        if metric.threshold_pct is None and is_bucket(metric) and abs(finite(metric.change_pct) or 0.0) >= WORTH_PCT
     ]
     return sorted(moved, key=lambda metric: -abs(metric.change or 0.0))[:most]
 

@@ -10,12 +10,7 @@ from traceops.core.units import message_text
 from traceops.fabric.model import Measured, Reference
 from traceops.render.report.figures import Figure, laid_out, rounded
 
-_COLOURS = {
-    "all_reduce": "#0072B2",
-    "all_gather": "#D55E00",
-    "reduce_scatter": "#009E73",
-    "send_recv": "#CC79A7",
-}
+_COLOURS = {"all_reduce": "#0072B2", "all_gather": "#D55E00", "reduce_scatter": "#009E73", "send_recv": "#CC79A7"}
 _OTHER = "#7A7A7A"
 _DASHES = ("solid", "dot", "dashdot", "longdash")  # hosts, or groups of devices, one after the other
 _MOST_TICKS = 10
@@ -82,9 +77,7 @@ def _points(rows: Sequence[Measured]) -> list[tuple[int, float]]:
     return [(one.bytes, one.busbw_gbs) for one in rows]
 
 
-def _trace(
-    rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint: bool = False
-) -> dict[str, Any]:
+def _trace(rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint: bool = False) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines" if faint else "lines+markers",

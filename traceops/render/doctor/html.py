@@ -61,9 +61,7 @@ _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices
 _MOST_PROBLEMS = 200
 _MOST_TITLE = 80
-_COLOURS = (
-    "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
-)
+_COLOURS = "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
 _LATENCY = "Small messages are bound by latency: the curve should rise and level off at what the links give."
 _SWEEP = "Lines: bus bandwidth in GB/s over bytes of a message, one for each operation; bandwidth.csv has the numbers"
 
@@ -87,9 +85,7 @@ def describe(checkup: Checkup) -> Document:
         Section("bandwidth", "Bandwidth", _bandwidth(checkup)),
         Section("trials", "Tests", _trials(checkup)),
         Section("looks", "Looks", _looks(checkup)),
-        Section(
-            "checks", "Checks", (checks_block(checkup.checks, "What each rule says about this machine"),)
-        ),
+        Section("checks", "Checks", (checks_block(checkup.checks, "What each rule says about this machine"),)),
     ]
     return Document(
         title=f"{title if len(title) <= _MOST_TITLE else title[: _MOST_TITLE - 3] + '...'}: doctor",
@@ -116,9 +112,7 @@ def _settings(checkup: Checkup) -> tuple[Block, ...]:
             blocks.append(
                 text("All-reduce: ", bold(after), " with it; before, it did not work.")
                 if settings.before_gbs is None
-                else text(
-                    f"All-reduce: {rate_text(settings.before_gbs)} GB/s before, ", bold(after), " with it."
-                )
+                else text(f"All-reduce: {rate_text(settings.before_gbs)} GB/s before, ", bold(after), " with it.")
             )
         same = () if fallback else (" ", code("traceops run --settings doctor.json"), " does the same.")
         blocks += [soft("A click selects the whole block.", *same), Code(lines, "Lines for a shell")]
@@ -153,9 +147,7 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
     if figures:
         measured = " Bandwidth is as measured here, on links one way." if _bandwidth(checkup) else ""
         blocks.append(soft(f"{_COLOURS}{measured}"))
-        blocks += [
-            Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)
-        ]
+        blocks += [Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)]
         if more := max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0):
             blocks.append(soft(f"{more} more makes of machine are in doctor.json."))
     else:
@@ -182,10 +174,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         dashed = " Dashed: measured before." if _has_dashes(figure) else ""
         blocks += [Heading("Over message size"), soft(f"{_LATENCY}{dashed}"), Chart("sweep", _SWEEP, figure)]
     for matrix in matrices:
-        blocks += [
-            Heading("Between every two GPUs"),
-            TableBlock(doctor_tables.matrix_table(matrix), "narrow matrix"),
-        ]
+        blocks += [Heading("Between every two GPUs"), TableBlock(doctor_tables.matrix_table(matrix), "narrow matrix")]
     return tuple(blocks)
 
 
@@ -266,10 +255,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
         facts += [
             ("Errors", Cell(str(levels.error), css="bad") if levels.error else Cell("none")),
             ("Warnings", Cell(str(levels.warning) if levels.warning else "none")),
-            (
-                "Could not look at",
-                Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing"),
-            ),
+            ("Could not look at", Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing")),
         ]
     if checkup.trials:
         facts += [

@@ -9,14 +9,7 @@ from traceops.doctor.model import Checkup, EnvironmentChange, Outcome, Trial
 from traceops.machine.look import Level, Look
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with
-from traceops.render.doctor.text import (
-    change_text,
-    largest,
-    looks_not_ok,
-    measured_devices,
-    trial_devices,
-    with_text,
-)
+from traceops.render.doctor.text import change_text, largest, looks_not_ok, measured_devices, trial_devices, with_text
 from traceops.render.report.terms import COLUMNS
 
 _WORD = 160  # characters before the middle of a text is left out
@@ -69,17 +62,10 @@ def trials_table(checkup: Checkup) -> Table:
     columns = [
         Column("trial", "Test", number=False, make=lambda row: Cell(row.name)),
         Column("outcome", "Outcome", number=False, make=lambda row: _state(row.outcome)),
-        Column(
-            "gpus",
-            "On",
-            number=False,
-            make=lambda row: Cell(trial_devices(checkup, row), css="nowrap"),
-        ),
+        Column("gpus", "On", number=False, make=lambda row: Cell(trial_devices(checkup, row), css="nowrap")),
         Column("seconds", "Took s", make=lambda row: number(row.seconds, 1)),
         Column("deadline", "Allowed s", make=lambda row: number(row.deadline_s, 0)),
-        Column(
-            "changed", "Changed", "variables against the environment as it is", number=False, make=_changed
-        ),
+        Column("changed", "Changed", "variables against the environment as it is", number=False, make=_changed),
         Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(row.transports))),
         Column("message", "What it said", number=False, make=_message),
     ]
@@ -110,12 +96,7 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
         return None
     columns = [
         Column("op", "Operation", number=False),
-        Column(
-            "gpus",
-            "On",
-            number=False,
-            make=lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
-        ),
+        Column("gpus", "On", number=False, make=lambda row: Cell(measured_devices(checkup, row), css="nowrap")),
         Column("bytes", "Message", make=lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes")),
         Column("time_us", "Time µs", "median of one operation", make=lambda row: number(row.time_us, 1)),
         Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], make=lambda row: number(row.busbw_gbs)),
@@ -124,9 +105,7 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
         columns.insert(1, Column("host", "Host", number=False))
     change = measured_with(checkup)
     with_ = f" {with_text(change)}" if change.size else ""
-    return build_table(
-        f"The largest message of each operation{with_}; bandwidth.csv has all sizes", columns, rows
-    )
+    return build_table(f"The largest message of each operation{with_}; bandwidth.csv has all sizes", columns, rows)
 
 
 def matrix_table(matrix: PairMatrix) -> Table:
@@ -184,9 +163,7 @@ def _rule(look: Look) -> Cell:
 def _why(row: _LookRow) -> Cell:
     look = row.look
     why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
-    return Cell(
-        f"{why} {look.advice}".strip()[:_MOST_WHY], css="why"
-    )  # advice may be a command: nothing behind it
+    return Cell(f"{why} {look.advice}".strip()[:_MOST_WHY], css="why")  # advice may be a command: nothing behind it
 
 
 def _hosts(row: _LookRow) -> Cell:

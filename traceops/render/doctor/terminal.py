@@ -44,9 +44,7 @@ _INNER = (4, 6)
 _LEVEL = {"note": "info", "ok": "clear"}
 
 
-def print_doctor(
-    checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False
-) -> None:
+def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
     """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
     write_terminal(describe_summary(checkup, written, verbose=verbose), file, widths=_WIDTHS)
 
@@ -62,9 +60,7 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     if only_log is not None:
         blocks.append(text(log_text(only_log), indent=_ITEM))
     verdict = doctor_verdict(checkup)
-    blocks.append(
-        text(f"{MARK[verdict.level]} {verdict.sentence}", look=f"level-{verdict.level}", indent=_ITEM)
-    )
+    blocks.append(text(f"{MARK[verdict.level]} {verdict.sentence}", look=f"level-{verdict.level}", indent=_ITEM))
     if read := read_text(checkup):
         blocks.append(soft(read))
     if only_log is not None:
@@ -226,9 +222,7 @@ def _settings(checkup: Checkup, document: str) -> Iterator[Block]:
 
 
 def _changed(trial: Trial) -> str:
-    return " ".join(
-        [*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)]
-    )
+    return " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
 
 
 def _column(name: str, *, number: bool = False) -> Column:

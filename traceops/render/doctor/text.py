@@ -52,8 +52,7 @@ def doctor_verdict(checkup: Checkup) -> Headline:
         else:
             said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
         return Headline(
-            "error",
-            f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step.",
+            "error", f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step."
         )
     if checkup.settings is not None:
         return _with_settings(checkup, checkup.settings)
@@ -63,9 +62,7 @@ def doctor_verdict(checkup: Checkup) -> Headline:
     if not findings and not broken and not looks:
         return _healthy(checkup)
     passed = sum(look.rule == COMES_AND_GOES.id for look in looks) if broken else 0
-    error = any(found.severity == "error" for found in findings) or any(
-        look.level == "error" for look in looks
-    )
+    error = any(found.severity == "error" for found in findings) or any(look.level == "error" for look in looks)
     if broken:
         again = " It worked the next time, with nothing changed: it may come and go." if passed else ""
         said = f"{trial_text(broken[0], checkup.hosts)}.{again}"
@@ -122,13 +119,7 @@ def look_finding(look: Look, severity: Severity, several: bool) -> Finding:
     on = f" ({look.host})" if several else ""
     why = f"; {look.why}" if look.why else ""
     return Finding(
-        look.rule,
-        severity,
-        "high",
-        f"{look.area}: {look.what}{on}",
-        f"{look.found}{why}",
-        (),
-        advice=look.advice,
+        look.rule, severity, "high", f"{look.area}: {look.what}{on}", f"{look.found}{why}", (), advice=look.advice
     )
 
 
@@ -287,9 +278,7 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
         speed = f", all-reduce at {after}" if after else ""
         broken = broken_trials(checkup)
         why = f": {trial_text(broken[0], checkup.hosts)}" if broken else ""
-        return Headline(
-            "error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}."
-        )
+        return Headline("error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}.")
     times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
     return Headline(
         "warning",
@@ -305,8 +294,7 @@ def _healthy(checkup: Checkup) -> Headline:
     several = len(checkup.hosts) > 1
     over_all = [one for one in rows if one.host is None] if several else []
     speeds = ", ".join(
-        bandwidth_text(one)
-        + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
+        bandwidth_text(one) + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
         for one in (over_all or rows)[:_MOST_NAMES]
     )
     if not tried:

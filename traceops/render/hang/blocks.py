@@ -7,18 +7,7 @@ from collections.abc import Sequence
 from traceops.core.rank_text import who_first, who_runs
 from traceops.hangs.evidence import LogEvent, RankStacks, ThreadStack
 from traceops.hangs.model import Diagnosis
-from traceops.render.document import (
-    Block,
-    Drawing,
-    Heading,
-    TableBlock,
-    bold,
-    code,
-    fold,
-    items,
-    soft,
-    text,
-)
+from traceops.render.document import Block, Drawing, Heading, TableBlock, bold, code, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
 from traceops.render.hang import tables as hang_tables
 from traceops.render.hang.graph import LINE, PADDING, WIDTH, wait_graphs
@@ -66,9 +55,7 @@ def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     graphs = wait_graphs(diagnosis) or ()
     blocks: list[Block] = []
     if graphs:
-        blocks.append(
-            soft("An arrow leads from who waits to whom it waits for; boxes with a red edge are the cause.")
-        )
+        blocks.append(soft("An arrow leads from who waits to whom it waits for; boxes with a red edge are the cause."))
     for graph, css in zip(graphs, ("wide", "tall"), strict=False):
         blocks.append(Drawing("hang_graph", (graph, css, _BOX)))
     table = hang_tables.waits_table(diagnosis)
@@ -95,8 +82,7 @@ def stacks_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     shown = [(rank, "") for rank in causes[:_MOST_STACKS]]
     shown += [(rank, ", which waits, to compare") for rank in waiting[:1]]
     folded: list[Block] = [
-        fold(f"Rank {rank}{why}", *_threads(held[rank]), open=not place)
-        for place, (rank, why) in enumerate(shown)
+        fold(f"Rank {rank}{why}", *_threads(held[rank]), open=not place) for place, (rank, why) in enumerate(shown)
     ]
     more = len(causes) - _MOST_STACKS
     if more > 0:
@@ -107,9 +93,7 @@ def stacks_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """What was read, what could not be used, and what the reader should know of it."""
     evidence, stall = diagnosis.evidence, stall_text(diagnosis)
-    blocks: list[Block] = [
-        text(f"{stall}. " if stall else "", f"Read: {read_text(diagnosis)}.", _unknown(diagnosis))
-    ]
+    blocks: list[Block] = [text(f"{stall}. " if stall else "", f"Read: {read_text(diagnosis)}.", _unknown(diagnosis))]
     if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
         blocks += [soft("What logs tell of trouble besides:"), items(seen, "files")]
     if wanted := what_would_decide(diagnosis):

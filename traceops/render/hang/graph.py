@@ -94,9 +94,7 @@ def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], 
     touched = {end for edge in edges for end in (edge.start, edge.end)}
     kept = [number for number, node in enumerate(nodes) if number in touched or node.kind == "root"]
     new = {old: number for number, old in enumerate(kept)}
-    return [nodes[old] for old in kept], [
-        replace(edge, start=new[edge.start], end=new[edge.end]) for edge in edges
-    ]
+    return [nodes[old] for old in kept], [replace(edge, start=new[edge.start], end=new[edge.end]) for edge in edges]
 
 
 def _node(group: RankGroup, waits: bool) -> RankBox:
@@ -127,9 +125,7 @@ def _cut(text: str) -> str:
     """As much of a line as a box is wide, by what characters take in a wide typeface."""
     left = WIDTH - 2 * 12 - _WIDEST
     for at, char in enumerate(text):
-        left -= (
-            _WIDEST if char.isupper() or not char.isascii() else 8.4 if char not in ".,:;|ijl()[] '" else 5.2
-        )
+        left -= _WIDEST if char.isupper() or not char.isascii() else 8.4 if char not in ".,:;|ijl()[] '" else 5.2
         if left < 0 and at + 1 < len(text):
             return f"{text[:at]}…"
     return text
@@ -211,9 +207,7 @@ def _wide_edge(edge: Edge, nodes: Sequence[RankBox], top: float) -> Edge:
         x1, x2 = start.x + WIDTH, end.x - 6
         turned = x1 + GAP_X - 6  # at the target's height before the next column begins
         half = (x1 + turned) / 2
-        return replace(
-            edge, path=f"M{x1:g},{y1:g} C{half:g},{y1:g} {half:g},{y2:g} {turned:g},{y2:g} H{x2:g}"
-        )
+        return replace(edge, path=f"M{x1:g},{y1:g} C{half:g},{y1:g} {half:g},{y2:g} {turned:g},{y2:g} H{x2:g}")
     if start.layer == end.layer:
         x, bend = start.x + WIDTH, GAP_X * 0.55
         y1, y2 = (y1 + 6, y2 - 6) if y1 < y2 else (y1 - 6, y2 + 6)
@@ -231,9 +225,7 @@ def _tall(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGr
     row = {number: at for at, number in enumerate(order)}
     lane: dict[int, int] = {}
     by_length = sorted(range(len(edges)), key=lambda at: abs(row[edges[at].start] - row[edges[at].end]))
-    ends: Mapping[int, int] = {
-        end: at for at, end in enumerate(dict.fromkeys(edges[at].end for at in by_length))
-    }
+    ends: Mapping[int, int] = {end: at for at, end in enumerate(dict.fromkeys(edges[at].end for at in by_length))}
     for at in by_length:  # arrows to the same box share a lane
         lane[at] = min(ends[edges[at].end], _MOST_LANES - 1)
     left = MARGIN + _LANE * (max(lane.values(), default=0) + 2)

@@ -62,10 +62,7 @@ def waits_table(diagnosis: Diagnosis) -> Table | None:
     ]
     rest = len(waits) - _MOST_WAITS
     return build_table(
-        "Who waits for whom",
-        columns,
-        waits[:_MOST_WAITS],
-        note=f"{rest} more in hang_waits.csv" if rest > 0 else "",
+        "Who waits for whom", columns, waits[:_MOST_WAITS], note=f"{rest} more in hang_waits.csv" if rest > 0 else ""
     )
 
 
@@ -91,9 +88,7 @@ def _exact(group: RankGroup) -> str:
 
 def _shared(group: RankGroup, key: str) -> Cell:
     if key in group.differ:
-        return Cell(
-            f"{len(group.values(key))} values", "these ranks differ; hang_ranks.csv has each", "unknown"
-        )
+        return Cell(f"{len(group.values(key))} values", "these ranks differ; hang_ranks.csv has each", "unknown")
     value = group.shared(key)
     return _text("" if value is None else str(value))
 

@@ -66,9 +66,7 @@ def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
     write_terminal(blocks, file, widths=_WIDTHS)
 
 
-def describe_summary(
-    diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = ()
-) -> list[Block]:
+def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = ()) -> list[Block]:
     """What the terminal says of a hang; `written` is where all of it lies."""
     level = hang_level(diagnosis)
     blocks: list[Block] = []
@@ -135,9 +133,7 @@ def _ranks(diagnosis: Diagnosis) -> TableBlock:
         Column("step", "step", css="nowrap fold"): [_value(group, "step") for group in shown],
         Column("in", "in", number=False, css="fold"): [operations_text(group) for group in shown],
         Column("at", "at, or doing", number=False, css="fold"): [place_text(group) for group in shown],
-        Column("on", "waits for", number=False, css="fold"): [
-            ranks_text(group.waits_for, 4) for group in shown
-        ],
+        Column("on", "waits for", number=False, css="fold"): [ranks_text(group.waits_for, 4) for group in shown],
     }
     filled = {column: cells for column, cells in columns.items() if any(cells)}
     rows = tuple(

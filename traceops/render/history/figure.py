@@ -70,9 +70,7 @@ def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
         margin={"l": 60, "t": 22, "b": 46},
         xaxis={
             "tickvals": ticks,
-            "ticktext": [
-                f"{_safe(history.commits[t].label)}<br>{history.commits[t].date[5:]}" for t in ticks
-            ],
+            "ticktext": [f"{_safe(history.commits[t].label)}<br>{history.commits[t].date[5:]}" for t in ticks],
             "range": [-0.7, len(history.commits) - 0.3],
             "zeroline": False,
             "showgrid": False,
@@ -96,9 +94,7 @@ def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
 
 
 def _line(change: LevelChange) -> dict[str, Any]:
-    return upright_line(
-        change.position - 0.5, {"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"}
-    )
+    return upright_line(change.position - 0.5, {"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"})
 
 
 def _note(trend: Trend, change: LevelChange) -> dict[str, Any]:

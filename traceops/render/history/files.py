@@ -9,14 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from traceops.baseline.history import SHOWN, KeyHistory, LevelChange, Sample, Trend
-from traceops.baseline.json_types import (
-    CaptureJson,
-    CommitJson,
-    HistoryDocument,
-    KeyJson,
-    LevelChangeJson,
-    TrendJson,
-)
+from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
 from traceops.baseline.store import Problem
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
@@ -29,11 +22,7 @@ FILES = ("history.html", "history.json", "history.csv")
 
 
 def write_history(
-    histories: Sequence[KeyHistory],
-    problems: Sequence[Problem],
-    store: str,
-    folder: Path,
-    plotlyjs: str = "none",
+    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, folder: Path, plotlyjs: str = "none"
 ) -> list[Path]:
     """Write the three files into `folder`, each whole or not at all; the page comes first.
 
@@ -49,19 +38,14 @@ def write_history(
     return write_files(contents, set(FILES), folder)
 
 
-def history_document(
-    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str
-) -> HistoryDocument:
+def history_document(histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str) -> HistoryDocument:
     """What history.json holds, see docs/formats.md."""
-    return HistoryDocument(
-        store=redact_text(store), keys=tuple(map(_key, histories)), problems=tuple(problems)
-    )
+    return HistoryDocument(store=redact_text(store), keys=tuple(map(_key, histories)), problems=tuple(problems))
 
 
 def _key(history: KeyHistory) -> KeyJson:
     commits = tuple(
-        CommitJson(commit.commit, commit.label, tuple(map(capture_json, commit.samples)))
-        for commit in history.commits
+        CommitJson(commit.commit, commit.label, tuple(map(capture_json, commit.samples))) for commit in history.commits
     )
     return KeyJson(history.key.slug, history.key, commits, tuple(map(_trend, history.trends)))
 

@@ -29,14 +29,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.history.figure import trend_figure
-from traceops.render.history.text import (
-    changes_of,
-    headline_trend,
-    history_verdict,
-    sparse_text,
-    step_text,
-    value_text,
-)
+from traceops.render.history.text import changes_of, headline_trend, history_verdict, sparse_text, step_text, value_text
 from traceops.render.writers.html import write_html
 
 MOST_ROWS = 400  # captures in a table, the latest ones
@@ -85,9 +78,7 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
         sections.insert(0, Section("keys", "Keys", (TableBlock(_overview(histories)),)))
     if problems:
         sections.append(Section("problems", "Not used", _problems(problems)))
-    sections.append(
-        Section("definitions", "What is shown", (Terms(TERMS), soft(_WHEN_NOT_WHY)), "Definitions")
-    )
+    sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(_WHEN_NOT_WHY)), "Definitions"))
     return Document(
         title="History",
         heading=spans(store),
@@ -110,10 +101,7 @@ def _section(index: int, history: KeyHistory) -> Section:
         blocks.append(TableBlock(_changes_table(changes)))
     for trend in history.trends:
         label = f"{_heading(trend)}; dots over commits in time order, the table below has the numbers"
-        blocks += [
-            Heading(_heading(trend)),
-            Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend)),
-        ]
+        blocks += [Heading(_heading(trend)), Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend))]
     blocks.append(fold(f"Captures ({len(history.samples)})", TableBlock(_captures_table(history))))
     return Section(f"key-{index}", history.key.model, tuple(blocks), history.key.slug)
 
@@ -142,9 +130,7 @@ def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
 
 def _heading(trend: Trend) -> str:
     latest = next(value for value in reversed(trend.values) if value is not None)
-    return (
-        f"{trend.label[:1].upper()}{trend.label[1:]}: {value_text(latest, trend.unit)} at the latest commit"
-    )
+    return f"{trend.label[:1].upper()}{trend.label[1:]}: {value_text(latest, trend.unit)} at the latest commit"
 
 
 def _overview(histories: Sequence[KeyHistory]) -> Table:
@@ -252,9 +238,4 @@ def _captures_table(history: KeyHistory) -> Table:
 def _capture_row(sample: Sample) -> dict[str, object]:
     entry = sample.entry
     commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
-    return {
-        "commit": commit,
-        "time": minute_text(entry.time_ns),
-        "source": entry.source,
-        **sample.values,
-    }
+    return {"commit": commit, "time": minute_text(entry.time_ns), "source": entry.source, **sample.values}

@@ -70,17 +70,13 @@ def history_verdict(histories: Sequence[KeyHistory]) -> Headline:
     worse = [found for found in latest if found[2].verdict == "worse"]
     count = sum(len(trend.changes) for history in histories for trend in history.trends)
     if worse or latest:
-        history, trend, change = max(
-            worse or latest, key=lambda found: found[2].since.samples[0].entry.time_ns
-        )
+        history, trend, change = max(worse or latest, key=lambda found: found[2].since.samples[0].entry.time_ns)
         where = f" in {history.key.model} on {history.key.branch}" if len(histories) > 1 else ""
         others = f"; {count - 1} more change{'' if count == 2 else 's'} below" if count > 1 else ""
         text = change_text(trend, change)
         return Headline("error" if worse else "clear", f"{text[:1].upper()}{text[1:]}{where}{others}.")
     if count:
-        return Headline(
-            "info", f"Step times hold their level; {count} other change{'' if count == 1 else 's'} below."
-        )
+        return Headline("info", f"Step times hold their level; {count} other change{'' if count == 1 else 's'} below.")
     if all(sparse_text(history) for history in histories):
         if len(histories) == 1:
             return Headline("info", sparse_text(histories[0]))

@@ -55,9 +55,7 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
     ]
     if victim is not None:
         marks = _wait_marks(by_rank[victim], end, when)
-        lanes.append(
-            StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks)
-        )
+        lanes.append(StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks))
     rest = [rank for rank in others if rank != victim]
     for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
         marks = () if blamed else _wait_marks(by_rank[example], end, when)
@@ -71,9 +69,7 @@ def caption(report: Report, steps: AlignedSteps) -> str:
     """Which step it is, how well the clocks agree, and who is not shown."""
     step = report.tables.timeline[0].step
     several = len({row.step for row in report.steps if row.step is not None}) > 1
-    said = (
-        "The window" if step is None else f"Step {step}{', the longest that was recorded' if several else ''}"
-    )
+    said = "The window" if step is None else f"Step {step}{', the longest that was recorded' if several else ''}"
     clocks = report.summary.clocks
     if len(steps.lanes) > 1 and clocks is not None and clocks.residual_p95_us is not None:
         said += f", on one clock (within {us_text(clocks.residual_p95_us)})"
@@ -86,11 +82,7 @@ def caption(report: Report, steps: AlignedSteps) -> str:
 def _said(report: Report, lanes: Sequence[StepLane]) -> str:
     """For those who cannot see it."""
     step = report.tables.timeline[0].step
-    told = [
-        f"{lane.label}: {', '.join(mark.text for mark in lane.marks if mark.text)}"
-        for lane in lanes
-        if lane.marks
-    ]
+    told = [f"{lane.label}: {', '.join(mark.text for mark in lane.marks if mark.text)}" for lane in lanes if lane.marks]
     named = "; ".join(one.replace("\n", " ") for one in told) or f"{len(lanes)} rows"
     return f"{'The window' if step is None else f'Step {step}'} on one time axis in ms. {named}"
 
@@ -108,9 +100,9 @@ def _groups(by_rank: Mapping[int, Rows], blamed: Sequence[int]) -> list[tuple[in
     """Lanes of the blamed ranks: one each, or one for a kind of them."""
     if len(blamed) <= _MOST_BLAMED:
         return [(rank,) for rank in blamed]
-    return [
-        (example, *(rank for rank in ranks if rank != example)) for ranks, example in _kinds(by_rank, blamed)
-    ][:_MOST_BLAMED]
+    return [(example, *(rank for rank in ranks if rank != example)) for ranks, example in _kinds(by_rank, blamed)][
+        :_MOST_BLAMED
+    ]
 
 
 def _kinds(by_rank: Mapping[int, Rows], ranks: Collection[int]) -> list[tuple[tuple[int, ...], int]]:
@@ -154,8 +146,7 @@ def _marks(rows: Rows, kind: str, said: str, end: float) -> tuple[Mark, ...]:
     found = dense_stretches(rows, kind, end)
     worth = [one for one in found if one[2] >= _SHARE * _time(rows, kind)][:_MOST_MARKS]
     return tuple(
-        Mark(start, stop, "" if place else said, TERMS[kind].colour)
-        for place, (start, stop, _) in enumerate(worth)
+        Mark(start, stop, "" if place else said, TERMS[kind].colour) for place, (start, stop, _) in enumerate(worth)
     )
 
 

@@ -49,9 +49,7 @@ def clean_bill(report: Report) -> Headline:
         found += f" {'of' if unjudged else 'in'} the program's first steps"
     judged = f" {unjudged}" if unjudged else ""
     return Headline(
-        "info"
-        if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT
-        else "clear",
+        "info" if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT else "clear",
         f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
 

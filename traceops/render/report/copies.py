@@ -39,13 +39,8 @@ def copies_table(report: Report) -> Table | None:
     ]  # fmt: skip
     rest = len(report.tables.copies) - min(len(rows), _MOST_COPIES)
     note = f"{rest} more in copies.csv." if rest > 0 else ""
-    return build_table(
-        "Copies between host and device", columns, rows[:_MOST_COPIES], note=note, file="copies.csv"
-    )
+    return build_table("Copies between host and device", columns, rows[:_MOST_COPIES], note=note, file="copies.csv")
 
 
 def _place(row: CopyRow) -> str:
-    return (
-        " in ".join(part for part in (row.operator, row.region and f"'{row.region}'") if part)
-        or "no operator"
-    )
+    return " in ".join(part for part in (row.operator, row.region and f"'{row.region}'") if part) or "no operator"

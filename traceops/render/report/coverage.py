@@ -12,9 +12,7 @@ from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_recording import MAY_BE_RECORDING
 
-KERNELS_UNJUDGED = (
-    "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
-)
+KERNELS_UNJUDGED = "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
 _ALL_RANKS = "Analyse the traces of all ranks together"
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"

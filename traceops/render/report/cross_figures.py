@@ -12,15 +12,7 @@ from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
 from traceops.render.cells import size
-from traceops.render.report.figures import (
-    MOST_STEPS,
-    Y_LABELS,
-    Figure,
-    heat_map,
-    laid_out,
-    rounded,
-    upright_line,
-)
+from traceops.render.report.figures import MOST_STEPS, Y_LABELS, Figure, heat_map, laid_out, rounded, upright_line
 from traceops.render.report.lateness_groups import lateness_by_group
 from traceops.render.report.rank_groups import row_labels, shown_ranks
 from traceops.render.report.terms import COMM_WAIT, COMPUTE
@@ -102,12 +94,7 @@ def arrivals_figure(report: Report) -> Figure:
         "y": places,
         "mode": "markers",
         "name": "median",
-        "marker": {
-            "symbol": "line-ns-open",
-            "size": 14,
-            "line": {"width": 3},
-            "color": COMM_WAIT.colour,
-        },
+        "marker": {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour},
         "hovertext": about,
         "hovertemplate": "%{hovertext}<extra></extra>",
         "showlegend": False,
@@ -233,14 +220,7 @@ def _reference_line(report: Report) -> dict[str, Any]:
             line = {"dash": "dash", "width": 1.5, "color": _GREY}
             shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
             note = {"text": f"the link should give {gbs:g} GB/s", "showarrow": False}
-            note |= {
-                "x": 1,
-                "xref": "x domain",
-                "xanchor": "right",
-                "y": gbs,
-                "yref": "y",
-                "yanchor": "bottom",
-            }
+            note |= {"x": 1, "xref": "x domain", "xanchor": "right", "y": gbs, "yref": "y", "yanchor": "bottom"}
             return {"shapes": [{**shape, "line": line}], "annotations": [note]}
     return {}
 
@@ -266,9 +246,7 @@ def _split_text(row: LatenessRow | None) -> str:
     if row is None:
         return ""
     parts = [
-        f"{words.label} {row.cause_ms(cause):.3f}"
-        for cause, words in CAUSES.items()
-        if row.cause_ms(cause) >= 0.0005
+        f"{words.label} {row.cause_ms(cause):.3f}" for cause, words in CAUSES.items() if row.cause_ms(cause) >= 0.0005
     ]
     itself = f"it waited {row.waited_ms:.3f} ms itself"
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
@@ -276,13 +254,9 @@ def _split_text(row: LatenessRow | None) -> str:
 
 def _kind_labels(rows: Sequence[ArrivalRow]) -> list[str]:
     """What each kind is called; sizes are whole where two kinds read alike."""
-    kinds = [
-        (row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows
-    ]
+    kinds = [(row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows]
     return [
-        _kind_label(
-            row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}"
-        )
+        _kind_label(row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}")
         for row, kind in zip(rows, kinds, strict=True)
     ]
 

@@ -8,24 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.render.cells import number
-from traceops.render.document import (
-    Block,
-    Chart,
-    Heading,
-    Section,
-    TableBlock,
-    bold,
-    fold,
-    soft,
-    text,
-)
-from traceops.render.report import (
-    cross_figures,
-    cross_tables,
-    cross_text,
-    detail_tables,
-    path_figures,
-)
+from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
+from traceops.render.report import cross_figures, cross_tables, cross_text, detail_tables, path_figures
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
 from traceops.render.report.step_timeline import how_to_open, step_timeline
 from traceops.render.report.then_text import why_no_what_if
@@ -192,9 +176,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
     if arrivals is not None:
         blocks += [
             Heading("Late arrivals"),
-            soft(
-                "From the first member's arrival to the last one's, median to p95, and who comes last in how many."
-            ),
+            soft("From the first member's arrival to the last one's, median to p95, and who comes last in how many."),
             Chart(
                 "arrivals",
                 "Bars: spread of arrivals for each kind of collective, ms; the folded table has the numbers",

@@ -35,13 +35,9 @@ def lateness_table(report: Report) -> Table | None:
     worst = words.choose("Worst step ms", "Window's ms")
     columns = [
         rank_column(report),
-        Column(
-            "caused_wait_ms", "Others wait ms", f"for this rank, {words.per}, summed over the ranks that wait"
-        ),
+        Column("caused_wait_ms", "Others wait ms", f"for this rank, {words.per}, summed over the ranks that wait"),
         *causes,
-        Column(
-            "worst_ms", worst, f"what the others waited for it in the {words.choose('worst step', 'window')}"
-        ),
+        Column("worst_ms", worst, f"what the others waited for it in the {words.choose('worst step', 'window')}"),
         Column("worst_step", "In step", make=lambda row: _step_cell(row.worst_step)),
         Column("waited_ms", "Waits itself ms", f"{words.per}, for other ranks"),
     ]
@@ -52,9 +48,7 @@ def lateness_table(report: Report) -> Table | None:
         if len(rows) > MOST_LATE
         else ""
     )
-    return build_table(
-        f"Waiting caused by each rank, ms {words.per}", columns, shown, note=note, file="lateness.csv"
-    )
+    return build_table(f"Waiting caused by each rank, ms {words.per}", columns, shown, note=note, file="lateness.csv")
 
 
 def arrivals_table(report: Report) -> Table | None:
@@ -124,8 +118,7 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
     if not sums:
         return None
     rows = [
-        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own}
-        for rank, own in sums.items()
+        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own} for rank, own in sums.items()
     ]
     kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
     words = report.summary.step_words

@@ -40,9 +40,7 @@ def replay_sentence(report: Report) -> str:
         doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
         steps = replay.steps
         which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else words.the
-        said = (
-            f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
-        )
+        said = f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
     if note := least_note(report):
         said += f" {note[:1].upper()}{note[1:]}."
     slowdown = replay.straggler_slowdown

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from traceops.core.findings import Finding
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.stragglers import (
-    STRAGGLERS,
-    Cure,
-    joint_cure,
-    mean_of_ranks,
-    step_ms,
-    straggler_cure,
-)
+from traceops.render.report.stragglers import STRAGGLERS, Cure, joint_cure, mean_of_ranks, step_ms, straggler_cure
 from traceops.report.model import Report
 from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
 from traceops.rules.copies_told import EXPOSED as EXPOSED_COPIES

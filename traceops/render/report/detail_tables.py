@@ -8,17 +8,7 @@ from typing import Any
 from traceops.core.rank_text import ranks_text
 from traceops.core.step_words import STEP, StepWords
 from traceops.core.words import ROLES
-from traceops.render.cells import (
-    Cell,
-    Column,
-    Table,
-    bar_fill,
-    build_table,
-    name,
-    number,
-    rows_of,
-    sizes_apart,
-)
+from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, sizes_apart
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.cross_rows import CollectiveRow, PipelineRow, ReferenceRow
 from traceops.report.model import Report
@@ -55,9 +45,7 @@ def kernels_table(report: Report) -> Table:
     ]  # fmt: skip
     rest = len(rows) - MOST_KERNELS
     note = f"{rest} more in kernels.csv." if rest > 0 else ""
-    return build_table(
-        "Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note, file="kernels.csv"
-    )
+    return build_table("Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note, file="kernels.csv")
 
 
 def collectives_table(report: Report) -> Table:
@@ -73,10 +61,7 @@ def collectives_table(report: Report) -> Table:
         ),
         Column("op", "Operation", number=False),
         Column(
-            "bytes",
-            "Size",
-            "the larger of input and output, one collective",
-            make=lambda row: size_cell(row.bytes),
+            "bytes", "Size", "the larger of input and output, one collective", make=lambda row: size_cell(row.bytes)
         ),
         *(
             [
@@ -100,13 +85,7 @@ def collectives_table(report: Report) -> Table:
     ]
     rest = len(report.collectives) - MOST_COLLECTIVES
     note = f"{rest} more in collectives.csv." if rest > 0 else ""
-    return build_table(
-        "Collectives, most transfer first",
-        columns,
-        shown,
-        note=note,
-        file="collectives.csv",
-    )
+    return build_table("Collectives, most transfer first", columns, shown, note=note, file="collectives.csv")
 
 
 def _role_cell(row: CollectiveRow) -> Cell:
@@ -133,32 +112,20 @@ def operators_table(report: Report) -> Table | None:
         Column("name", "Operator", number=False, make=lambda row: name(row.name)),
         Column("count_per_step", f"Calls {words.per}", "of the average rank", decimals=1),
         Column(
-            "device_ms_per_step",
-            f"Device {words.unit('ms')}",
-            "of the kernels that it launches itself",
-            decimals=3,
+            "device_ms_per_step", f"Device {words.unit('ms')}", "of the kernels that it launches itself", decimals=3
         ),
         Column(
-            "host_ms_per_step",
-            f"Host {words.unit('ms')}",
-            "inside it and in no operator that it calls",
-            decimals=3,
+            "host_ms_per_step", f"Host {words.unit('ms')}", "inside it and in no operator that it calls", decimals=3
         ),
     ]
     if any(row.shapes for row in rows):
-        columns.insert(
-            1, Column("shapes", "Input shapes", number=False, make=lambda row: _shapes_cell(row.shapes))
-        )
+        columns.insert(1, Column("shapes", "Input shapes", number=False, make=lambda row: _shapes_cell(row.shapes)))
     if whole > 0:
         scale = 100.0 / whole
-        columns.insert(
-            -1, Column("device_ms_per_step", "Device share %", "of all operators", decimals=1, scale=scale)
-        )
+        columns.insert(-1, Column("device_ms_per_step", "Device share %", "of all operators", decimals=1, scale=scale))
     if host > 0:
         scale = 100.0 / host
-        columns.append(
-            Column("host_ms_per_step", "Host share %", "of all operators", decimals=1, scale=scale)
-        )
+        columns.append(Column("host_ms_per_step", "Host share %", "of all operators", decimals=1, scale=scale))
     rest = len(rows) - MOST_KERNELS
     note = f"{rest} more are in report.json, inventory." if rest > 0 else ""
     return build_table("Operators by device time", columns, by_time[:MOST_KERNELS], note=note)
@@ -255,20 +222,13 @@ def stages_table(pipeline: PipelineRow, words: StepWords = STEP) -> Table:
             Column("drain_ms", "of it drain", unit="ms"),
             Column("late_ms", "Late sends", unit="ms"),
         ]
-    return build_table(
-        f"Stages of the pipeline of ranks {ranks_text(pipeline.ranks, 8)}", columns, pipeline.stages
-    )
+    return build_table(f"Stages of the pipeline of ranks {ranks_text(pipeline.ranks, 8)}", columns, pipeline.stages)
 
 
 def _kernel_share(row: KernelRow) -> Cell:
     cell = number(row.share_pct, 1)
     kind = KINDS.get(str(row.kind))
-    return Cell(
-        cell.text,
-        cell.title,
-        cell.css or "bar",
-        colour=bar_fill(row.share_pct, kind.colour if kind else ""),
-    )
+    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.share_pct, kind.colour if kind else ""))
 
 
 def _kind_cell(kind: Any) -> Cell:

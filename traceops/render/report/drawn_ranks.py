@@ -57,9 +57,7 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     }
 
 
-def _rows(
-    groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int
-) -> list[DrawnRank]:
+def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[DrawnRank]:
     """In order of hosts, each at its first rank, and of ranks."""
     first: dict[str, int] = {}
     for rank in sorted(hosts):

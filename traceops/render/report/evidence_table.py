@@ -5,14 +5,7 @@ from __future__ import annotations
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who
 from traceops.core.units import as_measured
-from traceops.render.cells import (
-    Cell,
-    Column,
-    Table,
-    build_table,
-    name,
-    number,
-)
+from traceops.render.cells import Cell, Column, Table, build_table, name, number
 
 _NAMES = ("pid",)  # numbers that are pasted elsewhere: 28 593 names no process
 
@@ -62,6 +55,4 @@ def _as_measured(value: float | None) -> Cell:
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:
     """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
-    return Cell(
-        "" if value is None else f"{as_measured(value):g}{' ' + evidence.unit if evidence.unit else ''}"
-    )
+    return Cell("" if value is None else f"{as_measured(value):g}{' ' + evidence.unit if evidence.unit else ''}")

@@ -44,9 +44,7 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
     got = {rank: sum(t.received_bytes for t in row.times if t.rank == rank) for rank in row.ranks}
     most = max(row.ranks, key=lambda rank: got[rank])
     shares = [one.share for one in row.imbalance_by_step]
-    said = (
-        f"Experts of ranks {ranks_text(row.ranks, 8)}, {row.layers} layer{'s' if row.layers != 1 else ''}: "
-    )
+    said = f"Experts of ranks {ranks_text(row.ranks, 8)}, {row.layers} layer{'s' if row.layers != 1 else ''}: "
     if row.imbalance < _UNEVEN:
         said += "all ranks get about as much"
     else:
@@ -68,9 +66,7 @@ def experts_table(row: ExpertsRow) -> Table:
         Column("received_bytes", "Bytes received", decimals=0),
         Column("compute_ms", "Compute ms"),
     ]
-    return build_table(
-        "Experts by layer and rank", columns, sorted(row.times, key=lambda t: (t.layer, t.rank))
-    )
+    return build_table("Experts by layer and rank", columns, sorted(row.times, key=lambda t: (t.layer, t.rank)))
 
 
 def _speed(gbs: float | None, reference: float | None) -> str:

@@ -17,18 +17,7 @@ from traceops.fabric.json_types import ConnectionJson
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
-from traceops.render.document import (
-    Block,
-    Drawing,
-    Heading,
-    Span,
-    TableBlock,
-    Text,
-    fold,
-    items,
-    soft,
-    text,
-)
+from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
 from traceops.render.inspector_table import inspector_table
 from traceops.render.report.detail_tables import group_cell
@@ -75,14 +64,9 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     if tests := benchmarks_table(fabric.benchmarks):
         blocks.append(TableBlock(tests))
     if fabric.inspector is not None:
-        blocks += [
-            soft(f"Read: {inspector_text(fabric.inspector)}."),
-            TableBlock(inspector_table(fabric.inspector)),
-        ]
+        blocks += [soft(f"Read: {inspector_text(fabric.inspector)}."), TableBlock(inspector_table(fabric.inspector))]
     if lines := _settings(fabric.log):
-        blocks.append(
-            fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")),
-        )
+        blocks.append(fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")))
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
     return tuple(blocks)
@@ -93,10 +77,7 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     if not figures:
         return []
     measured = any(reference.measured for reference in fabric.references)
-    blocks: list[Block] = [
-        Heading("Machine"),
-        soft(machine_legend(measured, "what traceops doctor measured")),
-    ]
+    blocks: list[Block] = [Heading("Machine"), soft(machine_legend(measured, "what traceops doctor measured"))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
     if more > 0:
@@ -123,18 +104,8 @@ def reference_table(report: Report) -> Table | None:
         Column("op", "Operation", number=False),
         Column("bytes_p50", "Size", "median; hover has the range", make=_size),
         Column("count", "Count", "in the window", decimals=0),
-        Column(
-            "busbw_gbs",
-            "Bus GB/s",
-            f"median. {COLUMNS['Bus bandwidth']}",
-            make=lambda row: number(row.busbw_gbs),
-        ),
-        Column(
-            "reference_gbs",
-            "Reference GB/s",
-            "what the links can do",
-            make=lambda row: number(row.reference_gbs),
-        ),
+        Column("busbw_gbs", "Bus GB/s", f"median. {COLUMNS['Bus bandwidth']}", make=lambda row: number(row.busbw_gbs)),
+        Column("reference_gbs", "Reference GB/s", "what the links can do", make=lambda row: number(row.reference_gbs)),
         Column("reference_source", "Known from", number=False, make=_source),
         Column("reference_pct", "Of it %", "not for small messages, whose latency counts too", make=_percent),
         Column(
@@ -147,11 +118,7 @@ def reference_table(report: Report) -> Table | None:
     rest = len(rows) - MOST_REFERENCES
     note = f"{rest} more in reference.csv." if rest > 0 else ""
     return build_table(
-        "Collectives against their reference",
-        columns,
-        rows[:MOST_REFERENCES],
-        note=note,
-        file="reference.csv",
+        "Collectives against their reference", columns, rows[:MOST_REFERENCES], note=note, file="reference.csv"
     )
 
 
@@ -183,10 +150,7 @@ def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
         Column("op", "Operation", number=False, make=lambda one: Cell(one.op or "not told")),
         Column("on", "On", number=False, make=lambda one: name(_on(one), 60)),
         Column(
-            "gbs",
-            "Bus GB/s",
-            "the best of its large messages, or of all",
-            make=lambda one: number(one.best.busbw_gbs),
+            "gbs", "Bus GB/s", "the best of its large messages, or of all", make=lambda one: number(one.best.busbw_gbs)
         ),
         Column("at", "At", make=lambda one: size(one.best.bytes)),
         Column("latency", "Smallest µs", "time of the smallest message; hover has its size", make=_latency),

@@ -123,9 +123,7 @@ def distribution_figure(report: Report) -> Figure:
         values = _bucket(report, bucket)
         if not values or max(values) <= 0:
             continue
-        least, low, middle, high, most = (
-            rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100))
-        )
+        least, low, middle, high, most = (rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100)))
         boxes.append(
             {
                 "type": "box",
@@ -142,9 +140,7 @@ def distribution_figure(report: Report) -> Figure:
             }
         )
     title = {"text": f"ms {report.summary.step_words.per} over all {len(report.ranks)} ranks"}
-    return laid_out(
-        boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS
-    )
+    return laid_out(boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS)
 
 
 def _of_bars(words: StepWords) -> str:

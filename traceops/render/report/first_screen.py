@@ -72,12 +72,8 @@ def _answer(report: Report, lead: Finding | None) -> Answer:
     if advice := _advice(lead):
         lines.append(("Do", (text(advice),)))
     lines.append(("How sure", (text(_how_sure(report, lead, cure)),)))
-    lines.append(
-        ("Proof", (text(Span(f"{lead.rule} and its evidence", href=f"#{finding_id(report, lead)}")),))
-    )
-    return Answer(
-        tuple(lines), _costs(cure, report.summary.step_words), _rests_on(report, cure, is_unrecorded(lead))
-    )
+    lines.append(("Proof", (text(Span(f"{lead.rule} and its evidence", href=f"#{finding_id(report, lead)}")),)))
+    return Answer(tuple(lines), _costs(cure, report.summary.step_words), _rests_on(report, cure, is_unrecorded(lead)))
 
 
 def _where(report: Report, together: Sequence[Finding]) -> str:
@@ -138,10 +134,7 @@ def _grew_text(one: Evidence, step: StepWords) -> str:
 def _lines_of_code(finding: Finding) -> list[Text]:
     """Quoted lines: 'train.py:41' and the line itself."""
     return [
-        text(
-            Span(f"{(e.file or '').rpartition('/')[2]}:{e.line}  ", "soft", title=e.file or ""),
-            code(str(e.value)),
-        )
+        text(Span(f"{(e.file or '').rpartition('/')[2]}:{e.line}  ", "soft", title=e.file or ""), code(str(e.value)))
         for e in finding.evidence
         if e.metric == "line" and e.file is not None
     ][:2]
@@ -162,11 +155,7 @@ def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
     late, chance = (_evidence(finding, metric) for metric in ("late steps", "chance"))
     if late is not None and isinstance(late.value, str):
         told.append(f"late in {late.value} steps")
-    if (
-        chance is not None
-        and isinstance(chance.value, (int, float))
-        and chance.value <= (chance.threshold or 0.0)
-    ):
+    if chance is not None and isinstance(chance.value, (int, float)) and chance.value <= (chance.threshold or 0.0):
         told.append(f"by luck alone this would be seen in {percent_text(100 * chance.value)} of cases")
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
     if error is not None and cure is not None and finding.rule in (*STRAGGLERS, SLOW_GROUP.id):
@@ -249,9 +238,7 @@ def _folded(report: Report, lead: Finding | None) -> list[Block]:
         (rest, "Other findings" if lead else "Remarks"),
     )
     blocks: list[Block] = [_findings_fold(report, found, name) for found, name in folds if found]
-    unjudged = [
-        check for check in report.checks if check.status == "not_evaluated" and check.unjudged is UNSET
-    ]
+    unjudged = [check for check in report.checks if check.status == "not_evaluated" and check.unjudged is UNSET]
     if unjudged:
         blocks.append(_unjudged_fold(unjudged))
     return blocks
@@ -268,11 +255,7 @@ def _is_same(report: Report, told: Sequence[Finding], found: Finding) -> bool:
 def _findings_fold(report: Report, found: Sequence[Finding], name: str) -> Fold:
     titles = "; ".join(dict.fromkeys(finding.title for finding in found))
     lines = [
-        text(
-            Span(finding.rule, href=f"#{finding_id(report, finding)}"),
-            f" ({finding.severity}) ",
-            finding.message,
-        )
+        text(Span(finding.rule, href=f"#{finding_id(report, finding)}"), f" ({finding.severity}) ", finding.message)
         for finding in found
     ]
     return fold((f"{name} ({len(found)}): ", Span(titles[:200], "soft")), items(lines))
@@ -285,8 +268,6 @@ def _unjudged_fold(checks: Sequence[Check]) -> Fold:
     ordered = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
     lines = [text(*spans(f"{', '.join(rules)}: {reason}")) for reason, rules in ordered[:_MOST_REASONS]]
     if len(ordered) > _MOST_REASONS:
-        lines.append(
-            text(f"{len(ordered) - _MOST_REASONS} more reasons under ", Span("Checks", href="#checks"), ".")
-        )
+        lines.append(text(f"{len(ordered) - _MOST_REASONS} more reasons under ", Span("Checks", href="#checks"), "."))
     count = f"Not checked ({len(checks)} rule{'s' if len(checks) > 1 else ''}): "
     return fold((count, Span("why, rule by rule", "soft")), items(lines))

@@ -45,9 +45,7 @@ def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
         Column("between_transfer_ms", "Between: transfer ms"),
         Column("between_wait_ms", "waiting ms"),
         Column("between_busbw_gbs", "bus GB/s", decimals=1),
-        Column(
-            "caused_wait_ms", "Caused waiting ms", "of other ranks for its ranks, all together", worst="max"
-        ),
+        Column("caused_wait_ms", "Caused waiting ms", "of other ranks for its ranks, all together", worst="max"),
     ]
     return build_table("Ranks by host", columns, list(rows), file="hosts.csv")
 

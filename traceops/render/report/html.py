@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from traceops.core.rank_text import ranks_text, runs_text
 from traceops.render.cells import Cell, number
-from traceops.render.document import (
-    Block,
-    Document,
-    Facts,
-    items,
-    spans,
-)
+from traceops.render.document import Block, Document, Facts, items, spans
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import cross_sections, experts, hosts, passes, roles, sections

@@ -31,9 +31,7 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         most = max(rows.ranks, key=lambda row: row.peak_bytes or 0)
         of = "" if most.capacity_bytes is None else f" of {gib_text(most.capacity_bytes)}"
         if most.peak_bytes:
-            blocks.append(
-                text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}.")
-            )
+            blocks.append(text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}."))
         blocks.append(TableBlock(_table(rows.ranks), "narrow"))
     if rows.steps:
         blocks.append(

@@ -27,9 +27,7 @@ def passes(report: Report, shown: Sequence[int]) -> Section | None:
         Column("busy_pct", "Busy %", decimals=1),
         Column("host_ms", "Host ms"),
         Column("graphs", "Graphs", "launches of CUDA graphs in a pass", decimals=0),
-        Column(
-            "between_ms", "Idle before ms", "the device runs nothing between the pass before and this one"
-        ),
+        Column("between_ms", "Idle before ms", "the device runs nothing between the pass before and this one"),
         Column("scheduling_ms", "Scheduling ms", "the host is in neither pass"),
         Column("waiting_ms", "Skew ms", "in collectives, waiting for late members"),
         Column("transfer_ms", "Transfer ms", "in collectives, all members there"),

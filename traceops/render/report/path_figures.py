@@ -68,9 +68,7 @@ def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
     parts, at = [], float(row.start_ms)
     for bucket in BUCKETS:
         if bucket in spent:
-            parts.append(
-                (msgspec.structs.replace(row, kind=bucket, start_ms=at, duration_ms=spent[bucket]), row)
-            )
+            parts.append((msgspec.structs.replace(row, kind=bucket, start_ms=at, duration_ms=spent[bucket]), row))
             at += spent[bucket]
     return parts
 
@@ -173,9 +171,7 @@ def _split(row: PathRow) -> str:
     return f"{rank}: {', '.join(parts)} ms" if parts else rank
 
 
-def _lanes(
-    traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int
-) -> Figure:
+def _lanes(traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int) -> Figure:
     """A lane a label, so many pixels high, over ms from 0 to `end`; a legend below."""
     figure = laid_out(
         traces,

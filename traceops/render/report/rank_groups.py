@@ -36,9 +36,7 @@ def groups_of(report: Report) -> tuple[ShownGroup, ...]:
     named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
     kinds = [ShownGroup(kind.example, kind.ranks) for kind in alike_ranks(rest)]
-    return tuple(
-        sorted((*(ShownGroup(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example)
-    )
+    return tuple(sorted((*(ShownGroup(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example))
 
 
 def shown_ranks(report: Report) -> list[int]:
@@ -48,9 +46,7 @@ def shown_ranks(report: Report) -> list[int]:
 
 def row_labels(report: Report, ranks: Iterable[int]) -> list[str]:
     """What rows of these ranks are called: a rank that stands for others says for how many."""
-    names = (
-        {group.example: group.label for group in groups_of(report)} if len(report.ranks) > MOST_RANKS else {}
-    )
+    names = {group.example: group.label for group in groups_of(report)} if len(report.ranks) > MOST_RANKS else {}
     return [names.get(rank, f"rank {rank}") for rank in ranks]
 
 

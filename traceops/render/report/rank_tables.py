@@ -70,11 +70,7 @@ def buckets_table(report: Report) -> Table:
             rows += [_BucketRow(part, own, share, None) for part, own, share in bubble_parts(report)]
     columns = [
         Column("bucket", f"Where {words.a} goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
-        Column(
-            "ms",
-            words.unit("ms"),
-            f"median over ranks of the {words.choose('mean over typical steps', 'window')}",
-        ),
+        Column("ms", words.unit("ms"), f"median over ranks of the {words.choose('mean over typical steps', 'window')}"),
         Column("pct", f"% of {words.noun}", decimals=1, make=_share_bar),
     ]
     if len(report.ranks) > 1:
@@ -121,13 +117,7 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
         Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"]),
         Column("caused_wait_ms", "Caused wait ms", caused_wait_column(words), worst="max", apart=apart),
         Column(
-            "late_share",
-            "Share of caused %",
-            COLUMNS["Share of caused"],
-            worst="max",
-            decimals=1,
-            scale=100,
-            apart=10,
+            "late_share", "Share of caused %", COLUMNS["Share of caused"], worst="max", decimals=1, scale=100, apart=10
         ),
     ]
     many = report.ranks if len(report.ranks) > 2 else ()
@@ -153,11 +143,7 @@ def steps_table(report: Report) -> Table:
         Column("most", "Most ms", worst="max"),
         Column("slowest", "Slowest rank", decimals=0),
     ]
-    note = (
-        f"The last {MOST_STEPS} of {len(by_step)} steps; all are in steps.csv."
-        if len(by_step) > MOST_STEPS
-        else ""
-    )
+    note = f"The last {MOST_STEPS} of {len(by_step)} steps; all are in steps.csv." if len(by_step) > MOST_STEPS else ""
     return build_table("Duration of each step over all ranks", columns, rows, note=note, file="steps.csv")
 
 
@@ -166,21 +152,13 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
     rows = [_IdleRow(**msgspec.structs.asdict(row), idle_ms=idle_ms(row)) for row in report.ranks]
     apart = _apart(report)
     causes = [
-        (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition)
-        for b in IDLE_BUCKETS
+        (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS
     ]
     loading = "time the host spent in data loading, device busy or not"
-    shown_columns = [
-        ("idle_ms", "All idle", "all causes together"),
-        *causes,
-        ("input_ms", "In data loading", loading),
-    ]
+    shown_columns = [("idle_ms", "All idle", "all causes together"), *causes, ("input_ms", "In data loading", loading)]
     columns = [
         rank_column(report),
-        *(
-            Column(key, label, title, unit="ms", worst="max", apart=apart)
-            for key, label, title in shown_columns
-        ),
+        *(Column(key, label, title, unit="ms", worst="max", apart=apart) for key, label, title in shown_columns),
     ]
     many = rows if len(rows) > 2 else ()
     return build_table(

@@ -36,9 +36,7 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
                 "groups nor what they do tell it. Names of device meshes or group_desc= in new_group would."
             )
         )
-    return Section(
-        "roles", "By kind of parallelism", (*blocks, TableBlock(roles_table(report))), "Parallelism"
-    )
+    return Section("roles", "By kind of parallelism", (*blocks, TableBlock(roles_table(report))), "Parallelism")
 
 
 def roles_table(report: Report) -> Table:
@@ -112,8 +110,7 @@ def role_text(report: Report, finding: Finding) -> str:
 def exposed_role(report: Report) -> str:
     """': tensor parallel 9.10 ms, all inside host2, data parallel 2.00 ms', '' where there is one role only."""
     rows = sorted(
-        (row for row in report.roles if (row.transfer_ms or 0.0) >= 0.01),
-        key=lambda row: -(row.transfer_ms or 0.0),
+        (row for row in report.roles if (row.transfer_ms or 0.0) >= 0.01), key=lambda row: -(row.transfer_ms or 0.0)
     )
     if not _several(report) or not rows:
         return ""

@@ -18,11 +18,7 @@ def own_profiler_sentence(rows: WholeRunRows) -> str:
     """'' where no profiler of the script's own was at work."""
     if (own := rows.own_profiler) is None:
         return ""
-    steps = (
-        f"step {own.first}"
-        if own.first == own.last
-        else f"{own.steps} of the steps {own.first} to {own.last}"
-    )
+    steps = f"step {own.first}" if own.first == own.last else f"{own.steps} of the steps {own.first} to {own.last}"
     steps = f"steps {own.first} to {own.last}" if 1 < own.steps == own.last - own.first + 1 else steps
     where = "" if own.where is None else f" ({own.where.replace(chr(92), '/').rpartition('/')[2]})"
     cost = "" if own.step_ms is None else f": one takes {ms_text(own.step_ms)} ms there"

@@ -10,26 +10,9 @@ from collections.abc import Sequence
 from traceops.core.findings import count_checks
 from traceops.core.rank_text import who
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.render.document import (
-    Block,
-    Chart,
-    Section,
-    Span,
-    TableBlock,
-    Term,
-    Terms,
-    bold,
-    fold,
-    soft,
-    spans,
-    text,
-)
+from traceops.render.document import Block, Chart, Section, Span, TableBlock, Term, Terms, bold, fold, soft, spans, text
 from traceops.render.finding_blocks import checks_block
-from traceops.render.report import (
-    detail_tables,
-    figures,
-    rank_tables,
-)
+from traceops.render.report import detail_tables, figures, rank_tables
 from traceops.render.report.copies import copies_table
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.rank_groups import MOST_RANKS, groups_text
@@ -162,9 +145,7 @@ def checks(report: Report, shown: Sequence[int]) -> Section:
         f" of {counts.fired + counts.clear + counts.not_evaluated} rules",
     )
     return Section(
-        "checks",
-        "Checks",
-        (fold(summary, checks_block(report.checks, "What each rule says about this run")),),
+        "checks", "Checks", (fold(summary, checks_block(report.checks, "What each rule says about this run")),)
     )
 
 

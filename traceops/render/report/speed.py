@@ -31,10 +31,7 @@ def speed_text(report: Report) -> str:
 
 def speed_facts(report: Report) -> list[tuple[str, Cell]]:
     """The same for the page's strip of facts; on GPUs also that MFU is not known, and why."""
-    known = (
-        ("Samples a second", report.summary.samples_per_s),
-        ("Tokens a second", report.summary.tokens_per_s),
-    )
+    known = (("Samples a second", report.summary.samples_per_s), ("Tokens a second", report.summary.tokens_per_s))
     facts = [(label, Cell(number_text(value), "of all ranks")) for label, value in known if value is not None]
     flops = report.summary.flops
     if flops is None or report.run.device_type != "cuda":

@@ -29,10 +29,7 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
     data = packed(report.detail, _longest(report.detail), len(report.ranks))
     data |= drawn_ranks(report, report.detail)
     return StepTimeline(
-        "steps-zoom",
-        f"What each rank did in {report.summary.step_words.a}, moment by moment",
-        data,
-        tuple(instead),
+        "steps-zoom", f"What each rank did in {report.summary.step_words.a}, moment by moment", data, tuple(instead)
     )
 
 

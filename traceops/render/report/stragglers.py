@@ -60,9 +60,7 @@ def stragglers_judged(report: Report) -> bool:
 
 def out_of_step(report: Report) -> bool:
     """Whether the ends of the ranks' collectives do not fit together, so that nothing that compares them holds."""
-    return not stragglers_judged(report) and any(
-        finding.rule == UNALIGNED_CLOCKS.id for finding in report.findings
-    )
+    return not stragglers_judged(report) and any(finding.rule == UNALIGNED_CLOCKS.id for finding in report.findings)
 
 
 def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
@@ -124,9 +122,7 @@ def _groups_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> s
         if finding.rule == SLOW_GROUP.id:
             who, why = _group_text(report, finding), clause_of(finding)
             told.append(
-                f"so are {who[:1].lower()}{who[1:]}: {why}"
-                if told
-                else f"{who} are slower than the others: {why}"
+                f"so are {who[:1].lower()}{who[1:]}: {why}" if told else f"{who} are slower than the others: {why}"
             )
         else:
             rank, why = finding.ranks[0], words_of(finding).clause
@@ -139,9 +135,7 @@ def _groups_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> s
 
 def place_text(report: Report, ranks: Sequence[int]) -> str:
     """What several ranks have in common, and no other has: 'all ranks of host-3'; '' of few ranks."""
-    return (
-        shared_place(ranks, {row.rank: row.host for row in report.ranks}) if len(ranks) > _MOST_NAMED else ""
-    )
+    return shared_place(ranks, {row.rank: row.host for row in report.ranks}) if len(ranks) > _MOST_NAMED else ""
 
 
 def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:

@@ -92,9 +92,7 @@ def _heading(report: Report) -> str:
     run, step = report.run, report.summary.step_time_ms
     present = len(run.ranks_present)
     parts = [
-        f"{present} of {run.world_size} ranks"
-        if run.ranks_missing
-        else f"{present} rank{'' if present == 1 else 's'}"
+        f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} rank{'' if present == 1 else 's'}"
     ]
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
@@ -139,11 +137,7 @@ def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
     said = [] if rows is None else [f"The whole run: {sentence(rows, report)}"]
     said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
-    said += (
-        []
-        if undisturbed is None
-        else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
-    )
+    said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
     return [text(line, indent=(0, 2)) for line in said]
 
 
@@ -155,14 +149,8 @@ def _ledger(report: Report) -> TableBlock:
         if not ms and bucket not in worst:
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
-        who = (
-            f"{worst[bucket].ms:.2f} ms on {group_label(report, worst[bucket].rank)}"
-            if bucket in worst
-            else ""
-        )
-        rows.append(
-            (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
-        )
+        who = f"{worst[bucket].ms:.2f} ms on {group_label(report, worst[bucket].rank)}" if bucket in worst else ""
+        rows.append((bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else ""))
         if bucket == "comm_wait":
             rows += [
                 (BUBBLE[part].label, fixed_text(ms, 2), fixed_text(pct, 1), "", "")
@@ -255,9 +243,7 @@ def _ranks(report: Report) -> TableBlock:
             fixed_text(row.overlap_pct, 1),
             fixed_text(row.comm_wait_ms, 2),
             fixed_text(row.comm_transfer_ms, 2),
-            fixed_text(None, 0)
-            if (late := share.get(row.rank, row.late_share)) is None
-            else f"{100 * late:.0f} %",
+            fixed_text(None, 0) if (late := share.get(row.rank, row.late_share)) is None else f"{100 * late:.0f} %",
         )
         for row in rows
     ]

@@ -45,19 +45,11 @@ NOT_TOLD_APART = "not_told_apart"  # in place of `late`, where a schedule's own 
 BUBBLE: dict[str, BucketTerm] = {
     name: BucketTerm(f"… {label}", COMM_WAIT.colour, definition)
     for name, label, definition in (
-        (
-            "bubble",
-            "of it pipeline bubble",
-            "Of waiting: stages of a pipeline that wait for each other's sends.",
-        ),
+        ("bubble", "of it pipeline bubble", "Of waiting: stages of a pipeline that wait for each other's sends."),
         ("fill", "of it fill", "Of the bubble: the first micro-batch is on its way in."),
         ("drain", "of it drain", "Of the bubble: the last micro-batch's gradients are on their way out."),
         ("imbalance", "of it imbalance", "Of the bubble: for a stage that takes longer."),
-        (
-            "late",
-            "of it late sends",
-            "Of the bubble: what even stages with this many micro-batches would not wait.",
-        ),
+        ("late", "of it late sends", "Of the bubble: what even stages with this many micro-batches would not wait."),
         (
             NOT_TOLD_APART,
             "of it the rest",
@@ -97,9 +89,7 @@ COLUMNS: dict[str, str] = {
         "runs; only communication or memory copies run."
     ),
     "Overlap": "Share of the communication time in which compute runs as well.",
-    "Exposed": (
-        "Communication with no compute at the same moment: transfer + waiting + unmatched in the ledger."
-    ),
+    "Exposed": ("Communication with no compute at the same moment: transfer + waiting + unmatched in the ledger."),
     "Wait": (
         "Time in collectives before their last member arrived, with no compute beside it: comm_wait of the ledger. "
         "wait_ms in the files counts what compute hides too."

@@ -49,8 +49,7 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
     parts = [
         f"{verb} {ms_text(ms)}"
         for name, verb in _PARTS
-        if (ms := statistics.median(getattr(row, name) for row in rows.ranks))
-        >= _LEAST_PCT / 100 * rows.step_ms
+        if (ms := statistics.median(getattr(row, name) for row in rows.ranks)) >= _LEAST_PCT / 100 * rows.step_ms
     ]
     doing = f": the device {', '.join(parts)} ms" if parts else ""
     light = "light windows" if len(rows.windows) > 1 else "light window"

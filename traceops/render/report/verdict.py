@@ -149,9 +149,7 @@ def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
     else:
         return ""
     return (
-        f" Of the {ms_text(whole)} ms, up to {ms_text(most)} may be recording itself."
-        if most >= _MUCH * whole
-        else ""
+        f" Of the {ms_text(whole)} ms, up to {ms_text(most)} may be recording itself." if most >= _MUCH * whole else ""
     )
 
 
@@ -187,33 +185,20 @@ def _for_these(report: Report, first: Finding) -> str:
     if len(own) < 2 or not waits or waiting is None or waiting.pct < WAIT_WARNING_PCT or caused < _MOSTLY:
         return ""
     who = "The other rank waits" if len(waits) == 1 else f"The other {len(waits)} ranks wait"
-    return (
-        f" {who} {ms_text(statistics.median(waits))} ms {report.summary.step_words.per}, most of it for them."
-    )
+    return f" {who} {ms_text(statistics.median(waits))} ms {report.summary.step_words.per}, most of it for them."
 
 
 def _mostly_for_one(report: Report) -> str:
     """Whom the ranks wait for, where one causes most of it and is no straggler: its cure would save little."""
     waiting = waiting_of(report)
-    if (
-        waiting is None
-        or waiting.rank is None
-        or waiting.pct < WAIT_WARNING_PCT
-        or not stragglers_judged(report)
-    ):
+    if waiting is None or waiting.rank is None or waiting.pct < WAIT_WARNING_PCT or not stragglers_judged(report):
         return ""
     row = next((row for row in report.what_if if row.ranks == (waiting.rank,)), None)
-    if (
-        (waiting.share or 0.0) < _MOSTLY
-        or row is None
-        or None in (row.step_time_ms, row.predicted_step_time_ms)
-    ):
+    if (waiting.share or 0.0) < _MOSTLY or row is None or None in (row.step_time_ms, row.predicted_step_time_ms):
         return ""
     saved = max((row.step_time_ms or 0.0) - (row.predicted_step_time_ms or 0.0), 0.0)
     words = report.summary.step_words
-    waits = (
-        f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}"
-    )
+    waits = f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}"
     if undisturbed_of(report) is not None:
         return f"{waits}."  # what its cure saves where hosts are not slowed, the recorded steps do not tell
     if saved >= _ALL * waiting.ms:  # its cure saves what they wait, or more

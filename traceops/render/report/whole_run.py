@@ -74,11 +74,7 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
 
 
 def _often(one: OccasionRow) -> str:
-    return (
-        f"{one.times} times, {ms_text(one.more_ms)} ms each"
-        if one.times > 1
-        else f"once, {ms_text(one.more_ms)} ms"
-    )
+    return f"{one.times} times, {ms_text(one.more_ms)} ms each" if one.times > 1 else f"once, {ms_text(one.more_ms)} ms"
 
 
 def sentence(rows: WholeRunRows, report: Report) -> str:
@@ -105,9 +101,7 @@ def sentence(rows: WholeRunRows, report: Report) -> str:
     else:
         said += f": the typical one takes {ms} ms"
     if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
-        said += (
-            f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
-        )
+        said += f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
     if (times := much_longer(rows.typical_ms, report.summary.step_time_ms.typical)) is not None:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
     if odd:
@@ -151,10 +145,7 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
     for row in rows.timeline:
         by_rank[row.rank].append(row)
     traces = (
-        [
-            _line(f"rank {rank}", own, _COLOURS[i % len(_COLOURS)])
-            for i, (rank, own) in enumerate(by_rank.items())
-        ]
+        [_line(f"rank {rank}", own, _COLOURS[i % len(_COLOURS)]) for i, (rank, own) in enumerate(by_rank.items())]
         if len(by_rank) <= MOST_LINES
         else _spread(by_rank)
     )
@@ -200,11 +191,7 @@ def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, object]]:
         for row in own:
             at[row.first].append(row.most_ms)
     steps = sorted(at)
-    chosen = (
-        ("least", min, "#9bb8d6"),
-        ("median rank", statistics.median, "#4e79a7"),
-        ("most", max, "#d6a09b"),
-    )
+    chosen = (("least", min, "#9bb8d6"), ("median rank", statistics.median, "#4e79a7"), ("most", max, "#d6a09b"))
     return [
         {
             "type": "scatter",
@@ -229,11 +216,7 @@ def _marks(
         "name": name,
         "x": places,
         "y": [rounded(most[first]) for first in places],
-        "marker": {
-            "color": colour,
-            "size": 7,
-            "symbol": "circle-open" if one.cause == "unknown" else "circle",
-        },
+        "marker": {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"},
         "hovertemplate": f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>",
     }
 

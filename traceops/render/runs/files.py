@@ -17,9 +17,7 @@ from traceops.runs.model import RunRow, RunsDocument
 FILES = ("runs.html", "runs.json", "runs.csv")
 
 
-def write_runs(
-    rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[str, ...] = FORMATS
-) -> list[Path]:
+def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[str, ...] = FORMATS) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
 
     Raises InputError where the folder cannot be written to.

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.measure.ledger import BUCKETS
-from traceops.render.document import (
-    Block,
-    Document,
-    Section,
-    TableBlock,
-    Term,
-    Terms,
-    bold,
-    items,
-    soft,
-    spans,
-    text,
-)
+from traceops.render.document import Block, Document, Section, TableBlock, Term, Terms, bold, items, soft, spans, text
 from traceops.render.report.terms import TERMS
 from traceops.render.runs.tables import figures_table, ledger_table
 from traceops.render.runs.text import runs_verdict
@@ -49,13 +37,9 @@ def sections(rows: Sequence[RunRow], *, linked: bool) -> list[Section]:
     made = [Section("runs", "Runs", (TableBlock(figures_table(rows, linked=linked)),))]
     if used:
         terms = Terms(tuple(Term(TERMS[b].label, TERMS[b].definition, b, TERMS[b].colour) for b in used))
-        about = soft(
-            "Bars are as long as the recorded step, so that steps and what fills them compare by eye."
-        )
+        about = soft("Bars are as long as the recorded step, so that steps and what fills them compare by eye.")
         made.append(
-            Section(
-                "ledger", "Where the steps go", (TableBlock(ledger_table(rows, linked=linked)), about, terms)
-            )
+            Section("ledger", "Where the steps go", (TableBlock(ledger_table(rows, linked=linked)), about, terms))
         )
     failed = [row for row in rows if row.problem]
     if failed:

@@ -14,18 +14,7 @@ from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.core.words import ROLES
 from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import (
-    Block,
-    Code,
-    Document,
-    Headline,
-    Section,
-    TableBlock,
-    items,
-    soft,
-    spans,
-    text,
-)
+from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text
 from traceops.render.markdown_text import prose
 from traceops.render.runs.html import sections
 from traceops.render.runs.markdown import markdown_lines
@@ -81,18 +70,11 @@ def print_scale(found: ScaleDocument, file: TextIO, written: Path) -> None:
 
 def describe(found: ScaleDocument) -> Document:
     """The scaling as a document."""
-    made = [
-        Section(
-            "sizes", "Sizes", (_named("Sizes", sizes_table(found)), *(soft(note) for note in found.notes))
-        )
-    ]
+    made = [Section("sizes", "Sizes", (_named("Sizes", sizes_table(found)), *(soft(note) for note in found.notes)))]
     lost: list[Block] = []
     for row in found.sizes:
         if row.lost:
-            lost += [
-                text(f"{lost_text(row)}."),
-                _named(f"Where the rest goes, {row.ranks} ranks", lost_table(row)),
-            ]
+            lost += [text(f"{lost_text(row)}."), _named(f"Where the rest goes, {row.ranks} ranks", lost_table(row))]
     if lost:
         about = (
             "A recorded step of the average rank against the smallest size's, for as much work of a rank. The parts of "
@@ -100,9 +82,7 @@ def describe(found: ScaleDocument) -> Document:
         )
         made.append(Section("lost", "Where the rest goes", (*lost, soft(about))))
     if found.predictions:
-        said = [
-            f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)
-        ]
+        said = [f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)]
         made.append(
             Section(
                 "predicted",
@@ -193,9 +173,7 @@ def predictions_table(found: ScaleDocument) -> Table:
         for row in found.predictions
     ]
     return _table(
-        ["ranks", "from ranks", "by", "samples/s", "efficiency %", "against measured"],
-        rows,
-        words=("by", "from ranks"),
+        ["ranks", "from ranks", "by", "samples/s", "efficiency %", "against measured"], rows, words=("by", "from ranks")
     )
 
 
@@ -210,9 +188,7 @@ def _part(part: LostPart) -> str:
 
 def _interval(row: SizeRow) -> str:
     return (
-        ""
-        if row.low_pct is None or row.high_pct is None
-        else f" ({row.low_pct:.0f} to {row.high_pct:.0f} % at 95 %)"
+        "" if row.low_pct is None or row.high_pct is None else f" ({row.low_pct:.0f} to {row.high_pct:.0f} % at 95 %)"
     )
 
 

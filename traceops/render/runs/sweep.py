@@ -75,9 +75,7 @@ def verdict(found: SweepDocument) -> Headline:
     more += "" if found.complete else " The time was up before all was trained."
     best = next((point for point in found.points if point.label == found.best), None)
     if best is None:
-        return Headline(
-            "error", f"None of {len(found.points)} combinations finished.{more if not failed else ''}"
-        )
+        return Headline("error", f"None of {len(found.points)} combinations finished.{more if not failed else ''}")
     done = (
         f"{number_text(best.samples_per_s or 0)} samples/s"
         if found.by_samples
@@ -91,12 +89,8 @@ def verdict(found: SweepDocument) -> Headline:
     else:
         behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
         more_pct = 100 / (1 - behind / 100) - 100
-        ahead = (
-            f", {f'{more_pct:.1f} % more' if found.by_samples else f'{behind:.1f} % less'} than {other.label}"
-        )
-        ahead += (
-            "" if found.told_apart else ", one training each" if best.trained == other.trained == 1 else ""
-        )
+        ahead = f", {f'{more_pct:.1f} % more' if found.by_samples else f'{behind:.1f} % less'} than {other.label}"
+        ahead += "" if found.told_apart else ", one training each" if best.trained == other.trained == 1 else ""
     if not found.by_samples:
         more = f" No samples are told: steps are compared as if all held as many.{more}"
     return Headline("warning" if failed else "info", f"{best.label} is best: {done}{ahead}.{more}")
@@ -132,9 +126,7 @@ def _table(found: SweepDocument, notes: bool = True) -> Table:
     heads = [head for head in rows[0] if notes or head != "note"]
     unknown = fixed_text(None, 0)
     kept = [head for head in heads if any(row[head] not in (unknown, "") for row in rows)]
-    columns = tuple(
-        Column(head, head, number=head not in (*found.varied, "findings", "note")) for head in kept
-    )
+    columns = tuple(Column(head, head, number=head not in (*found.varied, "findings", "note")) for head in kept)
     return Table("", columns, tuple(tuple(Cell(row[head]) for head in kept) for row in rows))
 
 
@@ -157,9 +149,7 @@ def _cells(found: SweepDocument, point: PointRow) -> dict[str, str]:
         "traffic MB": fixed_text(
             None if row is None or row.collective_bytes is None else row.collective_bytes / 1e6, 2
         ),
-        "peak GB": fixed_text(
-            None if row is None or not row.peak_memory_bytes else row.peak_memory_bytes / 1e9, 2
-        ),
+        "peak GB": fixed_text(None if row is None or not row.peak_memory_bytes else row.peak_memory_bytes / 1e9, 2),
         "trained": str(point.trained),
         "findings": "" if row is None else findings_text(row),
         "note": point.reason,

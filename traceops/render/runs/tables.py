@@ -41,9 +41,7 @@ def figures_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
     always = ("name", "step_ms", "compute", "findings")
     kept = [column for column in columns if column.key in always or _known(shown, column.key)]
     kept = [column for column in kept if column.key != "hosts" or any((row.hosts or 1) > 1 for row in shown)]
-    note = (
-        "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in shown) else ""
-    )
+    note = "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in shown) else ""
     return build_table("Runs", kept, shown, note=note)
 
 
@@ -56,10 +54,7 @@ def ledger_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
         Column("name", "Run", number=False, make=lambda row: name_cell(row, linked)),
         Column("bar", "Step", number=False, make=lambda row: _bar(row, longest), css="ledger"),
         Column("recorded_step_ms", "ms", "the typical recorded step"),
-        *(
-            Column(bucket, TERMS[bucket].label, TERMS[bucket].definition, make=_bucket_cell(bucket))
-            for bucket in used
-        ),
+        *(Column(bucket, TERMS[bucket].label, TERMS[bucket].definition, make=_bucket_cell(bucket)) for bucket in used),
     ]
     return build_table("Ledgers of the steps, ms: medians over ranks", columns, shown)
 
@@ -91,11 +86,7 @@ def _step_cell(row: RunRow) -> Cell:
 
 def _compute_cell(row: RunRow) -> Cell:
     compute, step = row.ledger_ms.compute, row.recorded_step_ms
-    return (
-        Cell(UNKNOWN, "not known", "unknown")
-        if compute is None or not step
-        else Cell(f"{100 * compute / step:.1f}")
-    )
+    return Cell(UNKNOWN, "not known", "unknown") if compute is None or not step else Cell(f"{100 * compute / step:.1f}")
 
 
 def _traffic_cell(row: RunRow) -> Cell:
@@ -129,9 +120,7 @@ def _bar(row: RunRow, longest: float) -> Cell:
         stops.append(f"{TERMS[bucket].colour} {at:.2f}% {to:.2f}%")
         at = to
     said = ", ".join(
-        f"{TERMS[bucket].label} {number_text(own)} ms"
-        for bucket in BUCKETS
-        if (own := row.ledger_ms.of(bucket))
+        f"{TERMS[bucket].label} {number_text(own)} ms" for bucket in BUCKETS if (own := row.ledger_ms.of(bucket))
     )
     fill = f"linear-gradient(to right, {', '.join([*stops, f'transparent {at:.2f}%'])})" if stops else ""
     return Cell("", said, "bar ledger", colour=fill)

@@ -58,9 +58,7 @@ def table_of(rows: Sequence[RunRow]) -> list[Block]:
     kept = [(label, cells) for label, cells in columns if any(cell != unknown for cell in cells)]
     heads = tuple(Column(label, label, number=label not in ("run", "findings")) for label, _ in kept)
     body = tuple(tuple(Cell(cells[place]) for _, cells in kept) for place in range(len(usable)))
-    note = (
-        "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in usable) else ""
-    )
+    note = "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in usable) else ""
     return [TableBlock(Table("", heads, body, note=note))]
 
 

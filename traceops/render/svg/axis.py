@@ -50,9 +50,7 @@ class Axis:
         return number if math.isfinite(number) else None
 
 
-def axis_of(
-    layout: Mapping[str, Any], values: Sequence[Any], ends: Sequence[Any] = (), most: int = 7
-) -> Axis:
+def axis_of(layout: Mapping[str, Any], values: Sequence[Any], ends: Sequence[Any] = (), most: int = 7) -> Axis:
     """The axis of these values; `ends` belong to its range too but are no categories (bases, ends of bars)."""
     log = layout.get("type") == "log"
     names = _names(layout, values)
@@ -131,8 +129,6 @@ def _ticks(
     elif names:
         yield from ((float(place), plain(name)) for place, name in enumerate(names))
     elif log:
-        yield from (
-            (10.0**power, f"{10.0**power:g}") for power in range(math.ceil(low), math.floor(high) + 1)
-        )
+        yield from ((10.0**power, f"{10.0**power:g}") for power in range(math.ceil(low), math.floor(high) + 1))
     else:
         yield from nice_ticks(low, high, most)

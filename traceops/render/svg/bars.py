@@ -22,9 +22,7 @@ def pattern_of(trace: Mapping[str, Any]) -> str:
     return _PATTERNS.get(((trace.get("marker") or {}).get("pattern") or {}).get("shape", ""), "")
 
 
-def bar_ends(
-    traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]
-) -> list[list[tuple[float, float]]]:
+def bar_ends(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
     """(from, to) of each bar of each trace: stacked, or each from its base."""
     stacked: dict[Any, float] = defaultdict(float)
     made = []
@@ -74,12 +72,7 @@ def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: 
 
 def cell_path(left: float, right: float, top: float, height: float) -> str:
     """A rectangle of a `Shape`."""
-    x, wide, y, high = (
-        round(100 * left),
-        max(round(100 * (right - left)), 1),
-        round(10 * top),
-        round(10 * height),
-    )
+    x, wide, y, high = (round(100 * left), max(round(100 * (right - left)), 1), round(10 * top), round(10 * height))
     return f"M{x} {y}h{wide}v{high}h-{wide}z"
 
 
@@ -90,9 +83,7 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mar
         colour = (trace.get("marker") or {})["color"]
         for place, row in enumerate(trace["y"]):
             middle = frame.down(row)
-            known = [
-                frame.across(trace[key][place]) for key in ("lowerfence", "q1", "median", "q3", "upperfence")
-            ]
+            known = [frame.across(trace[key][place]) for key in ("lowerfence", "q1", "median", "q3", "upperfence")]
             if middle is None or any(value is None for value in known):
                 continue
             least, low, half, high, most = (float(value or 0.0) for value in known)
@@ -102,14 +93,7 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mar
             )
             yield Segment(least, middle, most, middle, colour, 1.5, title=said)
             yield Rectangle(
-                low,
-                round(middle - height / 2, 2),
-                round(max(high - low, 0.15), 3),
-                height,
-                colour,
-                0.55,
-                "",
-                said,
+                low, round(middle - height / 2, 2), round(max(high - low, 0.15), 3), height, colour, 0.55, "", said
             )
             for at, reach in ((half, 0.5), (least, 0.25), (most, 0.25)):
                 yield Segment(at, middle - height * reach, at, middle + height * reach, colour, 2, title=said)

@@ -29,9 +29,7 @@ def plot_of(figure: Mapping[str, Any]) -> Plot:
     layout: Mapping[str, Any] = figure["layout"]
     for trace in traces:
         if trace.get("type") not in TYPES:
-            raise ValueError(
-                f"a figure has a trace of type {trace.get('type')!r}; pages draw {', '.join(TYPES)}"
-            )
+            raise ValueError(f"a figure has a trace of type {trace.get('type')!r}; pages draw {', '.join(TYPES)}")
     frame = _frame(traces, layout)
     marks = [*_grid(frame, layout), *_shapes(layout, frame, below=True), *_traces(traces, layout, frame)]
     marks += [*_shapes(layout, frame, below=False), *_notes(layout, frame)]
@@ -67,16 +65,12 @@ def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Pl
     height = float(layout.get("height", 300)) - _BELOW_PX - max(float(margin.get("b", 50)) - 50, 0.0)
     if y.names or "tickvals" in layout.get("yaxis", {}):
         height = min(height, abs(y.high - y.low) * _WIDEST_ROW_PX)
-    above = any(
-        note.get("yanchor") == "bottom" and _domain(note, "y") for note in layout.get("annotations", ())
-    )
+    above = any(note.get("yanchor") == "bottom" and _domain(note, "y") for note in layout.get("annotations", ()))
     top = _NOTE_PX if above else 0.0
     return PlotFrame(x, y, max(height, 24.0) + top, top)
 
 
-def _traces(
-    traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame
-) -> Iterator[Mark]:
+def _traces(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     by_type = {kind: [trace for trace in traces if trace["type"] == kind] for kind in TYPES}
     yield from bars(by_type["bar"], layout, frame)
     yield from boxes(by_type["box"], frame)
@@ -111,9 +105,7 @@ def _shapes(layout: Mapping[str, Any], frame: PlotFrame, *, below: bool) -> Iter
             colour, top = str(shape.get("fillcolor", "#80808030")), min(y0, y1)
             yield Rectangle(min(x0, x1), top, round(abs(x1 - x0), 3), abs(y1 - y0), colour)
         else:
-            yield Segment(
-                x0, y0, x1, y1, str(line.get("color", "#808080")), float(line.get("width", 1)), dash_of(line)
-            )
+            yield Segment(x0, y0, x1, y1, str(line.get("color", "#808080")), float(line.get("width", 1)), dash_of(line))
 
 
 def _notes(layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
@@ -146,11 +138,7 @@ def _rows(frame: PlotFrame) -> tuple[PlotRow, ...]:
     named = bool(frame.y.names) or not _numeric(frame.y)
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
-            made.append(
-                PlotRow(
-                    y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number"
-                )
-            )
+            made.append(PlotRow(y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number"))
     least = 11.0 if named else 8.0
     if len(made) > 1 and abs(made[1].y - made[0].y) < least:  # too low for a label each
         every = int(-(-least // abs(made[1].y - made[0].y)))

@@ -13,9 +13,7 @@ _FIELD = re.compile(r"%\{(\w+)(?:\[(\d+)\])?(?::([^}]*))?\}")
 _EXTRA = re.compile(r"<extra>.*?</extra>", re.S)
 
 
-def titles(
-    trace: Mapping[str, Any], template_key: str = "hovertemplate"
-) -> Callable[[Any, dict[str, Any]], str]:
+def titles(trace: Mapping[str, Any], template_key: str = "hovertemplate") -> Callable[[Any, dict[str, Any]], str]:
     """(place of the mark, its own values) to the text; '' for a trace that has none.
 
     The place is an index, or (line, column) of a heat map.

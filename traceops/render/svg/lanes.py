@@ -38,9 +38,7 @@ def lanes_plot(steps: AlignedSteps) -> Plot:
         marks += _pieces(lane, end, top, colours, labels)
         marks += _marks(lane, end, top)
         rows.append(
-            PlotRow(
-                top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else ""
-            )
+            PlotRow(top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else "")
         )
         top += _LANE if lane.marks else _BARE
     ticks = [(100 * value / end, f"{text} ms") for value, text in nice_ticks(0, end, 7)]
@@ -57,9 +55,7 @@ def lanes_plot(steps: AlignedSteps) -> Plot:
     )
 
 
-def _pieces(
-    lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]
-) -> Iterator[Mark]:
+def _pieces(lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]) -> Iterator[Mark]:
     paths: dict[str, list[str]] = {}
     many = len(lane.pieces) > _TITLED
     for piece in lane.pieces:

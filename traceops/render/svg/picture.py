@@ -42,9 +42,9 @@ def shades_of(grid: Sequence[Sequence[float | None]], low: float, high: float) -
     """The shade of each value between two ends; 0 for None."""
     values = np.array([[np.nan if value is None else value for value in line] for line in grid], dtype=float)
     share = np.clip((values - low) / ((high - low) or 1.0), 0.0, 1.0)
-    shaded: NDArray[np.uint8] = np.where(
-        np.isnan(values), 0, 1 + np.round(np.nan_to_num(share) * (SHADES - 1))
-    ).astype(np.uint8)
+    shaded: NDArray[np.uint8] = np.where(np.isnan(values), 0, 1 + np.round(np.nan_to_num(share) * (SHADES - 1))).astype(
+        np.uint8
+    )
     return shaded
 
 

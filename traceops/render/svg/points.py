@@ -66,9 +66,7 @@ def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
     symbol, colours = str(marker.get("symbol", "circle")), marker.get("color")
     opacity = float(marker.get("opacity", 1.0))
     if len(places) > _MOST_TITLED and symbol == "circle" and not isinstance(colours, (list, tuple)):
-        path = "".join(
-            f"M{round(100 * x)} {round(10 * y)}h0" for x, y in places if x is not None and y is not None
-        )
+        path = "".join(f"M{round(100 * x)} {round(10 * y)}h0" for x, y in places if x is not None and y is not None)
         yield Shape(path, str(colours or "#808080"), opacity, fill=False, width=float(marker.get("size", 6)))
         return
     for place, (x, y) in enumerate(places):

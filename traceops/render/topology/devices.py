@@ -97,8 +97,7 @@ def nic_title(nic: Nic) -> str:
 def text_width(text: str, css: str = "") -> float:
     """px of a text of 12 px in a wide typeface; what has a mark of its own is bold."""
     length = sum(
-        8.8 if char.isupper() or not char.isascii() else 4.6 if char in ".,:;|ijl()[] '" else 7.4
-        for char in text
+        8.8 if char.isupper() or not char.isascii() else 4.6 if char in ".,:;|ijl()[] '" else 7.4 for char in text
     )
     return length * (1.08 if css in ("who", "bad") else 1.0)
 

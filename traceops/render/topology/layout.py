@@ -150,8 +150,7 @@ class _Plan:
 
     def _nic_height(self) -> float:
         return 12 + LINE * max(
-            (len(nic_lines(self._machine, nic, nic.name in self._used)) for nic in self._machine.nics),
-            default=1,
+            (len(nic_lines(self._machine, nic, nic.name in self._used)) for nic in self._machine.nics), default=1
         )
 
     def _node(self, node: Node, left: float, top: float, height: float, hub: float | None) -> list[float]:
@@ -178,12 +177,7 @@ class _Plan:
                 x = left + _PAD + place * (self._device + _GAP)
                 css = "nic used" if nic.name in self._used else "nic"
                 self._device_box(
-                    x,
-                    y,
-                    self._nic_height(),
-                    css,
-                    nic_lines(self._machine, nic, nic.name in self._used),
-                    nic_title(nic),
+                    x, y, self._nic_height(), css, nic_lines(self._machine, nic, nic.name in self._used), nic_title(nic)
                 )
             y += self._nic_height() + _GAP
         return rails
@@ -205,9 +199,7 @@ class _Plan:
             FigureText(x + 8, y + 16 + LINE * number, text, mark) for number, (text, mark) in enumerate(lines)
         )
         title = "\n".join((name, *joined.texts, *joined.bad))
-        self._drawing.boxes.append(
-            Box(x, y, width, height, f"bar {css}{' wrong' if joined.bad else ''}", texts, title)
-        )
+        self._drawing.boxes.append(Box(x, y, width, height, f"bar {css}{' wrong' if joined.bad else ''}", texts, title))
         return y + height
 
     def _ports(self, joined: Joined) -> tuple[float, float]:

@@ -223,9 +223,7 @@ def _devices(machine: Machine) -> list[tuple[str, int | None]]:
 
 def _places(machine: Machine) -> dict[str, int | str | None]:
     """Each device's NUMA node; where that is not known, devices near each other share a made-up one."""
-    places: dict[str, int | str | None] = {
-        label: numa for label, numa in _devices(machine) if numa is not None
-    }
+    places: dict[str, int | str | None] = {label: numa for label, numa in _devices(machine) if numa is not None}
     unknown = [label for label, numa in _devices(machine) if numa is None]
     near: dict[str, list[str]] = defaultdict(list)
     for (one, other), path in machine.paths.items():

@@ -43,9 +43,7 @@ def write_fragment(document: Document) -> str:
 
     No script; its style sheets count inside of it only. Every word is escaped.
     """
-    shown = replace(
-        document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=()
-    )
+    shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=())
     return page.fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
 
 

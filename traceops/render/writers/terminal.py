@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from traceops.core.findings import Finding
 from traceops.render.answer import AlignedSteps
 from traceops.render.cells import Table
-from traceops.render.document import (
-    Answer,
-    Block,
-    Code,
-    Facts,
-    FindingBlock,
-    Fold,
-    Heading,
-    Items,
-    TableBlock,
-    Text,
-)
+from traceops.render.document import Answer, Block, Code, Facts, FindingBlock, Fold, Heading, Items, TableBlock, Text
 from traceops.render.evidence_text import evidence_lines
 from traceops.render.printer import Printer, wrapped_printer
 
@@ -33,11 +22,7 @@ _LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for l
 
 
 def write_terminal(
-    blocks: Sequence[Block],
-    file: TextIO,
-    *,
-    widths: tuple[int, int] | None = None,
-    captions: bool = False,
+    blocks: Sequence[Block], file: TextIO, *, widths: tuple[int, int] | None = None, captions: bool = False
 ) -> None:
     """Print the blocks in order. What is folded on a page is printed; charts and drawings have no lines, aligned steps
     what is pointed out in them.

@@ -194,10 +194,7 @@ def _late(one: Benchmark) -> list[Finding]:
             "warning",
             "medium",
             f"{benchmark_text(one)} takes {least.time_us / 1000:.1f} ms for {message_text(least.bytes)}.",
-            [
-                Evidence("time of a small message", least.time_us, "µs", _LATE_US),
-                *quoted((least.quote,), "nccl-tests"),
-            ],
+            [Evidence("time of a small message", least.time_us, "µs", _LATE_US), *quoted((least.quote,), "nccl-tests")],
             cause="late",
         )
     ]

@@ -12,16 +12,7 @@ from traceops.fabric.circumstances import hosts_text, quoted
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
 from traceops.fabric.nccl import Network
-from traceops.fabric.talks import (
-    Talk,
-    distance,
-    job_ranks,
-    nearest_nics,
-    nic_name,
-    ranks_in,
-    receiver,
-    sender,
-)
+from traceops.fabric.talks import Talk, distance, job_ranks, nearest_nics, nic_name, ranks_in, receiver, sender
 from traceops.rules.fabric.network import NO_LOG, is_socket
 
 FAR_NIC = Rule(
@@ -103,17 +94,13 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
                 listed = {name.partition(":")[0] for network in own for _, name in network.devices}
                 usable = is_chosen or any(other.name in listed for other in near)
                 does = "receives" if talk.connection.of_receiver else "sends"
-                key = _Far(
-                    gpu.label, does, nic_name(nic), tuple(map(nic_name, near)), path.kind, best.kind, usable
-                )
+                key = _Far(gpu.label, does, nic_name(nic), tuple(map(nic_name, near)), path.kind, best.kind, usable)
                 far[key].append((talk, path, best))
     findings = [
         FAR_NIC.finding(
             "warning" if one.path == "SYS" and one.usable else "info",
             "high" if one.usable and is_chosen else "medium",
-            _far_message(
-                one, hosts_text((t.nic_machine.host for t, *_ in found if t.nic_machine is not None), "of")
-            ),
+            _far_message(one, hosts_text((t.nic_machine.host for t, *_ in found if t.nic_machine is not None), "of")),
             [
                 Evidence("path to the NIC in use", one.path),
                 Evidence("path to the nearest NIC", one.best),

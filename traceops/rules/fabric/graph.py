@@ -50,9 +50,7 @@ _NO_LINKS = (
     "nothing tells how fast the links between the GPUs of NCCL's graph are: NCCL_TOPO_DUMP_FILE writes that, and "
     "NCCL_DEBUG_SUBSYS=INIT,GRAPH logs it"
 )
-_NOT_JOINED = (
-    "the GPUs of NCCL's rings are not all joined by links of their own, or nothing tells how fast these are"
-)
+_NOT_JOINED = "the GPUs of NCCL's rings are not all joined by links of their own, or nothing tells how fast these are"
 _BETWEEN_HOSTS = "NCCL's rings leave the host, so its network devices set their pace"
 
 
@@ -113,9 +111,7 @@ def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
             yield None
             continue
         machine = fabric.machines[0] if len(fabric.machines) == 1 else None
-        yield _placed(
-            graph, machine, [_by_index(machine, device) for device in graph.devices], graph.channels
-        )
+        yield _placed(graph, machine, [_by_index(machine, device) for device in graph.devices], graph.channels)
     rank_gpus = RankGpus(fabric.log)
     for communicator in fabric.log.communicators if fabric.log is not None else ():
         for graph in communicator.graphs:
@@ -125,9 +121,7 @@ def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
                 yield None
                 continue
             machine = _machine_of(fabric, communicator)
-            gpus = [
-                rank_gpus.gpu(machine, communicator.places.get(rank)) for rank in range(communicator.size)
-            ]
+            gpus = [rank_gpus.gpu(machine, communicator.places.get(rank)) for rank in range(communicator.size)]
             used = communicator.coll_channels or graph.channels
             yield _placed(graph, machine, gpus, min(used, graph.channels))
 
@@ -156,27 +150,19 @@ def _leaves_host(communicator: Communicator) -> bool:
 
 def _machine_of(fabric: Fabric, communicator: Communicator) -> Machine | None:
     host = next(iter(communicator.places.values())).host
-    named = next(
-        (machine for machine in fabric.machines if machine.host and same_host(machine.host, host)), None
-    )
+    named = next((machine for machine in fabric.machines if machine.host and same_host(machine.host, host)), None)
     if named is not None:
         return named
     only = fabric.machines[0] if len(fabric.machines) == 1 else None
     return only if only is not None and only.host is None else None
 
 
-def _below(
-    rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, known: Circumstances
-) -> Finding:
+def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, known: Circumstances) -> Finding:
     graph = rings.graph
     name = _LINK_NAMES.get(limit.kind)
     each = f" ({limit.count} a GPU)" if limit.count and limit.count > 1 and name else ""
     links = f"{name}{each}" if name else "PCIe links"
-    over = (
-        ""
-        if name is None or graph.intra_type in (None, "NVL", "NVB", "XGMI")
-        else f", over {graph.intra_type}"
-    )
+    over = "" if name is None or graph.intra_type in (None, "NVL", "NVB", "XGMI") else f", over {graph.intra_type}"
     made = f"{rings.channels} channel{'' if rings.channels == 1 else 's'}{over}"
     fewer = f" of the {graph.channels} that its search found" if rings.channels < graph.channels else ""
     where = f" of {rings.machine.host}" if rings.machine.host else ""

@@ -37,9 +37,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
     """A verdict for each rule of the fabric."""
-    if fabric is None or not (
-        fabric.machines or fabric.graphs or fabric.benchmarks or fabric.log is not None
-    ):
+    if fabric is None or not (fabric.machines or fabric.graphs or fabric.benchmarks or fabric.log is not None):
         return [rule.not_evaluated(_NONE) for rule in RULES]
     known = circumstances or Circumstances()
     talked = talks(fabric)

@@ -111,11 +111,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         )
     elif between and (fast or (asked_for and not nothing_faster)):
         severity = at_least("warning", known.slow)
-        have = (
-            f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}"
-            if fast
-            else ""
-        )
+        have = f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}" if fast else ""
         message = f"NCCL goes over TCP sockets between hosts{have}."
     elif between:
         severity = "info"  # however slow: nothing better is known of, and TO-C001 tells what it costs
@@ -141,7 +137,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
             [*evidence, *(known.saved if over_sockets and severity != "info" else ())],
             ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
             impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
-        ),
+        )
     )
 
 
@@ -165,9 +161,7 @@ def _only_devices(log: NcclLog) -> bool:
 def _by_settings(log: NcclLog) -> str:
     """The settings that choose a network, where one was to be chosen and is not there."""
     chosen = {s.name: s.value for s in log.settings if s.name in _CHOOSING}
-    if not any(
-        event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events
-    ):
+    if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
         return ""
     return "".join(f"; {name} was set to {value}" for name, value in chosen.items())
 

@@ -77,9 +77,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             evidence.append(Evidence("slowest nearer pair", round(nearer, 2), "GB/s"))
         if known.exposed_pct is not None:
             evidence.append(
-                Evidence(
-                    "exposed transfer", round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT
-                )
+                Evidence("exposed transfer", round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT)
             )
         measured = None if given is None else machine.host
         alike[severity, _listed(across), message, measured].append((machine, evidence, between))
@@ -95,9 +93,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
     ]
     if not findings and not judged:
         return ACROSS_NUMA_NODES.not_evaluated("the paths between GPUs of one host are not known")
-    return ACROSS_NUMA_NODES.verdict(
-        *findings, clear=f"none of {judged} pairs of GPUs lies across NUMA nodes"
-    )
+    return ACROSS_NUMA_NODES.verdict(*findings, clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
 
 
 def _weight(known: Circumstances, between: Sequence[Talk]) -> tuple[Severity, str]:

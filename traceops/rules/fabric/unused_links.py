@@ -39,8 +39,7 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
     inside = [talk for talk in talked if talk.inside]
     if not inside:
         return UNUSED_LINKS.not_evaluated(
-            "no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS="
-            "INIT,ENV,GRAPH)",
+            "no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH)"
         )
     assert fabric.log is not None
     reasons: dict[str, list[Talk]] = defaultdict(list)
@@ -69,17 +68,11 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             "GPUs' devices and share IPC), IOMMU or ACS, and a driver without P2P."
         )
         evidence = [
-            Evidence(
-                "pairs of ranks without P2P", len(pairs), f"of {len({members(talk) for talk in inside})}"
-            ),
+            Evidence("pairs of ranks without P2P", len(pairs), f"of {len({members(talk) for talk in inside})}"),
             *quoted((talk.connection.quote for talk in missed), "NCCL"),
             *quoted((setting.quote for setting in settings), "NCCL"),
             *quoted(fabric.log.p2p_disabled, "NCCL", 2),
-            *quoted(
-                (t.path.quote for t in missed if t.path is not None and t.path.quote is not None),
-                "topology",
-                1,
-            ),
+            *quoted((t.path.quote for t in missed if t.path is not None and t.path.quote is not None), "topology", 1),
         ]
         certain = has_links or bool(settings)
         evidence += known.saved if certain else ()

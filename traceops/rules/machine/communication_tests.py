@@ -37,9 +37,7 @@ DEVICE = Rule(
     id="TO-D604",
     title="A GPU fails by itself, or keeps the others from working",
     fires="Error for GPUs that fail alone, or without which the others work.",
-    advice=(
-        "See what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)."
-    ),
+    advice=("See what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)."),
     judged_by=JudgedBy.DOCTOR,
 )
 NODES = Rule(
@@ -72,12 +70,4 @@ COMES_AND_GOES = Rule(
     ),
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    TEST_FAILED,
-    SLOW_VARIABLE,
-    PAIRS,
-    DEVICE,
-    NODES,
-    SLOW_ALL_REDUCE,
-    COMES_AND_GOES,
-)
+RULES = (TEST_FAILED, SLOW_VARIABLE, PAIRS, DEVICE, NODES, SLOW_ALL_REDUCE, COMES_AND_GOES)

@@ -13,9 +13,7 @@ CORES = Rule(
     id="TO-D305",
     title="Fewer CPU cores than GPUs",
     fires="Warning where this process may use fewer cores, or less time of them, than there are GPUs.",
-    advice=(
-        "Ask for more cores: docker --cpus or --cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit."
-    ),
+    advice=("Ask for more cores: docker --cpus or --cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit."),
     judged_by=JudgedBy.DOCTOR,
 )
 NUMA = Rule(
@@ -28,10 +26,7 @@ NUMA = Rule(
     advice="Widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE.",
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    CORES,
-    NUMA,
-)
+RULES = (CORES, NUMA)
 
 
 def balancing_look(host: str) -> Look:
@@ -43,9 +38,7 @@ def balancing_look(host: str) -> Look:
     )  # fmt: skip
 
 
-def judge_cpus(
-    cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str
-) -> tuple[Look, ...]:
+def judge_cpus(cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str) -> tuple[Look, ...]:
     """Nodes, cores that are allowed, and whether those near each GPU are.
 
     gpus: by label. quota: processors that a cgroup grants, None without a limit.

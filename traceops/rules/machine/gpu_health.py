@@ -199,9 +199,7 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     def slowed(gpu: SmiGpu) -> str:
         own = any(reason.startswith("hw_") and reason != _HARDWARE for reason in gpu.reasons)
         return ", ".join(
-            _REASONS[reason]
-            for reason in gpu.reasons
-            if reason in _REASONS and not (own and reason == _HARDWARE)
+            _REASONS[reason] for reason in gpu.reasons if reason in _REASONS and not (own and reason == _HARDWARE)
         )
 
     def capped(gpu: SmiGpu) -> str:

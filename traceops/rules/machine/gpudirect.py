@@ -15,10 +15,7 @@ GPUDIRECT = Rule(
         "Warning where there are GPUs and RDMA devices, and neither nvidia-peermem nor dma-buf, or where NCCL's log "
         "says that it is off for a card of InfiniBand or RoCE. Info for GeForce, which has none; GB10 needs none."
     ),
-    advice=(
-        "On the host: sudo modprobe nvidia-peermem, or the driver's open kernel modules on Linux 5.12 and "
-        "newer."
-    ),
+    advice=("On the host: sudo modprobe nvidia-peermem, or the driver's open kernel modules on Linux 5.12 and newer."),
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (GPUDIRECT,)
@@ -69,9 +66,7 @@ def judge_gdr_told(plugin: str, told: Mapping[str, bool], gpus: Sequence[str], h
 def _by_model(gpus: Sequence[str], host: str) -> Look | None:
     """Of GPUs that never have it."""
     if gpus and all(_SHARES_MEMORY in name for name in gpus):
-        return Look(
-            host, "network", _WHAT, "none on GB10, whose GPU works in the host's memory", rule=GPUDIRECT.id
-        )
+        return Look(host, "network", _WHAT, "none on GB10, whose GPU works in the host's memory", rule=GPUDIRECT.id)
     if gpus and all(_HAS_NONE in name for name in gpus):
         return Look(
             host, "network", _WHAT, "not on these GPUs", "note",

@@ -25,8 +25,7 @@ MIG = Rule(
     id="TO-D006",
     title="A GPU is divided into slices (MIG)",
     fires=(
-        "Warning where the host has several GPUs, info where it has one or where a change of MIG waits for "
-        "a reset."
+        "Warning where the host has several GPUs, info where it has one or where a change of MIG waits for a reset."
     ),
     advice="Turn it off for jobs over several GPUs: sudo nvidia-smi -i GPU -mig 0.",
     judged_by=JudgedBy.DOCTOR,
@@ -49,8 +48,7 @@ OTHERS = Rule(
     id="TO-D009",
     title="Other programs use the GPUs",
     fires=(
-        "Info where others hold more than 1 GiB; warning where they hold 20 % of the memory or keep the GPU "
-        "50 % busy."
+        "Info where others hold more than 1 GiB; warning where they hold 20 % of the memory or keep the GPU 50 % busy."
     ),
     advice="End them (nvidia-smi shows them), or take other GPUs with CUDA_VISIBLE_DEVICES.",
     judged_by=JudgedBy.DOCTOR,
@@ -98,9 +96,7 @@ def _all(smi: Smi, host: str) -> Look:
     if len(names) > 1:
         found += f"; {_gib(min(memories))} to {_gib(max(memories))} GiB" if memories else ""
         why = "different GPUs in one job: the slowest sets the pace, and the smallest memory what fits"
-        return Look(
-            host, "GPU", "GPUs", found, "note", why, _equal_ones(smi.gpus, names), facts, rule=UNLIKE_GPUS.id
-        )
+        return Look(host, "GPU", "GPUs", found, "note", why, _equal_ones(smi.gpus, names), facts, rule=UNLIKE_GPUS.id)
     found += f", {_gib(min(memories))} GiB" if memories else ""
     return Look(host, "GPU", "GPUs", found, facts=facts, rule=UNLIKE_GPUS.id)
 

@@ -22,12 +22,7 @@ from traceops.rules.machine.interfaces import judge_interfaces
 from traceops.rules.machine.limits import judge_limits
 from traceops.rules.machine.nvlink import judge_nvlink
 from traceops.rules.machine.pcie import DIRECT_ACCESS, judge_lanes, judge_p2p
-from traceops.rules.machine.platform import (
-    DRIVER,
-    judge_container,
-    judge_fabric_manager,
-    judge_pcie_ways,
-)
+from traceops.rules.machine.platform import DRIVER, judge_container, judge_fabric_manager, judge_pcie_ways
 from traceops.rules.machine.rdma import judge_rdma
 from traceops.rules.machine.software import judge_software
 from traceops.rules.machine.variables import check_variables
@@ -48,12 +43,7 @@ def inspect_host(
 def judge(facts: HostFacts, environ: Mapping[str, str]) -> tuple[Machine, tuple[Look, ...]]:
     """The machine, and the Looks that follow from what was read."""
     machine = machine_of(facts)
-    looks = [
-        *_gpus(facts, machine),
-        *_host(facts, environ, machine),
-        *_network(facts),
-        *_software(facts, environ),
-    ]
+    looks = [*_gpus(facts, machine), *_host(facts, environ, machine), *_network(facts), *_software(facts, environ)]
     return machine, tuple(looks)
 
 
@@ -65,9 +55,7 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
         unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
         if facts.platform is None or not facts.platform.has_gpus:
             if facts.smi.timed_out:  # without a GPU it says so at once
-                advice = (
-                    "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
-                )
+                advice = "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
                 unseen[0] = replace(unseen[0], level="warning", advice=advice, rule=DRIVER.id)
             return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why, rule=XID.id)]
         return [*unseen, *judge_xids(facts.driver_log, facts.log.problem, {}, host)]
@@ -117,13 +105,9 @@ def _host(facts: HostFacts, environ: Mapping[str, str], machine: Machine) -> lis
         looks += judge_cpus(facts.cpus, near, quota, host)
     else:
         looks.append(_late(host, "NUMA", "cores"))
-    looks += (
-        judge_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
-    )
+    looks += judge_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
     if facts.platform is not None:
-        looks += judge_container(
-            facts.platform, environ, count, facts.smi.problem, host, timed_out=facts.smi.timed_out
-        )
+        looks += judge_container(facts.platform, environ, count, facts.smi.problem, host, timed_out=facts.smi.timed_out)
     else:
         looks.append(_late(host, "container", "container"))
     return looks
@@ -134,10 +118,7 @@ def _network(facts: HostFacts) -> list[Look]:
     if facts.rdma is None or facts.interfaces is None or facts.openable is None:
         return [_late(host, "network", "interfaces and RDMA devices")]
     active = [one for one in facts.rdma if one.active]
-    looks = [
-        *judge_interfaces(facts.interfaces, bool(active), host),
-        *judge_rdma(facts.rdma, facts.openable, host),
-    ]
+    looks = [*judge_interfaces(facts.interfaces, bool(active), host), *judge_rdma(facts.rdma, facts.openable, host)]
     gpus = [gpu.name for gpu in facts.driver.gpus] if facts.driver else []
     if facts.plugin is not None:
         looks += judge_efa(facts.rdma, facts.plugin, len(gpus), host)
@@ -167,6 +148,4 @@ def _software(facts: HostFacts, environ: Mapping[str, str]) -> list[Look]:
 
 
 def _late(host: str, area: str, what: str) -> Look:
-    return Look(
-        host, area, what, "not known", "not_evaluated", "files of /proc and /sys did not answer in time"
-    )
+    return Look(host, area, what, "not known", "not_evaluated", "files of /proc and /sys did not answer in time")

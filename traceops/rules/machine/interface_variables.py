@@ -47,13 +47,7 @@ def nccl_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
         why = "NCCL takes blanks for part of a name"
         looks.append(
             setting(
-                host,
-                name,
-                value,
-                "warning",
-                why,
-                f"export {name}={''.join(value.split())}",
-                rule=INTERFACE_VARIABLE,
+                host, name, value, "warning", why, f"export {name}={''.join(value.split())}", rule=INTERFACE_VARIABLE
             )
         )
     elif absent:
@@ -74,9 +68,7 @@ def gloo_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
     if not wrong:
         return []
     best = _best(context.interfaces)
-    why = (
-        f"{', '.join(wrong)}: not an interface that is up here. Gloo takes exact names only, without ^ and ="
-    )
+    why = f"{', '.join(wrong)}: not an interface that is up here. Gloo takes exact names only, without ^ and ="
     advice = f"export GLOO_SOCKET_IFNAME={best}" if best else "unset GLOO_SOCKET_IFNAME"
     return [setting(host, "GLOO_SOCKET_IFNAME", value, "error", why, advice, rule=INTERFACE_VARIABLE)]
 
@@ -102,9 +94,7 @@ def two_interfaces(set_: Mapping[str, str], context: HostContext, host: str) -> 
 
 def _best(interfaces: tuple[Interface, ...]) -> str | None:
     """The interface to name: the default route's, else the first that is up, the loopback last."""
-    usable = sorted(
-        (one for one in interfaces if one.usable), key=lambda one: (not one.default, one.name == "lo")
-    )
+    usable = sorted((one for one in interfaces if one.usable), key=lambda one: (not one.default, one.name == "lo"))
     return usable[0].name if usable else None
 
 

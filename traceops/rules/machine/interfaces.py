@@ -17,9 +17,7 @@ INTERFACES = Rule(
         "not leave the host; info where it would also take such a one, or where another one is four times "
         "as fast."
     ),
-    advice=(
-        "export NCCL_SOCKET_IFNAME==NAME GLOO_SOCKET_IFNAME=NAME with the interface that reaches all hosts."
-    ),
+    advice=("export NCCL_SOCKET_IFNAME==NAME GLOO_SOCKET_IFNAME=NAME with the interface that reaches all hosts."),
     judged_by=JudgedBy.DOCTOR,
 )
 BOND = Rule(
@@ -29,10 +27,7 @@ BOND = Rule(
     advice="Check cable and switch port: cat /proc/net/bonding/BOND.",
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    INTERFACES,
-    BOND,
-)
+RULES = (INTERFACES, BOND)
 _BRIDGES = re.compile(
     r"(docker|br-|virbr|veth|cni|flannel|cali|cilium|podman|lxc|lxd|kube|tap|tun|wg|tailscale|zt|dummy|nerdctl)"
 )
@@ -96,18 +91,14 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
             f"export NCCL_SOCKET_IFNAME=={default.name} GLOO_SOCKET_IFNAME={default.name}", facts,
             rule=INTERFACES.id,
         )  # fmt: skip
-    virtual = [
-        one.name for one in taken if one is not default and not one.physical and _BRIDGES.match(one.name)
-    ]
+    virtual = [one.name for one in taken if one is not default and not one.physical and _BRIDGES.match(one.name)]
     if virtual and default is not None:
         return Look(
             host, "network", what, found, "note",
             f"NCCL would also use {', '.join(virtual)}, which other hosts may not reach",
             f"with several hosts: export NCCL_SOCKET_IFNAME=={default.name}", facts, rule=INTERFACES.id,
         )  # fmt: skip
-    faster = max(
-        (one for one in interfaces if one.usable and one.mbits), key=lambda one: one.mbits or 0, default=None
-    )
+    faster = max((one for one in interfaces if one.usable and one.mbits), key=lambda one: one.mbits or 0, default=None)
     if not rdma and faster and first.mbits and (faster.mbits or 0) >= _FAR_SLOWER * first.mbits:
         return Look(
             host, "network", what, found, "note", f"{faster.name} is faster: {_speed(faster)}",

@@ -28,27 +28,14 @@ from traceops.rules.machine import (
     xids,
 )
 
-_VARIABLES = (
-    *variables.RULES,
-    *variable_costs.RULES,
-    *interface_variables.RULES,
-    *variable_clashes.RULES,
-)
+_VARIABLES = (*variables.RULES, *variable_costs.RULES, *interface_variables.RULES, *variable_clashes.RULES)
 
 # Area of the looks that tell of it -> its rules.
 AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("GPU", (*gpus.RULES, *gpu_health.RULES, *xids.RULES)),
     ("NVLink", nvlink.RULES),
     ("PCIe", (*pcie.RULES, platform.IOMMU_ACS)),
-    (
-        "network",
-        (
-            *interfaces.RULES,
-            *rdma.RULES,
-            *efa.RULES,
-            *gpudirect.RULES,
-        ),
-    ),
+    ("network", (*interfaces.RULES, *rdma.RULES, *efa.RULES, *gpudirect.RULES)),
     ("memory", (limits.SHARED_MEMORY,)),
     ("limits", limits.RULES),
     ("NUMA", cpus.RULES),
@@ -58,9 +45,7 @@ AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("software", software.RULES),
     ("tests", communication_tests.RULES),
 )
-RULES: tuple[Rule, ...] = tuple(
-    sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id)
-)
+RULES: tuple[Rule, ...] = tuple(sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id))
 _BY_ID = {rule.id: rule for rule in RULES}
 _SEVERITIES: dict[Level, Severity] = {"note": "info", "warning": "warning", "error": "error"}
 _NOT_LOOKED_AT = "this machine was not looked at"
@@ -73,11 +58,7 @@ def wrong_looks(looks: Sequence[Look]) -> list[Look]:
     Of a variable whose cost was measured, what is usually said of it is left out.
     """
     measured = {name for look in looks if look.level != "ok" for name in look.facts.get("variables", ())}
-    return [
-        look
-        for look in looks
-        if look.level != "ok" and not (look.area == "environment" and look.what in measured)
-    ]
+    return [look for look in looks if look.level != "ok" and not (look.area == "environment" and look.what in measured)]
 
 
 def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> list[Verdict]:
@@ -87,9 +68,7 @@ def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> li
         if (rule := _BY_ID.get(same[0].rule)) is not None and same[0].level in _SEVERITIES:
             findings.setdefault(rule.id, []).append(_finding(rule, same, hosts))
     return [
-        rule.verdict(*findings[rule.id])
-        if rule.id in findings
-        else _without_findings(rule, area, looks, tested)
+        rule.verdict(*findings[rule.id]) if rule.id in findings else _without_findings(rule, area, looks, tested)
         for area, rules in AREAS
         for rule in rules
         if rule is not communication_tests.TEST_FAILED

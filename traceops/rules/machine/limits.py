@@ -15,8 +15,7 @@ SHARED_MEMORY = Rule(
         "less left; warning with several GPUs where less than 1 GB is left."
     ),
     advice=(
-        "docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir with medium: Memory at "
-        "/dev/shm."
+        "docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir with medium: Memory at /dev/shm."
     ),
     judged_by=JudgedBy.DOCTOR,
 )
@@ -56,23 +55,13 @@ _SMALL_MEMORY = 4 * _GIB
 
 def judge_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Look, ...]:
     """Shared memory, ulimits and cgroup limits, as far as they matter for as many GPUs and RDMA."""
-    return (
-        _shared_memory(limits, gpus, host),
-        *_of_ulimits(limits, rdma, host),
-        *_of_cgroups(limits, gpus, host),
-    )
+    return (_shared_memory(limits, gpus, host), *_of_ulimits(limits, rdma, host), *_of_cgroups(limits, gpus, host))
 
 
 def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     if limits.shm is None:
         return Look(
-            host,
-            "memory",
-            "/dev/shm",
-            "not known",
-            "not_evaluated",
-            "there is no /dev/shm",
-            rule=SHARED_MEMORY.id,
+            host, "memory", "/dev/shm", "not known", "not_evaluated", "there is no /dev/shm", rule=SHARED_MEMORY.id
         )
     free = limits.shm_free if limits.shm_free is not None else limits.shm
     found = memory_text(limits.shm) + (f", {memory_text(free)} free" if free < 0.9 * limits.shm else "")
@@ -108,12 +97,7 @@ def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
 
 
 def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
-    facts = {
-        "memlock": limits.memlock,
-        "nofile": limits.files,
-        "nproc": limits.processes,
-        "may_lock": limits.may_lock,
-    }
+    facts = {"memlock": limits.memlock, "nofile": limits.files, "nproc": limits.processes, "may_lock": limits.may_lock}
     looks = []
     if rdma and limits.memlock is not None and limits.memlock < _LITTLE_LOCKED and not limits.may_lock:
         looks.append(

@@ -21,10 +21,7 @@ NVLINK = Rule(
         "Error where a GPU on a board with NVLink has no link up; warning where it has fewer or slower "
         "links than its siblings; info where a PCIe card has no bridge."
     ),
-    advice=(
-        "End all GPU programs and reset the GPUs (sudo nvidia-smi -r), else reboot. Leave the GPU out until "
-        "then."
-    ),
+    advice=("End all GPU programs and reset the GPUs (sudo nvidia-smi -r), else reboot. Leave the GPU out until then."),
     judged_by=JudgedBy.DOCTOR,
 )
 NVSWITCH = Rule(
@@ -35,8 +32,7 @@ NVSWITCH = Rule(
         "the driver calls the fabric unhealthy."
     ),
     advice=(
-        "sudo systemctl start nvidia-fabricmanager (its version must be that of the driver), then sudo "
-        "nvidia-smi -r."
+        "sudo systemctl start nvidia-fabricmanager (its version must be that of the driver), then sudo nvidia-smi -r."
     ),
     judged_by=JudgedBy.DOCTOR,
 )
@@ -49,10 +45,7 @@ _FABRIC_ADVICE = (
 
 
 def judge_nvlink(
-    gpus: Sequence[SmiGpu],
-    links: Mapping[int, Links] | None,
-    paths: Mapping[tuple[str, str], Path],
-    host: str,
+    gpus: Sequence[SmiGpu], links: Mapping[int, Links] | None, paths: Mapping[tuple[str, str], Path], host: str
 ) -> tuple[Look, ...]:
     """Links of each GPU against its siblings', and whether NVSwitch was set up. links: None where nobody said."""
     looks = _fabric(gpus, host)
@@ -71,9 +64,7 @@ def judge_nvlink(
         )
     counts = {gpu: len(links.get(gpu.index, Links((), 0)).up) for gpu in gpus}
     facts = {
-        "links": {
-            gpu.label: {"up": list(one.up), "down": one.down} for gpu in gpus if (one := links.get(gpu.index))
-        }
+        "links": {gpu.label: {"up": list(one.up), "down": one.down} for gpu in gpus if (one := links.get(gpu.index))}
     }
     most = max(counts.values(), default=0)
     if most == 0:
@@ -85,9 +76,7 @@ def judge_nvlink(
                      rule=NVLINK.id)
             )  # fmt: skip
         else:
-            looks.append(
-                Look(host, "NVLink", "NVLink", "none", why="GPUs talk over PCIe", facts=facts, rule=NVLINK.id)
-            )
+            looks.append(Look(host, "NVLink", "NVLink", "none", why="GPUs talk over PCIe", facts=facts, rule=NVLINK.id))
         return tuple(looks)
     speed = max(speed for one in links.values() for speed in one.up)
     all_ = len(set(counts.values())) == 1

@@ -16,9 +16,7 @@ DIRECT_ACCESS = Rule(
         "Error where NVLink joins two GPUs and the driver refuses to use it; warning where the chipset or "
         "the place of the GPUs refuses; info where the kind of GPU, or a virtual machine, has no P2P."
     ),
-    advice=(
-        "Place GPUs that talk most under one PCIe switch; on bare metal check ACS and IOMMU in the BIOS."
-    ),
+    advice=("Place GPUs that talk most under one PCIe switch; on bare metal check ACS and IOMMU in the BIOS."),
     judged_by=JudgedBy.DOCTOR,
 )
 
@@ -45,10 +43,7 @@ def siblings_of(gpu: SmiGpu, gpus: Sequence[SmiGpu]) -> list[SmiGpu]:
 
 
 def judge_p2p(
-    pairs: Mapping[tuple[int, int], str],
-    paths: Mapping[tuple[str, str], Path],
-    virtual: bool,
-    host: str,
+    pairs: Mapping[tuple[int, int], str], paths: Mapping[tuple[str, str], Path], virtual: bool, host: str
 ) -> tuple[Look, ...]:
     """Whether GPUs may read each other's memory. virtual: what refuses all of them may be out of reach."""
     what = "direct access (P2P)"
@@ -106,15 +101,7 @@ def judge_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
     known = [gpu for gpu in gpus if gpu.pcie is not None and gpu.pcie.width]
     if not known:
         return (
-            Look(
-                host,
-                "PCIe",
-                "GPU link",
-                "not known",
-                "not_evaluated",
-                "the driver does not say",
-                rule=PCIE_LINK.id,
-            ),
+            Look(host, "PCIe", "GPU link", "not known", "not_evaluated", "the driver does not say", rule=PCIE_LINK.id),
         )
     found = sorted({f"gen {_pcie(gpu).most_generation or '?'} x{_pcie(gpu).width}" for gpu in known})
     facts = {
@@ -138,11 +125,7 @@ def judge_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
                 Look(host, "PCIe", f"link of {gpu.label}", f"gen {mine.most_generation} at most", "warning",
                      f"its siblings may run at gen {newest}", reseat, facts[gpu.label], rule=PCIE_LINK.id)
             )  # fmt: skip
-        elif (
-            not gpu.idle
-            and (gpu.utilization or 0) > 0
-            and (mine.generation or 9) < (mine.most_generation or 0)
-        ):
+        elif not gpu.idle and (gpu.utilization or 0) > 0 and (mine.generation or 9) < (mine.most_generation or 0):
             looks.append(
                 Look(host, "PCIe", f"link of {gpu.label}", f"gen {mine.generation} of {mine.most_generation}", "note",
                      "it is at work and its link is still slow", reseat, facts[gpu.label], rule=PCIE_LINK.id)

@@ -23,10 +23,7 @@ IOMMU_ACS = Rule(
 CONTAINER_GPUS = Rule(
     id="TO-D308",
     title="The container has not all GPUs of the host",
-    fires=(
-        "Info where the container has some of them; warning where NVIDIA_VISIBLE_DEVICES keeps all of them "
-        "out."
-    ),
+    fires=("Info where the container has some of them; warning where NVIDIA_VISIBLE_DEVICES keeps all of them out."),
     advice="Give one container all GPUs of the job: docker run --gpus all --ipc=host.",
     judged_by=JudgedBy.DOCTOR,
 )
@@ -84,9 +81,7 @@ def judge_container(
     return tuple(looks)
 
 
-def _driver_trouble(
-    platform: PlatformFacts, gpus: int, problem: str | None, timed_out: bool, host: str
-) -> list[Look]:
+def _driver_trouble(platform: PlatformFacts, gpus: int, problem: str | None, timed_out: bool, host: str) -> list[Look]:
     if gpus or not platform.has_gpus:
         return []
     said = problem or "it shows none"
@@ -112,9 +107,7 @@ def judge_failed(said: str, host: str) -> Look:
     """nvidia-smi that failed, by its words alone: whether it ran in a container they do not tell."""
     advice = _RELOAD if _MISMATCH in said else _LOAD
     if "Unknown Error" in said:
-        advice = (
-            f"a container that lost its devices (after systemctl daemon-reload): start it again; else {_LOAD}"
-        )
+        advice = f"a container that lost its devices (after systemctl daemon-reload): start it again; else {_LOAD}"
     why = f"nvidia-smi says: {said}"
     return Look(host, "driver", "NVIDIA driver", "does not answer", "error", why, advice, rule=DRIVER.id)
 
@@ -190,14 +183,5 @@ def judge_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: s
     why = "the fabric manager does not run: CUDA programs end with 'system not yet initialized'"
     advice = "sudo systemctl start nvidia-fabricmanager (its version must be the driver's)"
     return (
-        Look(
-            host,
-            "NVLink",
-            what,
-            f"{platform.switches} switches, no manager",
-            "error",
-            why,
-            advice,
-            rule=NVSWITCH.id,
-        ),
+        Look(host, "NVLink", what, f"{platform.switches} switches, no manager", "error", why, advice, rule=NVSWITCH.id),
     )

@@ -25,25 +25,17 @@ RDMA_ACCESS = Rule(
     id="TO-D204",
     title="Programs cannot open the RDMA devices",
     fires="Warning where there are RDMA devices and no /dev/infiniband/uverbs*.",
-    advice=(
-        "In a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else modprobe ib_uverbs."
-    ),
+    advice=("In a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else modprobe ib_uverbs."),
     judged_by=JudgedBy.DOCTOR,
 )
 ROCE_ADDRESS = Rule(
     id="TO-D205",
     title="A RoCE port has no RoCE v2 address beyond its own link",
-    fires=(
-        "Warning where no RoCE port that is up has one that is not link-local (fe80::), info where some have none."
-    ),
+    fires=("Warning where no RoCE port that is up has one that is not link-local (fe80::), info where some have none."),
     advice="Give the interface behind it an IP address, or leave it out by NCCL_IB_HCA; see show_gids.",
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    RDMA_PORTS,
-    RDMA_ACCESS,
-    ROCE_ADDRESS,
-)
+RULES = (RDMA_PORTS, RDMA_ACCESS, ROCE_ADDRESS)
 
 
 def judge_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
@@ -183,9 +175,7 @@ def _narrow(devices: Sequence[Rdma], host: str) -> list[Look]:
     looks = []
     for group in siblings.values():
         best = tuple(max(_lanes(one)[part] for one in group) for part in (0, 1))
-        low = [
-            one for one in group if any(0 < mine < most for mine, most in zip(_lanes(one), best, strict=True))
-        ]
+        low = [one for one in group if any(0 < mine < most for mine, most in zip(_lanes(one), best, strict=True))]
         if low:
             shown = ", ".join(f"{one.name} gen {_lanes(one)[0]} x{_lanes(one)[1]}" for one in low)
             looks.append(

@@ -35,9 +35,7 @@ _TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (
 _NOT_SAVED = "these files do not tell: save {} too"
 
 
-def judge_outputs(
-    saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | None = None
-) -> tuple[Look, ...]:
+def judge_outputs(saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | None = None) -> tuple[Look, ...]:
     """What the outputs say of the host, and what of it they leave open. paths: between its GPUs, where known."""
     told, host, ways = saved.outputs, saved.name, paths or {}
     gpus: Sequence[SmiGpu] = told.smi.smi.gpus if told.smi else ()
@@ -117,15 +115,7 @@ def _xids(log: DriverLog, labels: Mapping[str, str], host: str) -> list[Look]:
 def _open(saved: SavedOutputs, told: AbstractSet[str]) -> list[Look]:
     """A look for each rule that the files leave open. told: rules that something else decides."""
     looks = [
-        Look(
-            saved.name,
-            area,
-            rule.title,
-            "not known",
-            "not_evaluated",
-            _NOT_SAVED.format(program),
-            rule=rule.id,
-        )
+        Look(saved.name, area, rule.title, "not known", "not_evaluated", _NOT_SAVED.format(program), rule=rule.id)
         for output, area, program, rules in _TOLD_BY
         if output not in saved.outputs.programs
         for rule in rules
@@ -134,7 +124,5 @@ def _open(saved: SavedOutputs, told: AbstractSet[str]) -> list[Look]:
     why = "a saved file does not tell which programs were the job's own"
     looks.append(Look(saved.name, "GPU", OTHERS.title, "not known", "not_evaluated", why, rule=OTHERS.id))
     why = "traceops doctor reads it on the host itself"
-    looks.append(
-        Look(saved.name, "PCIe", IOMMU_ACS.title, "not known", "not_evaluated", why, rule=IOMMU_ACS.id)
-    )
+    looks.append(Look(saved.name, "PCIe", IOMMU_ACS.title, "not known", "not_evaluated", why, rule=IOMMU_ACS.id))
     return looks

@@ -25,11 +25,7 @@ def judge_log(fabric: Fabric, others: Sequence[Look]) -> list[Look]:
     """
     if fabric.log is None:
         return []
-    told = [
-        look
-        for look in (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log))
-        if _is_new(look, others)
-    ]
+    told = [look for look in (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log)) if _is_new(look, others)]
     return [*told, *_untold(told, others)]
 
 
@@ -87,11 +83,7 @@ def _gpudirect(fabric: Fabric, log: NcclLog) -> list[Look]:
 def _names(fabric: Fabric, host: str) -> list[str]:
     """Models of a host's GPUs, as far as topologies and nccl-tests tell."""
     names = [
-        gpu.name
-        for machine in fabric.machines
-        if same_host(machine.host, host)
-        for gpu in machine.gpus
-        if gpu.name
+        gpu.name for machine in fabric.machines if same_host(machine.host, host) for gpu in machine.gpus if gpu.name
     ]
     names += [rank.gpu for one in fabric.benchmarks for rank in one.ranks if same_host(rank.host, host)]
     return list(dict.fromkeys(names))

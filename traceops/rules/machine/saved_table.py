@@ -10,15 +10,7 @@ from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_list import ListedGpu
 from traceops.machine.smi_table import CUT, SmiTable
 from traceops.rules.machine.gpu_health import CLOCKS, MEMORY
-from traceops.rules.machine.gpus import (
-    COMPUTE_MODE,
-    ECC_OFF,
-    MIG,
-    OTHERS,
-    PERSISTENCE,
-    UNLIKE_GPUS,
-    judge_gpus,
-)
+from traceops.rules.machine.gpus import COMPUTE_MODE, ECC_OFF, MIG, OTHERS, PERSISTENCE, UNLIKE_GPUS, judge_gpus
 from traceops.rules.machine.platform import DRIVER
 
 _WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of

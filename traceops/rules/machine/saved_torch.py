@@ -47,9 +47,7 @@ def _torch(look: Look, told: TorchEnvironment, gpus: int, host: str) -> Look:
             advice=f"update the driver to {oldest} or newer, or install torch built for an older CUDA: see "
             "'Get started' of pytorch.org",
         )  # fmt: skip
-    why = (
-        _NO_CAUSE if gpus and told.sees_gpus is False else "these files do not tell whether torch finds GPUs"
-    )
+    why = _NO_CAUSE if gpus and told.sees_gpus is False else "these files do not tell whether torch finds GPUs"
     return replace(look, level="not_evaluated", why=why)
 
 

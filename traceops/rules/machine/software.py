@@ -17,10 +17,7 @@ TORCH = Rule(
         "newer major CUDA than the driver runs; info where its CUDA is newer by a minor version. On a host "
         "without GPUs: warning where torch is not installed."
     ),
-    advice=(
-        "Install a torch built for the driver's CUDA or older (pytorch.org, 'Get started'), or update the "
-        "driver."
-    ),
+    advice=("Install a torch built for the driver's CUDA or older (pytorch.org, 'Get started'), or update the driver."),
     judged_by=JudgedBy.DOCTOR,
 )
 NCCL = Rule(
@@ -30,15 +27,10 @@ NCCL = Rule(
         "Warning where several wheels of NCCL are installed or LD_PRELOAD loads another version; info where "
         "the version differs from what torch asks for, or LD_LIBRARY_PATH holds another one."
     ),
-    advice=(
-        "Install the version that torch asks for, and leave others out of LD_PRELOAD and LD_LIBRARY_PATH."
-    ),
+    advice=("Install the version that torch asks for, and leave others out of LD_PRELOAD and LD_LIBRARY_PATH."),
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    TORCH,
-    NCCL,
-)
+RULES = (TORCH, NCCL)
 
 
 def judge_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
@@ -50,35 +42,19 @@ def judge_software(software: Software, driver_cuda: str | None, gpus: int, host:
     return (_torch(software, driver_cuda, gpus, host, facts), *_nccl(software, host))
 
 
-def _torch(
-    software: Software, driver_cuda: str | None, gpus: int, host: str, facts: dict[str, object]
-) -> Look:
+def _torch(software: Software, driver_cuda: str | None, gpus: int, host: str, facts: dict[str, object]) -> Look:
     what = "torch"
     if software.torch is None:
         return Look(host, "software", what, "not installed", "error" if gpus else "warning",
                     "this Python cannot train, nor test a process group", "pip install 'torch>=2.6'",
                     facts, rule=TORCH.id)  # fmt: skip
-    built = (
-        f"CUDA {software.cuda}"
-        if software.cuda
-        else f"ROCm {software.hip}"
-        if software.hip
-        else "the CPU only"
-    )
+    built = f"CUDA {software.cuda}" if software.cuda else f"ROCm {software.hip}" if software.hip else "the CPU only"
     found = f"{software.torch}, built for {built}"
     runs = f"CUDA {driver_cuda} or older" if driver_cuda else "a CUDA that the driver runs"
     fitting = f"install torch built for {runs}: see 'Get started' of pytorch.org"
     if gpus and not software.cuda and not software.hip:
         return Look(
-            host,
-            "software",
-            what,
-            found,
-            "error",
-            f"it cannot use the {gpus} GPUs",
-            fitting,
-            facts,
-            rule=TORCH.id,
+            host, "software", what, found, "error", f"it cannot use the {gpus} GPUs", fitting, facts, rule=TORCH.id
         )
     own, can = version_of(software.cuda or ""), version_of(driver_cuda or "")
     if own and can and own[:1] > can[:1] and not software.compat:

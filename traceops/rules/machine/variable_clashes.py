@@ -12,12 +12,7 @@ from traceops.machine.interfaces import Choice, parse_choice
 from traceops.machine.look import Look
 from traceops.machine.rdma import Rdma, v2_index
 from traceops.machine.variable import as_number, version_of
-from traceops.rules.machine.interface_variables import (
-    gloo_interfaces,
-    missing,
-    nccl_interfaces,
-    two_interfaces,
-)
+from traceops.rules.machine.interface_variables import gloo_interfaces, missing, nccl_interfaces, two_interfaces
 from traceops.rules.machine.variable_costs import is_on, setting
 
 RDMA_VARIABLE = Rule(
@@ -74,9 +69,7 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     if provider and provider != "efa" and any(one.family == "EFA" for one in context.rdma or ()):
         why = "the EFA devices of this machine are not used: NCCL falls back to sockets"
         looks.append(
-            setting(
-                host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa", rule=RDMA_VARIABLE
-            )
+            setting(host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa", rule=RDMA_VARIABLE)
         )
     return looks
 
@@ -117,18 +110,12 @@ def _more_than_named(choice: Choice, devices: tuple[Rdma, ...]) -> list[str]:
     """Devices that a name takes along although another device is called exactly so: mlx5_1 and mlx5_10."""
     names = {one.name for one in devices}
     exact = {wanted for wanted, _ in choice.names if wanted in names}
-    return [
-        one.name
-        for one in devices
-        if one.name not in exact and any(one.name.startswith(name) for name in exact)
-    ]
+    return [one.name for one in devices if one.name not in exact and any(one.name.startswith(name) for name in exact)]
 
 
 def _address(value: str, context: HostContext, host: str) -> list[Look]:
     index = as_number(value)
-    ports = [
-        port for one in context.rdma or () for port in one.ports if port.layer == "Ethernet" and port.gids
-    ]
+    ports = [port for one in context.rdma or () for port in one.ports if port.layer == "Ethernet" and port.gids]
     if index is None or index < 0 or not ports:
         return []
     advice = "unset NCCL_IB_GID_INDEX: NCCL picks the right one itself"
@@ -161,16 +148,10 @@ def _visible(value: str, context: HostContext, host: str) -> list[Look]:
     if beyond:
         why = f"there is no GPU {', '.join(beyond)}: CUDA leaves out this and all that follows it"
         right = ",".join(str(index) for index in range(context.gpus))
-        return [
-            setting(
-                host, name, value, "error", why, f"export {name}={right}, or unset it", rule=VISIBLE_DEVICES
-            )
-        ]
+        return [setting(host, name, value, "error", why, f"export {name}={right}, or unset it", rule=VISIBLE_DEVICES)]
     if len(set(parts)) < len(parts):
         why = "a GPU is named twice: CUDA then shows none"
-        return [
-            setting(host, name, value, "error", why, f"name each GPU once in {name}", rule=VISIBLE_DEVICES)
-        ]
+        return [setting(host, name, value, "error", why, f"name each GPU once in {name}", rule=VISIBLE_DEVICES)]
     return []
 
 
@@ -200,13 +181,8 @@ def _level(set_: Mapping[str, str], host: str) -> list[Look]:
 
 
 def _nothing_left(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
-    no_p2p = as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1 or set_.get("NCCL_P2P_LEVEL", "").strip() in (
-        "LOC",
-        "0",
-    )
-    if not (no_p2p and is_on(set_.get("NCCL_SHM_DISABLE", ""))) or (
-        context.gpus is not None and context.gpus < 2
-    ):
+    no_p2p = as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1 or set_.get("NCCL_P2P_LEVEL", "").strip() in ("LOC", "0")
+    if not (no_p2p and is_on(set_.get("NCCL_SHM_DISABLE", ""))) or (context.gpus is not None and context.gpus < 2):
         return []
     why = "neither direct access nor shared memory is left: the GPUs of one host talk over the network"
     return [

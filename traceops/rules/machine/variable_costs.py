@@ -119,6 +119,4 @@ def costs(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look
 
 def setting(host: str, name: str, value: str, level: Level, why: str, advice: str, *, rule: Rule) -> Look:
     """A Look on a variable whose value may be shown."""
-    return Look(
-        host, "environment", name, value[:_SHOWN], level, why, advice, {"value": value[:_SHOWN]}, rule=rule.id
-    )
+    return Look(host, "environment", name, value[:_SHOWN], level, why, advice, {"value": value[:_SHOWN]}, rule=rule.id)

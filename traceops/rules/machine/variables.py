@@ -52,12 +52,7 @@ NCCL_FILE = Rule(
     advice="Remove what you do not want from the file, or set the variable in the environment, which wins.",
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (
-    UNKNOWN_NAME,
-    WRONG_VALUE,
-    NOT_READ,
-    NCCL_FILE,
-)
+RULES = (UNKNOWN_NAME, WRONG_VALUE, NOT_READ, NCCL_FILE)
 _CLOSE = 0.84  # of difflib: NCCL_P2P_DISABLED is 0.97 like NCCL_P2P_DISABLE, NCCL_FOO_BAR 0.6 like anything
 _ALMOST_A_FAMILY = re.compile(r"(NCLL|NCCCL|NCL|NNCL|NCC|TROCH|TOCH|GLO)_", re.IGNORECASE)
 _WORD_OF_A_LIST = re.compile(r"[^,;:^]+")
@@ -92,9 +87,7 @@ def check_variables(
     judged = {look.what for look in looks if look.level in ("warning", "error")}
     looks += [look for look in costs(set_, context, host) if look.what not in judged]
     looks += clashes(set_, context, host)
-    if (
-        context.gpus == 0
-    ):  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
+    if context.gpus == 0:  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
         looks = [replace(look, level="warning") if look.level == "error" and look.what.startswith("NCCL_") else look
                  for look in looks]  # fmt: skip
     if not looks:
@@ -124,9 +117,7 @@ def _of_known(variable: Variable, value: str, context: HostContext, host: str) -
     looks = []
     if (wrong := _wrong_value(variable, value, context, host)) is not None:
         looks.append(wrong)
-    version = (
-        context.torch if name.startswith("TORCH_") else context.nccl if name.startswith("NCCL_") else None
-    )
+    version = context.torch if name.startswith("TORCH_") else context.nccl if name.startswith("NCCL_") else None
     library = "torch" if name.startswith("TORCH_") else "NCCL"
     installed = version_of(version or "")[:2]
     if installed and variable.since and installed < version_of(variable.since):
@@ -155,9 +146,7 @@ def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | N
     gone = variable is not None and bool(variable.until)
     why = f"{'nothing reads it any more' if gone else 'an old name'}: {new} since {since}"
     same = VARIABLES[new].values == variable.values if variable else True
-    advice = (
-        f"unset {name}; export {new}={value}" if same else f"unset {name}; see {new}: {VARIABLES[new].does}"
-    )
+    advice = f"unset {name}; export {new}={value}" if same else f"unset {name}; see {new}: {VARIABLES[new].does}"
     return setting(host, name, value, "warning" if gone else "note", why, advice, rule=NOT_READ)
 
 

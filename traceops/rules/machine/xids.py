@@ -25,9 +25,7 @@ XID = Rule(
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (XID,)
-_REPLACE = (
-    "take this GPU out of the job; if a reset (sudo nvidia-smi -r) or reboot does not help, have it replaced"
-)
+_REPLACE = "take this GPU out of the job; if a reset (sudo nvidia-smi -r) or reboot does not help, have it replaced"
 _RESET = "end what runs on it and: sudo nvidia-smi -r -i GPU (or reboot)"
 _PROGRAM = "a program's mistake as a rule: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer"
 
@@ -74,10 +72,7 @@ def judge_xids(log: DriverLog, problem: str | None, labels: dict[str, str], host
                  "sudo dmesg | grep -i xid", rule=XID.id),
         )  # fmt: skip
     earlier, now = log.earlier, log.now
-    looks = [
-        *(_look(xid, labels, host) for xid in now.xids),
-        *(_failure(one, labels, host) for one in now.failures),
-    ]
+    looks = [*(_look(xid, labels, host) for xid in now.xids), *(_failure(one, labels, host) for one in now.failures)]
     if not now.xids:
         looks.append(Look(host, "GPU", "Xid errors", "none since boot", rule=XID.id))
     known = {(xid.bus_id, xid.code) for xid in now.xids}
@@ -93,9 +88,7 @@ def _failure(failure: DriverFailure, labels: dict[str, str], host: str) -> Look:
     if failure.kind == "versions":
         level: Level = "note" if labels else "error"
         found = "the kernel's part of the driver and a program's library are of different versions"
-        advice = (
-            "after an update of the driver reboot, or load its modules again; in a container update the image"
-        )
+        advice = "after an update of the driver reboot, or load its modules again; in a container update the image"
         return Look(host, "GPU", "driver", found, level, why, advice, facts, rule=XID.id)
     label = ", ".join(labels.values()) if failure.bus_id is None else labels.get(failure.bus_id)
     which = "the GPU" if failure.bus_id is not None else "GPUs"
@@ -110,9 +103,7 @@ def _failure(failure: DriverFailure, labels: dict[str, str], host: str) -> Look:
 
 
 def _look(xid: Xid, labels: dict[str, str], host: str) -> Look:
-    level, meaning, advice = _CODES.get(
-        xid.code, ("note", "see the driver's list of Xids", "nvidia-bug-report.sh")
-    )
+    level, meaning, advice = _CODES.get(xid.code, ("note", "see the driver's list of Xids", "nvidia-bug-report.sh"))
     if xid.code == _ACTION:
         wanted = re.search(r"Reset|Reboot|Drain", xid.text.rpartition(" to ")[2]) is not None
         level, meaning, advice = ("error" if wanted else "note", "the driver wants something done", _RESET)

@@ -33,9 +33,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
 NAMES: tuple[str, ...] = tuple(REGISTRY)
 
 # They reduce-scatter and all-gather, which not every backend does for every device.
-SHARDED: frozenset[str] = frozenset(
-    {"zero1", "zero2", "zero3", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"}
-)
+SHARDED: frozenset[str] = frozenset({"zero1", "zero2", "zero3", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"})
 
 # torch's fully_shard, which can keep what a rank owns in the host's memory.
 FSDP2: frozenset[str] = frozenset({"pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"})

@@ -24,9 +24,7 @@ class OptimizerSpec:
     cls: type[torch.optim.Optimizer]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(
-        self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]
-    ) -> torch.optim.Optimizer:
+    def __call__(self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
         return self.cls(parameters, **self.options)
 
 

@@ -65,12 +65,7 @@ class Experts(nn.Module):
     """Takes the place of an MLP: `count` experts, of which this rank of `group` holds an equal share."""
 
     def __init__(
-        self,
-        mlp: nn.Sequential,
-        count: int,
-        group: dist.ProcessGroup,
-        skew: float | None,
-        generator: torch.Generator,
+        self, mlp: nn.Sequential, count: int, group: dist.ProcessGroup, skew: float | None, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.count, self.group, self.skew = count, group, skew
@@ -115,9 +110,7 @@ class Experts(nn.Module):
         assert self.skew is not None
         batch, length, _ = x.shape
         place = torch.arange(length, device=x.device)
-        chosen = torch.where(
-            place < round(self.skew * length), self.count - 1, place % max(self.count - 1, 1)
-        )
+        chosen = torch.where(place < round(self.skew * length), self.count - 1, place % max(self.count - 1, 1))
         return chosen.repeat(batch)
 
 
@@ -131,9 +124,7 @@ class Exchange(torch.autograd.Function):
     """The all-to-all, and in backward that of the gradients, the other way round."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup) -> Tensor:
         ctx.sends, ctx.receives, ctx.group = sends, receives, group
         got = rows.new_empty(sum(receives), *rows.shape[1:])
         dist.all_to_all_single(got, rows.contiguous(), receives, sends, group=group)

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 # torch 2.13 renamed them and warns at every call of the old names.
 all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
-reduce_scatter = (
-    dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
-)
+reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
 
 
 class FlatParameters:

@@ -29,11 +29,7 @@ class PytorchCP(MeshStrategy):
 
     def forward_backward(self, tokens: Tensor, targets: Tensor, parts: int = 1) -> Tensor | None:
         positions = torch.arange(tokens.shape[1], device=self.device)
-        buffers = [
-            tokens.clone(),
-            targets.clone(),
-            positions,
-        ]  # whole, cut in place while the context is open
+        buffers = [tokens.clone(), targets.clone(), positions]  # whole, cut in place while the context is open
         with context_parallel(self.mesh, buffers=buffers, buffer_seq_dims=[1, 1, 0]):
             with self.autocast():
                 loss: Tensor = self.model(*buffers)

@@ -9,13 +9,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from traceops.core.errors import UsageError
@@ -46,8 +40,7 @@ class _FSDP(Strategy):
         blocks = blocks_of(self.module)
         if shared_between_blocks(self.module) & {p for block in blocks for p in block.parameters()}:
             raise UsageError(
-                "FSDP2 cannot shard a parameter that several blocks share; "
-                "use --strategy zero3 or pytorch_ddp"
+                "FSDP2 cannot shard a parameter that several blocks share; use --strategy zero3 or pytorch_ddp"
             )
         dtype = COMPUTE_DTYPE.get(options.precision)
         policy = MixedPrecisionPolicy(dtype, torch.float32) if dtype else MixedPrecisionPolicy()
@@ -57,11 +50,7 @@ class _FSDP(Strategy):
         mesh = self.make_mesh()
         for block in blocks:
             fully_shard(
-                block,
-                mesh=mesh,
-                reshard_after_forward=self.reshard_after_forward,
-                mp_policy=policy,
-                offload_policy=own,
+                block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy, offload_policy=own
             )
         # The rest is needed until the end of forward and again when backward starts: freeing gains nothing.
         fully_shard(self.module, mesh=mesh, reshard_after_forward=False, mp_policy=policy, offload_policy=own)

@@ -24,9 +24,7 @@ class PytorchZero1(Strategy):
         super().__init__(model, optimizer, device, options)
         self.ddp = wrap(self.module, device, options)
         self.model = self.ddp
-        self.optimizer = ZeroRedundancyOptimizer(
-            self.parameters, optimizer_class=optimizer.cls, **optimizer.options
-        )
+        self.optimizer = ZeroRedundancyOptimizer(self.parameters, optimizer_class=optimizer.cls, **optimizer.options)
 
     @contextmanager
     def micro_step(self, last: bool) -> Iterator[None]:

@@ -16,13 +16,7 @@ class Clock:
     """Ends of optimizer steps, waits for the loader, collections; written at the end (PAIRS_CLOCK is the folder)."""
 
     def __init__(self):
-        self.began, self.steps, self.loader, self.collections, self.since = (
-            time.perf_counter(),
-            [],
-            [],
-            [],
-            0.0,
-        )
+        self.began, self.steps, self.loader, self.collections, self.since = (time.perf_counter(), [], [], [], 0.0)
 
     def step(self, *_):
         if not self.steps:
