@@ -1,61 +1,39 @@
-"""The public inputs that docs/field.md scores."""
+"""The public inputs: where each is from, what is true of it, and what may be said of it. inputs.jsonl is the table."""
 
 from __future__ import annotations
 
-from benchmarks.field.eighth import EIGHTH, EIGHTH_CHECK
-from benchmarks.field.eighth_fine import EIGHTH_FINE
-from benchmarks.field.eleventh import ELEVENTH
-from benchmarks.field.eleventh_fine import ELEVENTH_FINE
-from benchmarks.field.fabric import FABRIC
-from benchmarks.field.fifteenth import FIFTEENTH
-from benchmarks.field.fifth_files import FIFTH_FILES
-from benchmarks.field.fifth_fine import FIFTH_FINE
-from benchmarks.field.fifth_logs import FIFTH_LOGS
-from benchmarks.field.fourteenth import FOURTEENTH
-from benchmarks.field.fourteenth_fine import FOURTEENTH_FINE
-from benchmarks.field.fourth_fine import FOURTH_FINE
-from benchmarks.field.fourth_logs import FOURTH_LOGS
-from benchmarks.field.input import Input
-from benchmarks.field.later import LATER
-from benchmarks.field.logs import LOGS
-from benchmarks.field.ninth import NINTH
-from benchmarks.field.ninth_fine import NINTH_FINE
-from benchmarks.field.odd_traces import ODD_TRACES
-from benchmarks.field.seventh import SEVENTH
-from benchmarks.field.sixth import SIXTH
-from benchmarks.field.sixth_fine import SIXTH_FINE
-from benchmarks.field.tenth import TENTH
-from benchmarks.field.tenth_fine import TENTH_FINE
-from benchmarks.field.third_devices import THIRD_DEVICES
-from benchmarks.field.third_files import THIRD_FILES
-from benchmarks.field.third_logs import THIRD_LOGS
-from benchmarks.field.thirteenth import THIRTEENTH
-from benchmarks.field.thirteenth_fine import THIRTEENTH_FINE
-from benchmarks.field.traces import TRACES
-from benchmarks.field.twelfth import TWELFTH
-from benchmarks.field.twelfth_fine import TWELFTH_FINE
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
-FOURTH = (*FOURTH_FINE, *FOURTH_LOGS)
-FIFTH = (*FIFTH_FILES, *FIFTH_FINE, *FIFTH_LOGS)
-EIGHTHS = (*EIGHTH, *EIGHTH_FINE, *EIGHTH_CHECK)
-SAMPLE = (
-    *SIXTH_FINE,
-    *SIXTH,
-    *SEVENTH,
-    *EIGHTHS,
-    *NINTH,
-    *NINTH_FINE,
-    *TENTH,
-    *TENTH_FINE,
-    *ELEVENTH,
-    *ELEVENTH_FINE,
-    *TWELFTH,
-    *TWELFTH_FINE,
-    *THIRTEENTH,
-    *THIRTEENTH_FINE,
-    *FOURTEENTH,
-    *FOURTEENTH_FINE,
-    *FIFTEENTH,
-)
-INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD, *FOURTH, *FIFTH, *SAMPLE)
+from benchmarks.records import read_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A file, or several of one job, that somebody published.
+
+    origin: `owner/repo@commit` with `paths` in it; or `owner/repo#number`, an issue whose text was saved as `paths`.
+    sha256: of the file, of several files one after the other by name.
+    truth: written down before traceops ran on it. right, abstains: patterns of the verdict (of the fabric: of
+    everything printed), spaces made one. never: a pattern that may match nowhere.
+    held: set aside while the other half was judged and fixed. wave: 1 is the first search, 2 to 5 are later ones, 6 to
+    15 samples drawn by rules (samples.md). root: a pattern of what the first sentence should name, if it is judged.
+    """
+
+    name: str
+    kind: str
+    command: Literal["analyze", "diagnose", "doctor", "memory"]
+    origin: str
+    paths: tuple[str, ...]
+    sha256: str
+    truth: str
+    right: str = ""
+    abstains: str = ""
+    never: str = ""
+    held: bool = False
+    wave: int = 1
+    root: str = ""
+
+
+INPUTS = read_records(Path(__file__).with_name("inputs.jsonl"), Input)

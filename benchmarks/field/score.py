@@ -1,6 +1,6 @@
 """Scores what traceops says of public inputs (inputs.py): right, abstaining or wrong.
 
-    python -m benchmarks.field.score FOLDER [--fetch] [--only NAME,…] [--day N] [--pandas] > table.md
+    python -m benchmarks.field.score FOLDER [--fetch] [--only NAME,…] [--wave N] [--pandas] > table.md
 
 FOLDER/NAME/ has the files of each input. --fetch brings those of repositories that are missing from
 raw.githubusercontent.com; the text of an issue is saved by hand. --pandas also compares the steps of each trace with
@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.field.input import Input
-from benchmarks.field.inputs import INPUTS
+from benchmarks.field.inputs import INPUTS, Input
 
 Outcome = Literal["right", "abstains", "wrong", "not at hand"]
 LIMIT_S = 120
@@ -76,10 +75,10 @@ def first_sentence(said: str) -> str:
 
 def files_of(one: Input, folder: Path, fetch: bool) -> list[Path] | None:
     """Its files by name; None where some are missing, or are not those that were judged."""
-    paths = [folder / one.name / Path(path).name for path in one.files]
+    paths = [folder / one.name / Path(path).name for path in one.paths]
     if fetch and "#" not in one.origin:
         repo, _, commit = one.origin.partition("@")
-        for path, name in zip(paths, one.files, strict=True):
+        for path, name in zip(paths, one.paths, strict=True):
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with urllib.request.urlopen(f"{_RAW}/{repo}/{commit}/{name}", timeout=LIMIT_S) as answer:
@@ -124,24 +123,9 @@ def markdown(scored: Iterable[Scored]) -> str:
 def totals(rows: Sequence[Scored]) -> list[str]:
     """'161 inputs of 18 kinds: …', of all, of the halves that were set aside, and of those found later."""
     told = []
-    parts_of = (
-        ("All", rows),
-        ("Set aside", [row for row in rows if row.input.held]),
-        ("Second day", [row for row in rows if row.input.day == 2]),
-        ("Third day", [row for row in rows if row.input.day == 3]),
-        ("Fourth day", [row for row in rows if row.input.day == 4]),
-        ("Fifth day", [row for row in rows if row.input.day == 5]),
-        ("Sixth day", [row for row in rows if row.input.day == 6]),
-        ("Seventh day", [row for row in rows if row.input.day == 7]),
-        ("Eighth day", [row for row in rows if row.input.day == 8]),
-        ("Ninth day", [row for row in rows if row.input.day == 9]),
-        ("Tenth day", [row for row in rows if row.input.day == 10]),
-        ("Eleventh day", [row for row in rows if row.input.day == 11]),
-        ("Twelfth day", [row for row in rows if row.input.day == 12]),
-        ("Thirteenth day", [row for row in rows if row.input.day == 13]),
-        ("Fourteenth day", [row for row in rows if row.input.day == 14]),
-        ("Fifteenth day", [row for row in rows if row.input.day == 15]),
-    )
+    waves = sorted({row.input.wave for row in rows})
+    parts_of = [("All", rows), ("Set aside", [row for row in rows if row.input.held])]
+    parts_of += [(f"Wave {wave}", [row for row in rows if row.input.wave == wave]) for wave in waves]
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
         parts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
@@ -177,11 +161,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--day", type=int, default=0, help="only the inputs of that day")
+    parser.add_argument("--wave", type=int, default=0, help="only the inputs of that wave")
     parser.add_argument("--pandas", action="store_true")
     args = parser.parse_args()
     wanted = [one for one in INPUTS if not args.only or one.name in args.only.split(",")]
-    wanted = [one for one in wanted if args.day in (0, one.day)]
+    wanted = [one for one in wanted if args.wave in (0, one.wave)]
     scored: list[Scored] = []
     compared = differing = traces = 0
     with tempfile.TemporaryDirectory() as reports:

@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.field.score import LIMIT_S, verdict
-from benchmarks.gpu_traces.fourth_truth import FOURTH
-from benchmarks.gpu_traces.second_truth import SECOND
-from benchmarks.gpu_traces.third_truth import THIRD
-from benchmarks.gpu_traces.truth import EXPECTED, Expected, set_aside
+from benchmarks.gpu_traces.truth import EXPECTED, Expected
 
 Outcome = Literal["right", "abstains", "wrong"]
 
@@ -82,9 +79,9 @@ def main() -> int:
     made = {path.name for path in (options.folder / "traces").iterdir() if path.is_dir()}
     outcomes: Counter[str] = Counter()
     print("| trace | true | measured without a profiler | said | |\n|---|---|---|---|---|")
-    for name, expected in (EXPECTED | SECOND | THIRD | FOURTH).items():
-        aside = set_aside(name, next(one for one in (FOURTH, THIRD, SECOND, EXPECTED) if name in one))
-        chosen = options.half in (None, "aside" if aside else "worked")
+    for expected in EXPECTED:
+        name = expected.name
+        chosen = options.half in (None, "aside" if expected.aside else "worked")
         if name not in made or not chosen or (options.only and name not in options.only.split(",")):
             continue
         said = said_of(name, options.folder)

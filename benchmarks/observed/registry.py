@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.records import read_records
+
 STEPS = 40  # that each of them trains at least
 FIRST = 20  # the step from which CUPTI records in the first run by itself
 
@@ -17,7 +19,8 @@ class Program:
     has troubles, so that its own time is of no use. needs: ranks without which it is another program.
     options: of traceops run. launcher: "none" where the program is a single process. cupti: the step from which CUPTI
     records in the first run by itself, 0: it does not. tidy: --tidy leaves its troubles out, which tells their cost.
-    twice: it runs by itself once more, beside others, to see whether its result is the same.
+    twice: it runs by itself once more, beside others, to see whether its result is the same. due: what a report should
+    say; never: what would be false; aside: read last.
     """
 
     name: str
@@ -33,6 +36,9 @@ class Program:
     cupti: int = FIRST
     tidy: bool = False
     twice: bool = False
+    due: str = ""
+    never: str = ""
+    aside: bool = False
 
 
 _NANO = (
@@ -71,6 +77,9 @@ ON_CPU: tuple[Program, ...] = (
     Program("Hugging Face Trainer", ("{small}/hf_trainer.py",)),
     Program("all troubles at once", ("{small}/all_at_once.py",), planted=True, needs=2),
 )
+
+# Programs of one rank on one GPU (programs/), in three samples, each written before any result.
+ONE_GPU = read_records(Path(__file__).with_name("one_gpu.jsonl"), Program)
 
 
 def make_data(kind: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ with our clock and CUPTI alone, under traceops with defaults, and by itself once
 prints the table. ``--read`` makes the table anew from what DIR holds.
 
 sources: the folders of `registry.PROGRAMS`. until: seconds after which nothing is begun. ``--one-gpu`` takes
-the programs of `one_gpu` instead: by themselves without a launcher, also without their troubles. NAME:RUN+RUN
+`registry.ONE_GPU` instead: by themselves without a launcher, also without their troubles. NAME:RUN+RUN
 leaves out a program's other runs.
 """
 
@@ -27,15 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.observed.one_gpu import PROGRAMS as FIRST_ONE_GPU
-from benchmarks.observed.one_gpu_second import PROGRAMS as SECOND_ONE_GPU
-from benchmarks.observed.one_gpu_third import PROGRAMS as THIRD_ONE_GPU
-from benchmarks.observed.registry import ON_CPU, PROGRAMS, Program, make_data
+from benchmarks.observed.registry import ON_CPU, ONE_GPU, PROGRAMS, Program, make_data
 from benchmarks.observed.table import one_gpu_table, table
 from benchmarks.observed.truth import own_words, read_truth
 from traceops.launch.supervise import descendants
 
-ONE_GPU = (*FIRST_ONE_GPU, *SECOND_ONE_GPU, *THIRD_ONE_GPU)
 _HERE = Path(__file__).resolve().parent
 _SECOND = 31  # the step from which CUPTI records in the second run by itself
 _CORES = 4  # for each of those that run at the same time

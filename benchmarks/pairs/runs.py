@@ -1,4 +1,4 @@
-"""Runs the programs of truth.py: `python -m benchmarks.pairs.runs --work DIR [NAME…]`; `--second` and so on: theirs.
+"""Runs the programs of cases.py: `python -m benchmarks.pairs.runs --work DIR [--sample N] [NAME…]`.
 
 Alone (`--alone`, without traceops), each runs with all its troubles, without each one of them, and with none, and
 times itself (programs/site).
@@ -17,9 +17,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.pairs import fifth, fourth, second, third, truth
-from benchmarks.pairs.second import RESTART, TWO_JOBS
-from benchmarks.pairs.truth import OWN, RUN, SCHEDULE, TWO_NODES, WINDOW, Case, Trouble
+from benchmarks.pairs.cases import CASES, Case, Trouble, Way
 
 _HERE = Path(__file__).resolve().parent
 _ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
@@ -61,25 +59,25 @@ def _commands(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *,
     if case.program.startswith("lit"):
         if alone:
             return [[sys.executable, *script]]
-        if case.way == OWN:
+        if case.way == Way.OWN:
             return [[sys.executable, *script, "--profile", str(profile)]]
         return [[*traceops, "--launcher", "lightning", "--", *script]]
     if alone:
         return [_torchrun(case.ranks, script)]
-    if case.way == RESTART:
+    if case.way == Way.RESTART:
         meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_port()}"]
         started = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", *meet, *script]
         return [[*traceops, "--launcher", "none", "--", *started]]
-    if case.way == TWO_JOBS:
+    if case.way == Way.TWO_JOBS:
         tidy = _script(case, (), work, out)
         return [_torchrun(case.ranks, [*one, "--profile", str(profile)]) for one in (script, tidy)]
-    if case.way in (SCHEDULE, WINDOW):
-        own = ["--profile", str(profile), *(["--plain"] if case.way == WINDOW else [])]
+    if case.way in (Way.SCHEDULE, Way.WINDOW):
+        own = ["--profile", str(profile), *(["--plain"] if case.way == Way.WINDOW else [])]
         return [_torchrun(case.ranks, [*script, *own])]
-    if case.way == TWO_NODES:
+    if case.way == Way.TWO_NODES:
         meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_port())]
         return [[*traceops, *meet, "--node-rank", str(n), "--nproc", "1", "--", *script] for n in range(2)]
-    assert case.way == RUN
+    assert case.way == Way.RUN
     hang = ["--hang-timeout", "10"] if any("hang" in one.plant or "stuck" in one.plant for one in chosen) else []
     return [[*traceops, "--nproc", str(case.ranks), *hang, "--", *script]]
 
@@ -106,7 +104,7 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
             subprocess.Popen(
                 command,
                 cwd=folder,
-                env=dict(environment, PAIRS_PLANT="") if case.way == TWO_JOBS and number else environment,
+                env=dict(environment, PAIRS_PLANT="") if case.way == Way.TWO_JOBS and number else environment,
                 stdout=told,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -159,15 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument("--second", dest="sample", action="store_const", const=second.CASES, default=truth.CASES)
-    parser.add_argument("--third", dest="sample", action="store_const", const=third.CASES)
-    parser.add_argument("--fourth", dest="sample", action="store_const", const=fourth.CASES)
-    parser.add_argument("--fifth", dest="sample", action="store_const", const=fifth.CASES)
+    parser.add_argument("--sample", type=int, default=1, choices=range(1, 6))
     parser.add_argument("--phases", action="store_true", help="with --alone: all combinations in one process (third)")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    for case in given.sample:
-        if given.names and case.name not in given.names:
+    for case in CASES:
+        if case.sample != given.sample or (given.names and case.name not in given.names):
             continue
         if not given.alone:
             out = given.work / "runs" / case.name

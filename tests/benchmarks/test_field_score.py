@@ -12,15 +12,17 @@ from benchmarks.field.inputs import INPUTS
 from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict
 
 STARVES = "x: 1 ranks\n▲ Rank 0 waits for its host to launch kernels for 3 ms of each 5 ms step (TO-I001).\n"
-ONE = replace(INPUTS[0], right="waits for its host", abstains="Not judged", never="✔", paths="trace.json", held=False)
+ONE = replace(
+    INPUTS[0], right="waits for its host", abstains="Not judged", never="✔", paths=("trace.json",), held=False
+)
 
 
 def test_there_are_many_inputs_of_many_kinds_half_of_them_set_aside():
     assert len(INPUTS) >= 80 and len({one.kind for one in INPUTS}) >= 12
-    for day in (1, 3, 4):
-        some = [one for one in INPUTS if one.day == day]
+    for wave in (1, 3, 4):
+        some = [one for one in INPUTS if one.wave == wave]
         assert abs(2 * sum(one.held for one in some) - len(some)) <= 1
-    later = [one for one in INPUTS if one.day == 2]
+    later = [one for one in INPUTS if one.wave == 2]
     assert len(later) >= 15 and not any(one.held for one in later)
     assert len({one.name for one in INPUTS}) == len(INPUTS)
     asked = {(one.origin, one.paths, one.command) for one in INPUTS}  # one log is read for both
@@ -30,7 +32,7 @@ def test_there_are_many_inputs_of_many_kinds_half_of_them_set_aside():
 def test_an_input_says_where_it_is_from_what_is_true_and_what_may_be_said():
     for one in INPUTS:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+(@[0-9a-f]{40}|#\S+)", one.origin)
-        assert re.fullmatch(r"[0-9a-f]{64}", one.sha256) and all(one.files)
+        assert re.fullmatch(r"[0-9a-f]{64}", one.sha256) and all(one.paths)
         assert len(one.truth) > 20 and (one.right or one.abstains)
         for pattern in (one.right, one.abstains, one.never):
             re.compile(pattern)
