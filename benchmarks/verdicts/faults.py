@@ -1,4 +1,4 @@
-"""A small training with one fault, for examples of what is said of it (docs/verdicts.md).
+"""A small training with one fault, for examples of what is said of it (sentences.md).
 
 traceops run --nproc 2 -- benchmarks/verdicts/faults.py exception
 torchrun --nproc-per-node 2 -m benchmarks.verdicts.faults late_schedule OUT     # where it records itself

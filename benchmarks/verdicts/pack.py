@@ -1,4 +1,4 @@
-"""Packs runs whose sentences docs/verdicts.md quotes: each into one small archive, without names of this machine.
+"""Packs runs whose sentences sentences.md quotes: each into one small archive, without names of this machine.
 
 python -m benchmarks.verdicts.pack FOLDER… --to tests/data/faults --rename /where/it/ran=/home/me/project
 """

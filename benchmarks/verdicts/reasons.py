@@ -1,4 +1,4 @@
-"""Why some sentences of docs/verdicts.md have no example of a real run: what they rest on, and what would give one."""
+"""Why some sentences of sentences.md have no example of a real run: what they rest on, and what would give one."""
 
 from __future__ import annotations
 

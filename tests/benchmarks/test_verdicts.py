@@ -1,4 +1,4 @@
-"""docs/verdicts.md has an entry for every sentence that a verdict can be, and what it quotes reads well."""
+"""sentences.md has an entry for every sentence that a verdict can be, and what it quotes reads well."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.verdicts.reasons import REASONS
 from traceops.core.rule import JudgedBy
 from traceops.rules.registry import BY_ID, RULES
 
-PAGE = (ROOT / "docs" / "verdicts.md").read_text()
+PAGE = (ROOT / "benchmarks" / "verdicts" / "sentences.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
 QUOTES = re.findall(r"^  - (?:opens|finding): (.*)$", PAGE, re.MULTILINE)
 
