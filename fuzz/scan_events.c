@@ -123,7 +123,7 @@ static void check_rows(const Events *events) {
         before = index;
         for (int i = 0; i < NARROW_COLUMNS; i++) {
             int32_t number = events->narrow[i][row];
-            check(number >= (i == SHAPE ? -1 : 0) && number < events->strings[i].count, "a string has no such number");
+            check(number >= (i >= SHAPE ? -1 : 0) && number < events->strings[i].count, "a string has no such number");
         }
     }
     size_t text = 0;

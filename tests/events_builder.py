@@ -21,7 +21,9 @@ def build(rows):
         cat=np.array([cats.index(row["cat"]) for row in rows], dtype=np.int32),
         ts=column("ts", 0), dur=column("dur", 0), pid=column("pid", 1), tid=column("tid", MAIN),
         stream=column("stream", -1), correlation=column("correlation", -1),
-        shape=np.full(len(rows), -1, dtype=np.int32), names=tuple(names), cats=tuple(cats), shapes=(),
+        external=column("external", -1), sequence=column("sequence", -1),
+        **{name: column(name, -1, np.int32) for name in ("shape", "types", "strides", "concrete")},
+        names=tuple(names), cats=tuple(cats), shapes=(), type_lists=(), stride_lists=(), concrete_lists=(),
         comm={i: CommArgs(row["comm"]) for i, row in enumerate(rows) if "comm" in row},
     )  # fmt: skip
 

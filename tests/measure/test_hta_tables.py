@@ -68,10 +68,15 @@ def trace_of(rows):
         tid=none,
         stream=columns[2],
         correlation=columns[3],
-        shape=none.astype(np.int32),
+        external=none,
+        sequence=none,
+        **{name: none.astype(np.int32) for name in ("shape", "types", "strides", "concrete")},
         names=tuple(names),
         cats=tuple(cats),
         shapes=(),
+        type_lists=(),
+        stride_lists=(),
+        concrete_lists=(),
         comm={},
     )
     return RankTrace("trace.json", TraceMeta(), events)

@@ -271,6 +271,19 @@ def test_copies_keep_their_bytes_where_operators_have_shapes_and_kernels_a_grid(
     assert [events.shapes[at] for at in events.shape] == ["4096", "[2,1,1]", "[[3]]", '"2560"', "16"]
 
 
+def test_operators_keep_their_inputs_types_strides_and_values_and_their_numbers(load):
+    arguments = (
+        '{"External id": 12, "Sequence number": 5, "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"],'
+        ' "Input Strides": [[3, 1], []], "Concrete Inputs": ["", "1"]}'
+    )
+    events = load(document([event("aten::sum", "cpu_op", args=arguments), event("k", args='{"External id": "12"}')]))
+    events = events.events
+    assert events.external.tolist() == [12, 12] and events.sequence.tolist() == [5, -1]
+    assert events.types.tolist() == events.strides.tolist() == events.concrete.tolist() == [0, -1]
+    assert events.type_lists == ('["float", "Scalar"]',) and events.stride_lists == ("[[3, 1], []]",)
+    assert events.concrete_lists == ('["", "1"]',)
+
+
 def test_a_scanner_compiled_of_another_version_is_not_used(monkeypatch):
     _native = pytest.importorskip("traceops.traces._native")
     monkeypatch.setattr(_native, "LAYOUT", 1)

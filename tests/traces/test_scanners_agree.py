@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from json_reference import read_bytes
 from trace_text import document, event
 
-from traceops.traces.columns import native_columns
+from traceops.traces.columns import NARROW, WIDE, native_columns
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TRACES = sorted(DATA.rglob("*.json.gz"))
 pytestmark = pytest.mark.skipif(native_columns(False) is None, reason="the compiled scanner was not built")
-COLUMNS = ("index", "ts", "dur", "pid", "tid", "stream", "correlation", "name", "cat", "shape")
+TEXTS = ("names", "cats", "shapes", "type_lists", "stride_lists", "concrete_lists", "comm")
 
 # What breaks readers of JSON, put between and in place of the bytes of real events.
 NASTY = [
@@ -33,6 +33,8 @@ NASTY = [
     b'"pid": 1.0', b'"pid": true', b'"cat": null', b'"cat": "python_function"', b'"cat": "Trac\\u0065"',
     b'"c\\u0061t": "kernel"', b'"name": 5', b'"Collective name": "x"', b'"Collective name": null',
     b'"In msg nelems": "12"', b'"Input Dims": [[1 ,2]]', b'"Input Dims": null',
+    b'"Input type": ["float"]', b'"Input Strides": [[2, 1]]', b'"Concrete Inputs": ["", "[0, 1]"]',
+    b'"External id": "12"', b'"External id": 1.5', b'"Sequence number": 4',
     b'"bytes": 64', b'"bytes": [64]', b'"grid": [1, 2, 3]',
     b'"Process Group Ranks": "[0, 1, ...]"', b'"stream": 1e3', b'"correlation": "a"', b"[" * 70 + b"]" * 70,
     b'{"a":' * 20 + b"1" + b"}" * 20, b'"' + b"k" * 300 + b'"',
@@ -43,8 +45,9 @@ def assert_same(load, data, chunk=None):
     compiled, plain = load(data, chunk, scanner="compiled"), load(data, chunk, scanner="plain")
     assert (compiled.damage, compiled.meta) == (plain.damage, plain.meta)
     one, other = compiled.events, plain.events
-    assert (one.names, one.cats, one.shapes, one.comm) == (other.names, other.cats, other.shapes, other.comm)
-    for column in COLUMNS:
+    for texts in TEXTS:
+        assert getattr(one, texts) == getattr(other, texts), texts
+    for column in (*WIDE, *NARROW):
         values, expected = getattr(one, column), getattr(other, column)
         assert values.dtype == expected.dtype, column
         np.testing.assert_array_equal(values, expected, column)
@@ -100,7 +103,8 @@ shapes = st.sampled_from(["[[1, 2], []]", "[[1,2]]", "[ ]", "null", '"text"', '[
 texts = st.sampled_from(['"allreduce"', "null", "3", '"[0, 1]"', "[1, 0]", '"[0, ...]"', '"é"'])
 fields = st.one_of(
     st.tuples(st.sampled_from(["stream", "correlation", "In msg nelems", "Group size", "Seq", "other"]), values),
-    st.tuples(st.just("Input Dims"), shapes),
+    st.tuples(st.sampled_from(["External id", "Sequence number"]), values),
+    st.tuples(st.sampled_from(["Input Dims", "Input type", "Input Strides", "Concrete Inputs"]), shapes),
     st.tuples(st.sampled_from(["Collective name", "dtype", "Process Group Ranks"]), texts),
 )
 

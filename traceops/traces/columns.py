@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from traceops.traces import _native
 
-WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation")  # int64
-NARROW = ("name", "cat", "shape")  # int32, numbers of strings
-_LAYOUT = 3  # what the columns hold, as native/events.h has it
+WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation", "external", "sequence")  # int64
+NARROW = ("name", "cat", "shape", "types", "strides", "concrete")  # int32, numbers of strings
+_LAYOUT = 4  # what the columns hold, as native/events.h has it
 
 Array = NDArray[Any]
 
@@ -27,13 +27,13 @@ class Columns(Protocol):
     with_stack: int  # whether there were Python frames
 
     def number(self, column: str, text: str, /) -> int:
-        """The text's number in `name`, `cat` or `shape`, a new one if it is new."""
+        """The text's number in one of NARROW, a new one if it is new."""
 
     def extend(self, columns: dict[str, Array], /) -> None:
         """Add rows: a key for each of WIDE and NARROW, equally long."""
 
     def strings(self, column: str, /) -> tuple[str, ...]:
-        """All texts of `name`, `cat` or `shape`, by number."""
+        """All texts of one of NARROW, by number."""
 
     def finish(self) -> dict[str, Any]:
         """A buffer for each of WIDE and NARROW; no rows can be added any more."""

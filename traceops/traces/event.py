@@ -10,7 +10,7 @@ import msgspec
 from traceops.traces.times import to_float
 
 _ABSENT = msgspec.Raw(b"")
-_SHAPES = ("Input Dims", "grid", "bytes", "size")
+_RAW = ("Input Dims", "grid", "bytes", "size", "Input type", "Input Strides", "Concrete Inputs")
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -19,10 +19,15 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 class _Args(msgspec.Struct, gc=False):
     stream: int | str | None = None
     correlation: int | None = None
+    external: int | str | None = msgspec.field(default=None, name="External id")
+    order: int | str | None = msgspec.field(default=None, name="Sequence number")
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
     size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
     call_size: msgspec.Raw = msgspec.field(default=_ABSENT, name="size")
+    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
+    concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
     op: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
     elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
@@ -80,8 +85,8 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
         else:
             value[key] = msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
     args = value.get("args")
-    if isinstance(args, dict) and (given := [key for key in _SHAPES if key in args]):
-        raw = _raw_dims(text)
+    if isinstance(args, dict) and (given := [key for key in _RAW if key in args]):
+        raw = _raw_args(text)
         value["args"] = {**args, **{key: raw.get(key, _dumped(args[key])) for key in given}}
     try:
         return msgspec.convert(value, event_type, strict=False)
@@ -89,26 +94,28 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
         return _salvage(value, event_type)
 
 
-class _OnlyDims(msgspec.Struct):
+class _OnlyRaw(msgspec.Struct):
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     grid: msgspec.Raw = _ABSENT
     size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
     call_size: msgspec.Raw = msgspec.field(default=_ABSENT, name="size")
+    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
+    concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
 
 
 class _OnlyArgs(msgspec.Struct):
-    args: _OnlyDims
+    args: _OnlyRaw
 
 
-def _raw_dims(text: str) -> dict[str, msgspec.Raw]:
-    """The JSON of _SHAPES as the file has it, as far as it can be told."""
+def _raw_args(text: str) -> dict[str, msgspec.Raw]:
+    """The JSON of _RAW as the file has it, as far as it can be read."""
     try:
         args = msgspec.json.decode(text, type=_OnlyArgs).args
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return {
-        key: raw for key, raw in zip(_SHAPES, (args.dims, args.grid, args.size, args.call_size), strict=True) if raw
-    }
+    values = (args.dims, args.grid, args.size, args.call_size, args.types, args.strides, args.concrete)
+    return {key: raw for key, raw in zip(_RAW, values, strict=True) if raw}
 
 
 def _dumped(dims: Any) -> msgspec.Raw:

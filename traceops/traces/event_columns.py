@@ -20,6 +20,7 @@ from traceops.traces.scan import ODD
 from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
 
 _NOT_ACTIVITY = frozenset({CAT, "Trace"})
+_PLURALS = ("names", "cats", "shapes", "type_lists", "stride_lists", "concrete_lists")  # of NARROW in Events
 _MOST_PENDING = 4096
 _MOST_ID = 1 << 62
 
@@ -79,7 +80,8 @@ class EventColumns:
     def finish(self, base_ns: int) -> Events:
         """All rows; `base_ns` is the zero of the file's clock, ns since the epoch."""
         self._flush()
-        names, cats, shapes = (self._columns.strings(column) for column in NARROW)
+        texts = {plural: self._columns.strings(column) for column, plural in zip(NARROW, _PLURALS, strict=True)}
+        names, shapes = texts["names"], texts["shapes"]
         columns: dict[str, Any] = {
             name: np.frombuffer(buffer, dtype_of(name)) for name, buffer in self._columns.finish().items()
         }
@@ -90,7 +92,7 @@ class EventColumns:
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
                 self._comm[row] = collective_of_annotation(name, shape)
-        return Events(**columns, names=names, cats=cats, shapes=shapes, comm=dict(sorted(self._comm.items())))
+        return Events(**columns, **texts, comm=dict(sorted(self._comm.items())))
 
     def frames(self, base_ns: int) -> Frames:
         """Python frames that last long; `base_ns` as in `finish`, behind which this stands."""
@@ -142,7 +144,7 @@ class EventColumns:
         if not kept:
             return
         events = [event for _, event in kept]
-        names, cats, shapes = (self._numbers[column] for column in NARROW)
+        names, cats, shapes, types, strides, concrete = (self._numbers[column] for column in NARROW)
         for row, event in enumerate(events, columns.rows):
             if event.args is not None and event.args.op is not None:
                 self._keep_collective(row, event)
@@ -154,6 +156,8 @@ class EventColumns:
             "correlation": _ids(
                 [-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]
             ),
+            "external": _ids([-1 if (a := e.args) is None or a.external is None else a.external for e in events]),
+            "sequence": _ids([-1 if (a := e.args) is None or a.order is None else a.order for e in events]),
             "name": [names[e.name] for e in events],
             "cat": [cats[e.cat or ""] for e in events],
             "shape": [
@@ -161,6 +165,11 @@ class EventColumns:
                 if (a := e.args) is None or not (dims := a.dims or a.grid or a.size or a.call_size)
                 else shapes[bytes(dims)]
                 for e in events
+            ],
+            "types": [types[bytes(a.types)] if (a := e.args) is not None and a.types else -1 for e in events],
+            "strides": [strides[bytes(a.strides)] if (a := e.args) is not None and a.strides else -1 for e in events],
+            "concrete": [
+                concrete[bytes(a.concrete)] if (a := e.args) is not None and a.concrete else -1 for e in events
             ],
         }
         arrays = {column: np.array(values, dtype_of(column)) for column, values in numbers.items()}

@@ -48,10 +48,18 @@ class Events:
     tid: Int
     stream: Int
     correlation: Int
+    external: Int  # of a kernel: the operator that launched it
+    sequence: Int  # of autograd: a backward operator has the number of its forward one
     shape: NDArray[np.int32]  # into `shapes`, -1 where the file has neither input shapes nor a grid nor bytes
+    types: NDArray[np.int32]  # into `type_lists`, -1 where there are none; so are the next two
+    strides: NDArray[np.int32]
+    concrete: NDArray[np.int32]
     names: tuple[str, ...]
     cats: tuple[str, ...]
     shapes: tuple[str, ...]  # an operator's input shapes, a kernel's grid or a copy's bytes, as the file writes them
+    type_lists: tuple[str, ...]  # of an operator's inputs, as the file writes them
+    stride_lists: tuple[str, ...]
+    concrete_lists: tuple[str, ...]
     comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
 
     def __len__(self) -> int:

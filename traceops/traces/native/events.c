@@ -12,10 +12,10 @@ typedef enum { NO_SHAPE, CALL_SIZE, BYTES, GRID, DIMS } Shape;
 
 typedef struct {
     Quoted phase, name, cat;
-    Text dims, dims_end; /* the JSON of it, NULL if there is none */
+    Text texts[NARROW_COLUMNS], ends[NARROW_COLUMNS]; /* the JSON of SHAPE to CONCRETE, NULL if there is none */
     Shape shape;
     Time ts, dur;
-    int64_t pid, tid, stream, correlation;
+    int64_t pid, tid, stream, correlation, external, sequence;
     int collective;
 } Event;
 
@@ -43,8 +43,8 @@ static Text behind_value(Text p, Text end, int *last, Status *why) {
 
 static Text read_args(Text p, Text end, Event *event, Status *why) {
     int last;
-    event->stream = event->correlation = -1;
-    event->dims = NULL;
+    event->stream = event->correlation = event->external = event->sequence = -1;
+    memset(event->texts, 0, sizeof event->texts);
     event->shape = NO_SHAPE;
     event->collective = 0;
     if (*p == 'n')
@@ -64,6 +64,10 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
             p = read_id(p, end, &event->stream, why);
         else if (IS("correlation"))
             p = read_int(p, end, &event->correlation, why);
+        else if (IS("External id"))
+            p = read_id(p, end, &event->external, why);
+        else if (IS("Sequence number"))
+            p = read_id(p, end, &event->sequence, why);
         else if (IS("Collective name")) {
             event->collective = *p != 'n';
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
@@ -74,10 +78,16 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
                           : IS("bytes")    ? BYTES
                           : IS("size")     ? CALL_SIZE
                                            : NO_SHAPE;
-            if (p != NULL && shape >= event->shape && shape != NO_SHAPE) {
-                event->shape = shape;
-                event->dims = value;
-                event->dims_end = p;
+            int column = shape != NO_SHAPE ? SHAPE
+                         : IS("Input type")      ? TYPES
+                         : IS("Input Strides")   ? STRIDES
+                         : IS("Concrete Inputs") ? CONCRETE
+                                                 : NAME;
+            if (p != NULL && column != NAME && (column != SHAPE || shape >= event->shape)) {
+                if (column == SHAPE)
+                    event->shape = shape;
+                event->texts[column] = value;
+                event->ends[column] = p;
             }
         }
         if (p == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
@@ -88,7 +98,7 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
 static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
     int last;
     memset(event, 0, sizeof *event);
-    event->pid = event->tid = event->stream = event->correlation = -1;
+    event->pid = event->tid = event->stream = event->correlation = event->external = event->sequence = -1;
     p = skip_space(p + 1);
     if (*p == '}')
         return p + 1;
@@ -185,7 +195,6 @@ static int keep_text(Events *events, int64_t row, Text start, Text end) {
 static int add_row(Events *events, const Event *event, Text start, Text end) {
     int64_t index = events->seen;
     size_t row = events->rows;
-    int32_t shape = -1;
     int complete = event->phase.start != NULL && event->phase.end - event->phase.start == 1 && *event->phase.start == 'X';
 #define CAT_IS(text) is(event->cat.start, (size_t)(event->cat.end - event->cat.start), text, sizeof text - 1)
     if (event->cat.start == NULL)
@@ -204,9 +213,12 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
     if (!events_reserve(events, 1))
         return 0;
     int32_t name = number_of(events, NAME, event->name), cat = number_of(events, CAT, event->cat);
-    if (event->dims != NULL) {
-        shape = strings_number(&events->strings[SHAPE], event->dims, (size_t)(event->dims_end - event->dims));
-        if (shape < 0)
+    for (int column = SHAPE; column < NARROW_COLUMNS; column++) {
+        events->narrow[column][row] = -1;
+        if (event->texts[column] == NULL)
+            continue;
+        size_t length = (size_t)(event->ends[column] - event->texts[column]);
+        if ((events->narrow[column][row] = strings_number(&events->strings[column], event->texts[column], length)) < 0)
             return 0;
     }
     if (name < 0 || cat < 0 || (event->collective && !keep_text(events, (int64_t)row, start, end)))
@@ -218,9 +230,10 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
     events->wide[TID][row] = event->tid;
     events->wide[STREAM][row] = event->stream;
     events->wide[CORRELATION][row] = event->correlation;
+    events->wide[EXTERNAL][row] = event->external;
+    events->wide[SEQUENCE][row] = event->sequence;
     events->narrow[NAME][row] = name;
     events->narrow[CAT][row] = cat;
-    events->narrow[SHAPE][row] = shape;
     events->rows++;
     return 1;
 }

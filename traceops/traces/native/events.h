@@ -5,10 +5,10 @@
 #include "json.h"
 #include "strings.h"
 
-#define LAYOUT 3 /* of the columns: counted up where they hold something else; columns.py takes this one only */
+#define LAYOUT 4 /* of the columns: counted up where they hold something else; columns.py takes this one only */
 
-enum { INDEX, TS, DUR, PID, TID, STREAM, CORRELATION, WIDE_COLUMNS };      /* int64 */
-enum { NAME, CAT, SHAPE, NARROW_COLUMNS };                                 /* int32, into `strings` */
+enum { INDEX, TS, DUR, PID, TID, STREAM, CORRELATION, EXTERNAL, SEQUENCE, WIDE_COLUMNS }; /* int64 */
+enum { NAME, CAT, SHAPE, TYPES, STRIDES, CONCRETE, NARROW_COLUMNS };                      /* int32, into `strings` */
 
 /* The text of an event: about a collective, for what its arguments say of it, or with row -1 a Python frame. */
 typedef struct {

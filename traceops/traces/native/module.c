@@ -17,8 +17,8 @@ typedef struct {
     int busy; /* a method is at work: reading without the interpreter's lock, or calling what may run Python code */
 } Columns;
 
-static const char *const wide_names[] = {"index", "ts", "dur", "pid", "tid", "stream", "correlation"};
-static const char *const narrow_names[] = {"name", "cat", "shape"};
+static const char *const wide_names[] = {"index", "ts", "dur", "pid", "tid", "stream", "correlation", "external", "sequence"};
+static const char *const narrow_names[] = {"name", "cat", "shape", "types", "strides", "concrete"};
 
 static int seed(Events *events) {
     uint64_t seeds[2];
@@ -99,7 +99,7 @@ static PyObject *columns_collectives(Columns *self, PyObject *unused) {
     return list;
 }
 
-/* 0 to 2 for "name", "cat" and "shape", -1 with an exception for others. */
+/* The number of a column of strings, -1 with an exception for others. */
 static int narrow_column(const char *name) {
     for (int i = 0; i < NARROW_COLUMNS; i++)
         if (strcmp(name, narrow_names[i]) == 0)
@@ -233,9 +233,9 @@ static PyMethodDef columns_methods[] = {
     {"collectives", (PyCFunction)columns_collectives, METH_NOARGS,
      PyDoc_STR("collectives() -> [(row, JSON)] of those read since the last call, and with row -1 of long Python frames.")},
     {"number", (PyCFunction)columns_number, METH_VARARGS,
-     PyDoc_STR("number(column, text) -> the text's number in 'name', 'cat' or 'shape'; new ones are added.")},
+     PyDoc_STR("number(column, text) -> the text's number in a column of strings; new ones are added.")},
     {"strings", (PyCFunction)columns_strings, METH_VARARGS,
-     PyDoc_STR("strings(column) -> all texts of 'name', 'cat' or 'shape', by number.")},
+     PyDoc_STR("strings(column) -> all texts of a column of strings, by number.")},
     {"extend", (PyCFunction)columns_extend, METH_O,
      PyDoc_STR("extend(columns: dict of arrays): add rows that were read elsewhere.")},
     {"finish", (PyCFunction)columns_finish, METH_NOARGS,
