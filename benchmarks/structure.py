@@ -32,7 +32,7 @@ PACKAGE = "traceops"
 READERS = ("render", "report", "compare", "pipeline", "timeline", "perfetto")
 """Packages that read reports, under the names of today and of before."""
 OTHER_FILES = (
-    "traceops.pipeline.run_info", "traceops.pipeline.light_run", "traceops.pipeline.observed_run",
+    "traceops.pipeline.run_info", "traceops.pipeline.observed_run", "traceops.pipeline.observed_run",
     "traceops.pipeline.one_run", "traceops.compare.config", "traceops.render.svg",
 )  # fmt: skip
 """Modules in them that read run.json, settings and plotly's figures, no report."""
@@ -80,14 +80,14 @@ LATE: dict[str, str] = {
     "traceops.memory.script_process": "torch, where the collector is off",
     "traceops.memory.worker": "torch, after standard output is out of its reach",
     "traceops.pipeline.analyze": "the reduce: while workers read, which are forked without it",
-    "traceops.pipeline.mapping.content": "the extra `hta`",
+    "traceops.pipeline.mapping.cache": "the extra `hta`",
     "traceops.pipeline.mapping.executors": "dask and mpi4py, extras; processes, which one file needs not",
     "traceops.pipeline.mapping.ranks": "the extra `hta`",
     "traceops.render": "each format when it is asked for: Jinja2 is for pages",
     "traceops.render.comparison": "each format when it is asked for",
     "traceops.render.doctor.files": "each format when it is asked for",
     "traceops.render.history.files": "each format when it is asked for",
-    "traceops.render.printer": "rich is for terminals",
+    "traceops.render.console": "rich is for terminals",
     "traceops.render.report.cross_sections": "hangs and fabrics, which few runs have",
     "traceops.render.report.html": "hangs and fabrics, which few runs have",
     "traceops.render.runs.files": "each format when it is asked for",

@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from traceops.core.light_log import KERNEL, LIGHT_FILE, MAGIC, MEMCPY, NO_NAME, ROW
+from traceops.core.rank_files import KERNEL, LIGHT_FILE, LIGHT_LOG_MAGIC, MEMCPY, NO_NAME, ROW
 
 BEGAN_NS = 1_800_000_000 * 10**9
 MARK = 5105
@@ -34,7 +34,7 @@ def raw_light(rank, steps, step_ms, ran, *, marks=True, first=20, source="cupti"
         "rank": rank, "source": source, "steps": list(range(first, first + steps)), "step_ms": [step_ms] * steps,
         "mark_bytes": MARK if marks else 0, "clocks": clocks, "names": list(names), "discarded": 0, **more,
     }  # fmt: skip
-    return MAGIC + json.dumps(header).encode() + b"\n" + b"".join(rows)
+    return LIGHT_LOG_MAGIC + json.dumps(header).encode() + b"\n" + b"".join(rows)
 
 
 def write_light(root: Path, rank: int, *arguments, file: str = LIGHT_FILE, **options) -> None:

@@ -4,8 +4,16 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from traceops.core.machine_log import machine_file
-from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, SKIPPED, STEPS_FILE, loader_file
+from traceops.core.rank_files import (
+    MAGIC,
+    OBSERVED_FILE,
+    RECORD,
+    RECORDED,
+    SKIPPED,
+    STEPS_FILE,
+    loader_file,
+    machine_file,
+)
 
 BEGAN_NS = 1_800_000_000 * 10**9
 TRAIN = "/home/me/train.py"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops.core.cache_folder import cache_folder
+from traceops.core.files import cache_folder
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from traceops.baseline.store import find, save
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.core.regular_file import TooLargeError, open_regular, read_regular
-from traceops.doctor.saved import read_checkup
+from traceops.doctor.document import read_checkup
 from traceops.doctor.settings import read_settings
 from traceops.fabric.read import read_fabric
-from traceops.report.read import load_object
+from traceops.report.document import load_object
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import open_binary
 

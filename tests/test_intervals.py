@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.core.intervals import Intervals, clip, empty, intersect, merge, split_at, subtract, union
+from traceops.core.arrays import Intervals, clip, empty, intersect, merge, split_at, subtract, union
 
 SPAN = 60
 PAIRS = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)  # in any order, some inverted

@@ -160,7 +160,7 @@ def test_hta_and_what_it_needs_come_with_the_extra_only(unpacked):
 
 def test_the_wheel_finds_its_own_data_from_another_folder(unpacked, tmp_path):
     program = (
-        "from traceops.core.bundled import bundled\n"
+        "from traceops.core.installation import bundled\n"
         "for parts in (('runners', 'train.py'), ('templates',)): print(bundled(*parts))"
     )
     done = subprocess.run(

@@ -11,9 +11,8 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
-from traceops.report.document import document_of, render_json, to_json_object
+from traceops.report.document import document_of, load_object, render_json, report_of, to_json_object
 from traceops.report.model import ReportDocument
-from traceops.report.read import load_object, report_of
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.step_times import Ledger
 

@@ -14,9 +14,8 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.memory.estimates import DATA, config_of
-from traceops.memory.allocator import CachingAllocator
+from traceops.memory.allocator import CachingAllocator, Category, Event
 from traceops.memory.dry_run import dry_run
-from traceops.memory.events import Category, Event
 from traceops.memory.gpus import workspaces_of
 
 _MIB = 1 << 20

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.light_log import FIELDS, KERNEL, MEMCPY
+from traceops.core.rank_files import KERNEL, LIGHT_LOG_FIELDS, MEMCPY
 
 _STARTING = 3  # steps: compilation, first allocations
 _BEFORE = 5  # steps from then on until the profiler warms up, in traceops's default schedule
 _USUAL = 1.2  # times the median step
 _SENDS = ("sendrecv", "send_recv")
-_DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
+_DTYPE = np.dtype([(name, kind) for name, kind in LIGHT_LOG_FIELDS])
 Rows = NDArray[Any]
 Times = NDArray[np.int64]
 

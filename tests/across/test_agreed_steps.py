@@ -12,7 +12,7 @@ from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarke
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window, with_agreed_steps
-from traceops.across.first_meeting import FIRST_MEETING
+from traceops.across.arrivals import FIRST_MEETING
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import summarize
@@ -38,7 +38,7 @@ def ranks_of(folder):
     ids=["optimizer", "decode", "no marks", "device only"],
 )
 def test_the_found_step_is_the_true_one(tmp_path, change, by, said):
-    from traceops.render.report.steps_found import steps_found
+    from traceops.render.report.run_text import steps_found
 
     run = simulate(fsdp2(steps=6, size=SIZE), 2, seed=1)
     report = analyze(write_unmarked(run, tmp_path / "run", change))

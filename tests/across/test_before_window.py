@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from observed_run import Step, usual, write_rank
 
-from traceops.across.before_window import steps_before
+from traceops.across.plain_step import steps_before
 from traceops.across.whole_run import whole_run
-from traceops.pipeline.assemble_inventory import unprofiled_steps
-from traceops.pipeline.own_window import of_own_window
+from traceops.pipeline.assemble_tables import unprofiled_steps
+from traceops.pipeline.run_info import of_own_window
 from traceops.traces.observed import read_observed
 
 FIRST, LATER = range(10, 14), range(60, 64)

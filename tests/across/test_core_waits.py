@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from observed_run import usual, write_rank
 
-from traceops.across.core_waits import beyond_peers, core_waits, unfair_waits
+from traceops.across.machine_use import beyond_peers, core_waits, unfair_waits
 from traceops.traces.observed import read_observed
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from traceops.measure.passes import _told
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.passes import pass_sentence
+from traceops.render.report.parallel_sections import pass_sentence
 from traceops.render.report.verdict import verdict
 from traceops.rules.idle import CAPTURED
 

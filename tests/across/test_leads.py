@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops.across.replay.leads import hosts_unknown, is_unseen, lead, leads, uses_up_lead
+from traceops.across.replay.graph import hosts_unknown, is_unseen, lead, leads, uses_up_lead
 from traceops.measure.program import NEVER
 
 STEP = 100

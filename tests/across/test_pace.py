@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from traceops.across.pace import best_pace
+from traceops.across.stragglers import best_pace
 
 
 def rank(*kernels: tuple[str, int, float], steps: int = 2) -> Any:

@@ -9,7 +9,7 @@ from measured_runs import predicted, program, true_step
 
 from traceops.across.loader_pace import loader_paces
 from traceops.across.measure_across import measure_across
-from traceops.across.replay.loaders import paced
+from traceops.across.replay.graph import paced
 from traceops.across.replay.what_if import ALL_EQUAL, HOST_IN_TIME, NO_LOADING, rank_change
 from traceops.measure.loader_work import LoaderWork
 

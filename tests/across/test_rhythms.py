@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from observed_run import Step, usual, write_rank
 
-from traceops.across.rhythms import in_rhythm
-from traceops.across.whole_run import whole_run
+from traceops.across.whole_run import in_rhythm, whole_run
 from traceops.traces.observed import read_observed
 
 TIMED = np.ones(80, dtype=bool)

@@ -9,13 +9,12 @@ from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.measure_across import measure_across
 from traceops.across.role_names import role_of_kernel, role_of_name
-from traceops.across.role_operations import Computed, Moved, computed_by, roles_by_operations
-from traceops.across.roles import _messages
+from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.phases import AFTER
-from traceops.pipeline.assemble_roles import role_rows
-from traceops.render.report.roles import role_sentence
-from traceops.report.cross_rows import RoleRow
+from traceops.pipeline.assemble_cross import role_rows
+from traceops.render.report.parallel_sections import role_sentence
+from traceops.report.rows import RoleRow
 from traceops.rules.bandwidth import judge_siblings
 from traceops.rules.stragglers import judge_stragglers
 

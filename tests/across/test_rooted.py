@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from traceops.across.arrivals import with_roots
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.across.rooted import with_roots
 
 US = 1000
 SENT = 50 * US  # a root hands its data over in this time, and a member that has it goes on

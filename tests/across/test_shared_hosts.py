@@ -9,7 +9,7 @@ import pytest
 from generated_run import Compute, SlowHost, ddp, simulate
 from measured_runs import across, program, true_step
 
-from traceops.across.replay.shared_hosts import shared_hosts
+from traceops.across.replay.simulate import shared_hosts
 from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import shared_work
 

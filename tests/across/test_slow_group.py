@@ -18,15 +18,14 @@ from generated_run import (
 )
 from measured_runs import CAUSES, across, program, true_step
 
-from traceops.across.core_waits import CoreWaits
+from traceops.across.machine_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import STEP
 from traceops.core.units import ms_text
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.cures import cure_of
 from traceops.render.report.stragglers import group_clause, late_together
-from traceops.render.report.verdict import lead_finding, verdict
+from traceops.render.report.verdict import cure_of, lead_finding, verdict
 from traceops.rules.stragglers import judge_late
 
 WORLD = 32

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops.across.step_times import device_ms, is_known, only_queued, tells_pace, took_ms
+from traceops.across.run_steps import device_ms, is_known, only_queued, tells_pace, took_ms
 from traceops.across.whole_run import whole_run
 from traceops.capture.observing import step_clock
 from traceops.capture.short_way.ways import LongWay
-from traceops.core.step_log import EVENT, FIELDS, RECORDED, SPAN
+from traceops.core.rank_files import EVENT, FIELDS, RECORDED, SPAN
 from traceops.traces.observed import Observed
 
 COST_MS = 0.03  # of an event

@@ -32,11 +32,11 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, findings, hosts_of, program, true_step
 
-from traceops.across.chance import chance
 from traceops.across.host_difference import Longer
 from traceops.across.light_window import LightLook, LightRank
 from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
+from traceops.across.stragglers import chance
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.errors import FileError
 from traceops.measure.host_places import CodePlace
@@ -44,10 +44,8 @@ from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
 from traceops.rules.clocks import judge_clocks
-from traceops.rules.late_all_the_time import late_all_the_time
-from traceops.rules.named_lines import with_lines
-from traceops.rules.overlap import judge_late_start
-from traceops.rules.overlap_small import judge_small
+from traceops.rules.named_lines import late_all_the_time, with_lines
+from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers

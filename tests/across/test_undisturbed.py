@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 
-from traceops.across.host_turns import host_turns
 from traceops.across.plain_step import PlainStep, StepsBefore
+from traceops.across.undisturbed import host_turns
 from traceops.across.undisturbed import undisturbed as of_plain_step
-from traceops.core.light_log import MAGIC, ROW
+from traceops.core.rank_files import LIGHT_LOG_MAGIC, ROW
 from traceops.measure.light import light_activity
 from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_named_and_never_fatal(tmp_path):
         gzip.compress(raw.replace(b"[100.0, ", b"[-100.0, ", 1)),
         gzip.compress(raw.replace(b'"steps": [20', b'"steps": [true', 1)),
         gzip.compress(raw.replace(b'"names": ["gemm", ', b'"names": [', 1)),
-        gzip.compress(MAGIC + b"[" * 100_000 + b"\n"),
+        gzip.compress(LIGHT_LOG_MAGIC + b"[" * 100_000 + b"\n"),
     ):
         path.write_bytes(broken)
         log, problem = read_light(str(tmp_path), 0)

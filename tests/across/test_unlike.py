@@ -4,7 +4,7 @@ import pytest
 from generated_run import Size, SlowHost, ddp, fsdp2, simulate, write_traces
 
 from traceops import analyze
-from traceops.measure.typical import spells
+from traceops.measure.steps import spells
 
 SIZE = Size(kernel_us=60.0)
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from observed_run import Step, usual, write_machine, write_rank
 
-from traceops.across.early_place import early_place
-from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
-from traceops.across.plain_step import PlainStep, SlowerBehind, StepsBefore
+from traceops.across.plain_step import EarlyWindow, PlainStep, SlowerBehind, StepsBefore, early_place, early_window
 from traceops.across.plain_step import plain_step as plain_step_of
 from traceops.across.whole_run import whole_run
 from traceops.traces.observed import read_machines, read_observed

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from traceops import analyze
 from traceops.across.work import compare_work
-from traceops.measure.kernels import KernelStats
+from traceops.measure.inventory import KernelStats
 from traceops.traces.model import CommArgs
 
 DATA = Path(__file__).parents[1] / "data"

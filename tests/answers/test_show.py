@@ -18,7 +18,7 @@ from traceops.answers.text import describe_answer
 from traceops.cli import main
 from traceops.core.errors import InputError, UsageError
 from traceops.render import write_report
-from traceops.report import stored_tables
+from traceops.report import tables
 from traceops.report.write import json_text
 from traceops.schemas import schema_path
 
@@ -83,11 +83,11 @@ def test_a_table_of_an_earlier_version_lacks_columns_that_have_a_default(tmp_pat
         later: int | None = None
 
     old = b"rank,ranks,name,share\n3,0 1,'=x,\n4,,,0.5\n"
-    first, second = stored_tables._rows(old, Row)
+    first, second = tables._rows(old, Row)
     assert first == Row(rank=3, ranks=(0, 1), name="=x", share=None)
     assert second == Row(rank=4, ranks=(), name="", share=0.5)
     with pytest.raises(ValueError, match="required field `rank`"):
-        list(stored_tables._rows(b"ranks,name,share\n0,x,\n", Row))
+        list(tables._rows(b"ranks,name,share\n0,x,\n", Row))
 
 
 def show(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:

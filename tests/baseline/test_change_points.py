@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from traceops.baseline.change_points import MAX_P, change_points, least_values
+from traceops.baseline.history import MAX_P, change_points, least_values
 
 
 def noisy(*levels: tuple[int, float], seed: int, noise: float = 1.0) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sample_captures import RUN, capture, run_of
 
-from traceops.baseline.key import SLUG, UNKNOWN, Key, key_of
+from traceops.baseline.entry import SLUG, UNKNOWN, Key, key_of
 from traceops.report.run import Run
 
 WORDS = st.builds(Key, *[st.text(max_size=80)] * 7)

@@ -17,8 +17,7 @@ from msgspec import structs
 from sample_captures import DAY_NS, START_NS, capture, commit_of, run_of
 
 from traceops.baseline import place
-from traceops.baseline.entry import NAME, load
-from traceops.baseline.key import key_of
+from traceops.baseline.entry import NAME, key_of, load
 from traceops.baseline.store import DAY_NS as STORE_DAY_NS
 from traceops.baseline.store import (
     Problem,
@@ -33,7 +32,7 @@ from traceops.baseline.store import (
     to_prune,
 )
 from traceops.core.errors import InputError, TraceopsError, UsageError
-from traceops.report.read import report_of
+from traceops.report.document import report_of
 
 GPT = "gpt-l8-d1024-s512-b8"
 

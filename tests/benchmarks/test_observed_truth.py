@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.observed.table import table
 from benchmarks.observed.truth import device_of, is_divided, is_plain, shares_of
-from traceops.core.light_log import FIELDS, KERNEL, MEMCPY
+from traceops.core.rank_files import KERNEL, LIGHT_LOG_FIELDS, MEMCPY
 
 _NAMES = ["gemm", "ncclDevKernel_AllReduce"]
 _MARK = 8209
@@ -23,7 +23,7 @@ def _rows(spans: list[tuple[int, int, int]], lasted: list[int]):
         at += length
         rows.append((at * 10**6 - 1, at * 10**6, _MARK, 2**32 - 1, 7, correlation, MEMCPY, 1, 0, 0))
         correlation += 1
-    return np.array(rows, np.dtype(list(FIELDS)))
+    return np.array(rows, np.dtype(list(LIGHT_LOG_FIELDS)))
 
 
 def _shares(lasted: list[int], name: str = _NAMES[1]):

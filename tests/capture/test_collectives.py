@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.capture.collectives import recorded_collectives
-from traceops.core.trace_keys import RECORDED
+from traceops.core.rank_files import RECORDED_KEY
 
 ENTRY = {
     "profiling_name": "gloo:all_reduce", "process_group": ["3", "mesh_tp"], "collective_seq_id": 4,
@@ -32,7 +32,7 @@ def torch_says(monkeypatch):
 def test_collectives_of_gloo_are_told(torch_says):
     torch_says("cpu:gloo,cuda:nccl", {"entries": [ENTRY, {**ENTRY, "profiling_name": "nccl:all_reduce"}]})
     (row,) = recorded_collectives()
-    assert dict(zip(RECORDED, row, strict=True)) == {
+    assert dict(zip(RECORDED_KEY, row, strict=True)) == {
         "name": "gloo:all_reduce", "group": "3", "description": "mesh_tp", "sequence": 4, "elements_in": 10,
         "elements_out": 10, "dtype": "Float", "created_ns": 99,
     }  # fmt: skip

@@ -8,9 +8,9 @@ from capture_reading import run_json, step_numbers
 
 from traceops.capture.first_window import FIRST, may_have_gpu
 from traceops.capture.script_profiler import ScriptProfiler
+from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.errors import InputError
-from traceops.core.shorter_schedule import FIRST_STEPS
-from traceops.core.step_log import RECORD, RECORDED
+from traceops.core.rank_files import RECORD, RECORDED
 from traceops.pipeline.analyze import analyze
 
 _TRAIN = """

@@ -14,7 +14,7 @@ from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import read_progress
 from traceops.capture.schedule import Schedule
 from traceops.capture.short_way.ways import LongWay, short_way
-from traceops.core.step_log import MAGIC, RECORD, RECORDED
+from traceops.core.rank_files import MAGIC, RECORD, RECORDED
 
 pytestmark = pytest.mark.torch
 NONE = Schedule(skip_first=1000)

@@ -20,7 +20,7 @@ from traceops.capture.light.cupti import Cupti, loaded_library
 from traceops.capture.light.torch_device import activities_of
 from traceops.capture.light.window import STEPS, LightWindow
 from traceops.capture.schedule import NEVER
-from traceops.core.light_log import KERNEL, LIGHT_FILE, MAGIC, MEMCPY, MEMSET, ROW
+from traceops.core.rank_files import KERNEL, LIGHT_FILE, LIGHT_LOG_MAGIC, MEMCPY, MEMSET, ROW
 
 native = pytest.importorskip("traceops.capture.light._cupti")
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -302,8 +302,8 @@ def train(window, gpu, steps, at=lambda step: None):
 
 def read(folder, file=LIGHT_FILE):
     raw = gzip.decompress((folder / file).read_bytes())
-    assert raw.startswith(MAGIC)
-    header, _, rows = raw[len(MAGIC) :].partition(b"\n")
+    assert raw.startswith(LIGHT_LOG_MAGIC)
+    header, _, rows = raw[len(LIGHT_LOG_MAGIC) :].partition(b"\n")
     return json.loads(header), list(ROW.iter_unpack(rows))
 
 

@@ -18,7 +18,7 @@ from traceops.capture.observing import loader_workers
 from traceops.capture.observing.loader_workers import LoaderWorkers, look
 from traceops.capture.observing.looks import NoLooks
 from traceops.capture.threads import our_threads
-from traceops.core.step_log import LOADER_GLOB, MAGIC, STEPS_FILE
+from traceops.core.rank_files import LOADER_GLOB, MAGIC, STEPS_FILE
 from traceops.traces.observed import read_observed
 
 WORKER = "torch.utils.data._utils.worker"

@@ -17,7 +17,7 @@ from traceops.capture.observing.pace import Pace
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import our_threads
-from traceops.core.step_log import EVENT, RECORD, RECORDED, SKIPPED, SPAN
+from traceops.core.rank_files import EVENT, RECORD, RECORDED, SKIPPED, SPAN
 from traceops.traces.observed import read_observed
 
 

@@ -20,7 +20,7 @@ from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter, read_progress
 from traceops.capture.schedule import NEVER, Schedule
 from traceops.capture.short_way.ways import LongWay, short_way
-from traceops.core.step_log import MAGIC, RECORD, RECORDED, SKIPPED
+from traceops.core.rank_files import MAGIC, RECORD, RECORDED, SKIPPED
 
 native = pytest.importorskip("traceops.capture.short_way._short_way")
 NONE = Schedule(skip_first=1000)

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from traceops.answers.asked import QUESTIONS
-from traceops.answers.recent import Recent
+from traceops.answers.opening import Recent
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.schemas import schema_path

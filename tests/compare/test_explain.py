@@ -7,7 +7,7 @@ import pytest
 from comparison_reports import collective, kernel, made, real
 
 from traceops.compare import compare
-from traceops.compare.explain import CAUSES
+from traceops.compare.explain import LEDGER_CAUSES
 from traceops.compare.model import Comparison
 
 REAL = [
@@ -26,7 +26,7 @@ def test_real_pairs(base: str, head: str, cause: str, words: str) -> None:
     result = compare([real(base)], [real(head)], force=True)
     first = result.explanations[0]
     assert first.cause == cause and words in first.text
-    assert all(explanation.cause in CAUSES for explanation in result.explanations)
+    assert all(explanation.cause in LEDGER_CAUSES for explanation in result.explanations)
 
 
 @pytest.mark.parametrize(("base", "head", "cause", "words"), REAL)

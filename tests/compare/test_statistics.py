@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.compare.statistics import estimate, far_from_median, harmonic_mean, holm, step_error, taken_in_turn
-from traceops.compare.student import quantile, two_sided_p
+from traceops.compare.statistics import (
+    estimate,
+    far_from_median,
+    harmonic_mean,
+    holm,
+    quantile,
+    step_error,
+    taken_in_turn,
+    two_sided_p,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops.core.folder_lock import LOCK, Locked, locked_folder
+from traceops.core.files import LOCK, Locked, locked_folder
 
 
 def test_the_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:

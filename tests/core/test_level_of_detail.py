@@ -8,7 +8,7 @@ from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.core.level_of_detail import bars_of, fewer, shares
+from traceops.core.arrays import bars_of, fewer, shares
 
 _EVENTS = st.lists(
     st.tuples(st.integers(0, 300), st.one_of(st.integers(1, 20), st.integers(1, 100_000)), st.integers(0, 5)),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops.core import own_files
+from traceops.core import files
 from traceops.core.errors import UsageError
-from traceops.core.own_files import TRUST, Unbelieved, make_own_folder, open_own, shared_with, write_own
+from traceops.core.files import TRUST, Unbelieved, make_own_folder, open_own, shared_with, write_own
 
 STRANGER = 4_000_000_000  # no user of any machine
 
@@ -71,7 +71,7 @@ def test_a_folder_that_was_open_to_others_is_closed_when_something_is_kept(folde
 
 def test_another_user_s_file_and_folder_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(folder)
-    monkeypatch.setattr(own_files, "_ROOT", STRANGER)
+    monkeypatch.setattr(files, "_ROOT", STRANGER)
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     with pytest.raises(Unbelieved):
         read(path, folder)
@@ -101,7 +101,7 @@ def test_who_shares_a_cache_names_who_is_believed(folder: Path, monkeypatch: pyt
     assert shared_with() == {0, me}
     path = kept(folder)
     assert [mode(p) for p in (path, path.parent, folder)] == [0o644, 0o1777, 0o1777]
-    monkeypatch.setattr(own_files, "_ROOT", STRANGER)
+    monkeypatch.setattr(files, "_ROOT", STRANGER)
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     assert read(path, folder) == b"figures"  # of a user who is named
     monkeypatch.setenv(TRUST, "12345")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from traceops.core.loading import uncollected
+from traceops.core.installation import uncollected
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from traceops.core.whole_file import OWNER, write_all_whole, write_whole
+from traceops.core.files import OWNER, write_all_whole, write_whole
 
 OLD = {"report.json": b"old", "summary.html": b"old page", "gone.csv": b"old rows"}
 NEW = {"report.json": b"new", "summary.html": b"new page", "more.csv": b"new rows"}

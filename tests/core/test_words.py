@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.across.lateness import CAUSES
-from traceops.core import bucket_words, cause_words
+from traceops.core import cause_words
 from traceops.core.step_words import STEP, WINDOW, StepWords, step_words
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.terms import TERMS
@@ -16,7 +16,7 @@ def test_every_cause_of_lateness_has_words() -> None:
 
 
 def test_every_bucket_of_the_ledger_has_words_and_a_colour_in_its_order() -> None:
-    assert tuple(bucket_words.BUCKETS) == tuple(TERMS) == BUCKETS
+    assert tuple(cause_words.BUCKETS) == tuple(TERMS) == BUCKETS
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceops.doctor.judge_measured import judge_measured
+from traceops.doctor.conclusions import judge_measured
 from traceops.fabric.model import Gpu, Machine, Measured, Path
 
 NVLINKS = {(f"GPU{a}", f"GPU{b}"): Path("NV", 18) for b in range(4) for a in range(b)}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from looks_help import HEALTHY, one, put, wrong
 
+from traceops.machine.files import Output
 from traceops.machine.probe import HostFacts, _within, probe
-from traceops.machine.programs import Output
 from traceops.machine.software import Software
 from traceops.rules.machine.host import inspect_host, judge
 

@@ -8,22 +8,14 @@ from pathlib import Path
 import pytest
 from looks_help import one, put, wrong
 
-from traceops.machine.cpus import Cpus, Near, read_near
-from traceops.machine.efa import read_plugin
 from traceops.machine.files import cores, listed
-from traceops.machine.interfaces import Interface, read_interfaces, taken_by_nccl
-from traceops.machine.limits import Limits, read_limits
+from traceops.machine.limits import Cpus, Limits, Near, read_limits, read_near
+from traceops.machine.network import Interface, Port, Rdma, read_interfaces, read_plugin, read_rdma, taken_by_nccl
 from traceops.machine.platform import PlatformFacts, acs_redirects, read_platform
-from traceops.machine.rdma import Port, Rdma, read_rdma
 from traceops.machine.software import Software, library_version, parse_torch_version
-from traceops.rules.machine.cpus import judge_cpus
-from traceops.rules.machine.efa import judge_efa
-from traceops.rules.machine.gpudirect import judge_gdr
-from traceops.rules.machine.interfaces import judge_interfaces
-from traceops.rules.machine.limits import judge_limits
-from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways
-from traceops.rules.machine.rdma import judge_rdma
-from traceops.rules.machine.software import judge_software
+from traceops.rules.machine.limits import judge_cpus, judge_limits
+from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
+from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways, judge_software
 
 MB, GB = 1 << 20, 1 << 30
 ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)

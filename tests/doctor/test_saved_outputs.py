@@ -15,13 +15,11 @@ from saved_help import HEAD, LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
 from traceops.doctor.saved_files import check_files
-from traceops.machine.nvlink import p2p_matrices, parse_nvlink_status
+from traceops.machine.platform import p2p_matrices, parse_nvlink_status
 from traceops.machine.saved import read_outputs
-from traceops.machine.saved_programs import NOT_WHOLE
+from traceops.machine.saved_programs import NOT_WHOLE, parse_environment
 from traceops.machine.smi import parse_smi
-from traceops.machine.smi_list import lists_of_gpus
-from traceops.machine.smi_table import tables
-from traceops.machine.torch_environment import parse_environment
+from traceops.machine.smi_table import lists_of_gpus, tables
 from traceops.machine.xids import parse_xids
 from traceops.rules.machine.saved import judge_outputs
 

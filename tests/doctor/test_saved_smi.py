@@ -12,10 +12,8 @@ from saved_help import saved, smi_text
 from traceops.core.errors import InputError
 from traceops.doctor.model import Checkup
 from traceops.doctor.saved_files import check_files
-from traceops.machine.saved_programs import ONLY_TROUBLE, SEVERAL_LISTS, SEVERAL_TABLES
-from traceops.machine.smi_list import lists_of_gpus, the_same_gpus
-from traceops.machine.smi_table import lost_gpus, of_one_machine, tables
-from traceops.machine.torch_environment import parse_environment
+from traceops.machine.saved_programs import ONLY_TROUBLE, SEVERAL_LISTS, SEVERAL_TABLES, parse_environment
+from traceops.machine.smi_table import lists_of_gpus, lost_gpus, of_one_machine, tables, the_same_gpus
 
 HEAD = """\
 +-----------------------------------------------------------------------------+

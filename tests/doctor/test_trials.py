@@ -21,9 +21,8 @@ from started import environment
 from traceops.across.links import bus_factor
 from traceops.core.errors import InputError
 from traceops.doctor import workers
-from traceops.doctor.job import Job, Rendezvous
+from traceops.doctor.job import Job, Rendezvous, Reports
 from traceops.doctor.model import Trial
-from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]

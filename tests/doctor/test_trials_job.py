@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from traceops.doctor.isolate import pair_order
 from traceops.doctor.job import STAGES, Job, Rendezvous, WorkerTask, child_environment
-from traceops.doctor.pairs import pair_order
 
 _JOB = Job(
     tuple(STAGES), (2, 3), "nccl", {"NCCL_IB_DISABLE": "1"}, ("NCCL_SOCKET_IFNAME",), Rendezvous("node0", 4321, 2, 4),

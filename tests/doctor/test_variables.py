@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from looks_help import one, put, wrong
 
-from traceops.machine.host_context import HostContext
-from traceops.machine.interfaces import Interface, parse_choice
-from traceops.machine.nccl_files import nccl_files, parse_nccl_file
-from traceops.machine.rdma import Port, Rdma
+from traceops.machine.look import HostContext
+from traceops.machine.network import Interface, Port, Rdma, parse_choice
+from traceops.machine.probe import nccl_files, parse_nccl_file
 from traceops.machine.variable import as_number
 from traceops.machine.variable_names import OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
 from traceops.rules.machine.variables import check_variables

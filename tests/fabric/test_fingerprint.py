@@ -10,8 +10,8 @@ from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Pcie, Quote
+from traceops.fabric.reference import fingerprint
 
 KINDS = st.lists(st.sampled_from(["NV", "PHB", "SYS"]), min_size=6, max_size=6)
 PAIRS = list(combinations(range(4), 2))

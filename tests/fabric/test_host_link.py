@@ -2,8 +2,8 @@
 
 import pytest
 
-from traceops.fabric.host_link import link_by_name, link_of_machine
 from traceops.fabric.model import Gpu, Machine, Pcie
+from traceops.fabric.reference import link_by_name, link_of_machine
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.fabric.fabric import Fabric
+from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, RankPlace
 from traceops.rules.fabric.judge import RULES, judge_fabric

@@ -9,11 +9,11 @@ from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.fabric.fingerprint import fingerprint
-from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Pcie, Quote
+from traceops.fabric.read import merge_machines
 from traceops.fabric.readers.nccl_xml import read_topology_xml
 from traceops.fabric.readers.topo_matrix import read_topo_matrices
+from traceops.fabric.reference import fingerprint
 
 DATA = File(__file__).parents[1] / "data" / "topology"
 MATRIX = read_topo_matrices(str(DATA / "h200x4.txt"))[0]

@@ -8,7 +8,7 @@ import pytest
 
 from traceops.core.errors import InputError
 from traceops.fabric.nccl import Communicator, NcclLog
-from traceops.fabric.readers import nccl_comms, nccl_groups
+from traceops.fabric.readers import nccl_comms
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
 
 DATA = Path(__file__).parents[1] / "data" / "nccl_logs"
@@ -278,8 +278,8 @@ def test_a_communicator_made_again_and_again_is_read_in_linear_time(
         calls += 1
         return real(text)
 
-    real = nccl_groups.bus_id
-    monkeypatch.setattr(nccl_groups, "bus_id", counting)
+    real = nccl_comms.bus_id
+    monkeypatch.setattr(nccl_comms, "bus_id", counting)
     head, counted = "vm:7:7 [0] NCCL INFO", []
     for runs in (100, 400):
         init = "comm 0x{} rank 0 nranks 4 cudaDev 0 busId 60 commId 0xa - Init "

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from traceops.fabric.discover import named_fabric, run_fabric
-from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import Communicator, NcclLog, RankPlace
-from traceops.fabric.rank_gpus import RankGpus
+from traceops.fabric.read import merge_machines
 from traceops.fabric.readers.nccl_log import read_nccl_log
+from traceops.fabric.talks import RankGpus
 from traceops.rules.fabric.judge import judge_fabric
 
 # Two pairs of GPUs, each with its NIC: NVIDIA/nccl issue 2345.

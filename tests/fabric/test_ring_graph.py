@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.fabric.fabric import Fabric
+from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Pcie, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting, RankPlace

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
-from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix
+from traceops.fabric.readers.topo_matrix import looks_like_rocm_topo, looks_like_topo_matrix, read_rocm_topo
 
 
 def table(title: str, labels: list[str], cell, own: str) -> str:

@@ -3,8 +3,8 @@
 import pytest
 
 from traceops.fabric.alike import alike_connections
-from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
+from traceops.fabric.fabric import Circumstances
 from traceops.rules.fabric.judge import RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"

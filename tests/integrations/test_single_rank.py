@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.core.errors import UsageError
-from traceops.core.stand_in import effective_batches, ranks_replaced
+from traceops.core.rank_files import effective_batches, ranks_replaced
 from traceops.integrations.single_rank import accumulate_more
 
 

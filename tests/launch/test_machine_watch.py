@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from traceops.capture.progress import ProgressWriter
-from traceops.core.machine_log import machine_file
+from traceops.core.rank_files import machine_file
 from traceops.launch import machine_watch
 from traceops.launch.machine_watch import MachineWatch
 from traceops.machine.nvml import Nvml

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.core.bundled import bundled
 from traceops.core.errors import InputError
+from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
 from traceops.hangs.phases import phase_of
 from traceops.launch import out_of_memory

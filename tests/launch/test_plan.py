@@ -11,8 +11,7 @@ from traceops.capture.progress import Progress
 from traceops.cli import run as command
 from traceops.cli.options import run as options
 from traceops.core import torch_here
-from traceops.core.errors import UsageError
-from traceops.core.exit_codes import reported_codes
+from traceops.core.errors import UsageError, reported_codes
 from traceops.launch.early_ends import with_last_steps
 from traceops.launch.fallback import Fallback, alone
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes

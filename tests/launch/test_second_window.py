@@ -11,7 +11,7 @@ from started import environment
 from traceops.capture.later_windows import LaterWindow
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Schedule
-from traceops.core.step_log import MAGIC, RECORD, RECORDED
+from traceops.core.rank_files import MAGIC, RECORD, RECORDED
 from traceops.launch import on_demand
 from traceops.launch.on_demand import OnDemand
 from traceops.launch.second_window import Rhythm, TimedStep, Why, WindowDue, read_steps, unlike_since

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from traceops.core.bundled import bundled
+from traceops.core.installation import bundled
 from traceops.train import strategies
 
 target, script, *arguments = sys.argv[1:]

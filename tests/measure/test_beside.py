@@ -9,9 +9,9 @@ import pytest
 from events_builder import build, kernel, step
 
 from traceops import analyze
-from traceops.core.intervals import spread_before
+from traceops.core.arrays import spread_before
 from traceops.measure.activity import COMM, find_activity
-from traceops.measure.beside import _quartiles, measure_beside
+from traceops.measure.breakdown import _quartiles, measure_beside
 from traceops.measure.steps import find_steps
 
 UNEVEN = Path(__file__).parents[1] / "data" / "uneven_batch2"

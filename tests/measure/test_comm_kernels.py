@@ -5,8 +5,8 @@ import json
 import pytest
 
 from traceops.core.errors import UsageError
-from traceops.measure.comm_kernels import communicates
-from traceops.pipeline.settings import own_kernels
+from traceops.measure.activity import communicates
+from traceops.pipeline.analyze import own_kernels
 
 COMMUNICATE = """
 ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from traceops.core.short_text import short_name
+from traceops.core.text import short_name
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
 from traceops.measure.steps import find_steps

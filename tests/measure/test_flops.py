@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from traceops.measure.flops import precision_of
-from traceops.measure.peak_flops import DEVICES, peak_of
+from traceops.measure.flops import DEVICES, peak_of, precision_of
 from traceops.measure.summary import RankSummary, summarize
-from traceops.pipeline.assemble_speed import flops_of
+from traceops.pipeline.assemble_tables import flops_of
 from traceops.report.run import Run
 from traceops.traces.discover import discover
 

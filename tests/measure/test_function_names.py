@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.measure.host_purposes import stack_purposes
+from traceops.measure.host_places import stack_purposes
 
 TRAINER = "/site-packages/transformers/trainer.py"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.measure.grouping import distinct, groups
+from traceops.measure.nesting import distinct, groups
 
 VALUES = st.lists(st.integers(-1, 6), min_size=1, max_size=40)
 

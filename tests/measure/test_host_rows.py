@@ -5,7 +5,7 @@ from events_builder import build, note
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.measure import comm_kernels, host_rows
+from traceops.measure import activity, host_rows
 from traceops.measure.host_rows import named
 
 ASCII = st.characters(max_codepoint=127)
@@ -20,15 +20,15 @@ def test_no_name_is_lost_to_the_words(which, data):
     assert named(build([note(name, 0, 1)]), pattern, words).tolist() == [True]
 
 
-@given(st.from_regex(comm_kernels._LIBRARY, alphabet=ASCII))
+@given(st.from_regex(activity._LIBRARY, alphabet=ASCII))
 def test_no_kernel_of_a_library_is_lost_to_the_words(name):
-    assert comm_kernels.communicates(name)
+    assert activity.communicates(name)
 
 
-@given(st.from_regex(comm_kernels._VERB, alphabet=ASCII))
+@given(st.from_regex(activity._VERB, alphabet=ASCII))
 def test_no_collective_is_lost_to_the_words(name):
-    other = comm_kernels._NONE.search(name) is not None and comm_kernels._LIBRARY.search(name) is None
-    assert comm_kernels.communicates(name) is not other
+    other = activity._NONE.search(name) is not None and activity._LIBRARY.search(name) is None
+    assert activity.communicates(name) is not other
 
 
 def test_words_alone_do_not_make_a_name_fit():

@@ -5,7 +5,7 @@ from pathlib import Path
 import hta
 import pytest
 
-from traceops.measure import hta_launches
+from traceops.measure import hta_tables
 from traceops.measure.hta_agreement import HtaAgreement, agreement_of_ranks, compare_tables
 from traceops.measure.hta_bridge import DISTRIBUTIONS, installed_hta
 from traceops.measure.hta_tables import HtaTables
@@ -20,7 +20,7 @@ RUNS = ["ddp4", "fsdp2_4", "hsdp4", "pipeline4", "slow_gpu4", "slow_hsdp4", "hta
 @pytest.mark.parametrize("run", RUNS)
 def test_by_the_definitions_of_the_version_that_is_installed_no_value_differs(run, monkeypatch):
     if HTA_0_6:  # the one definition that changed for these traces
-        monkeypatch.setattr(hta_launches, "_QUEUED", (*hta_launches._QUEUED, "cuLaunchKernelEx"))
+        monkeypatch.setattr(hta_tables, "_QUEUED", (*hta_tables._QUEUED, "cuLaunchKernelEx"))
     found = analyze(DATA / run, with_hta=True, cache=False, jobs=1).hta_agreement
     assert found.differing == 0 and found.tables == ()
     assert found.values > 100 * found.ranks > 0

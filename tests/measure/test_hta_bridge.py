@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hta_reference import TABLES, differences, hta_analysis, hta_answers, write_rebased
 
-from traceops.core.intervals import intersect
+from traceops.core.arrays import intersect
 from traceops.measure import hta_bridge
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, find_activity
 from traceops.measure.hta_bridge import hta_frames, tables_by_hta
 from traceops.measure.hta_tables import hta_tables
-from traceops.measure.kernels import measure_kernels
+from traceops.measure.inventory import measure_kernels
 from traceops.measure.ledger import find_lane, ledger_of
 from traceops.measure.steps import find_steps
 from traceops.pipeline.analyze import analyze

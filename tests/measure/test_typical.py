@@ -6,7 +6,7 @@ from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.measure.typical import typical_steps
+from traceops.measure.steps import typical_steps
 
 
 @pytest.mark.parametrize(

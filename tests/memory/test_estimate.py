@@ -14,12 +14,10 @@ from benchmarks.memory.estimates import DATA, MEASURED, errors, estimates
 from benchmarks.memory.torchtitan import Peak, drawn_out
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.memory.changes import proposals
-from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, worker
-from traceops.memory.events import Allocation, Category, Event, TrainingPhase
+from traceops.memory.allocator import Allocation, Category, Event, TrainingPhase, summarize
+from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, proposals, worker
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, size_of, workspaces_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
-from traceops.memory.summary import summarize
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate
 from traceops.report.write import json_bytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from traceops.render.document import Text
-from traceops.render.memory_snapshot import describe_device
+from traceops.render.memory import describe_device
 from traceops.traces.memory_snapshot import DeviceSnapshot
 
 GIB = 1 << 30

@@ -18,9 +18,9 @@ import traceops
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
+from traceops.pipeline.mapping import cache, ranks
 from traceops.pipeline.mapping import cache as kept
-from traceops.pipeline.mapping import content, ranks
-from traceops.pipeline.mapping.content import MAP_CODE
+from traceops.pipeline.mapping.cache import MAP_CODE
 from traceops.pipeline.mapping.ranks import MapOptions, summarize_all
 from traceops.traces.discover import discover
 
@@ -130,7 +130,7 @@ def test_where_the_code_cannot_be_read_nothing_is_taken_from_the_cache(ddp, cach
 def test_the_fingerprint_covers_all_code_that_the_map_runs():
     code = (
         "import sys; from traceops.traces.discover import discover; from traceops.measure.summary import summarize; "
-        "summarize(discover(sys.argv[1]).windows[0].files[0]); import traceops.pipeline.mapping.codec; "
+        "summarize(discover(sys.argv[1]).windows[0].files[0]); import traceops.pipeline.mapping.summary_file; "
         "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.startswith('traceops.')))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(DATA / "ddp4")], capture_output=True, text=True, check=True)
@@ -144,11 +144,11 @@ def test_the_fingerprint_covers_all_code_that_the_map_runs():
 
 def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
     package = Path(shutil.copytree(Path(traceops.__file__).parent, tmp_path / "traceops"))
-    monkeypatch.setattr(content, "PACKAGE", package)
-    before = content.code_fingerprint.__wrapped__()
+    monkeypatch.setattr(cache, "PACKAGE", package)
+    before = cache.code_fingerprint.__wrapped__()
     with (package / "measure" / "ledger.py").open("a") as file:
         file.write("# changed\n")
-    assert content.code_fingerprint.__wrapped__() != before
+    assert cache.code_fingerprint.__wrapped__() != before
 
 
 def test_a_trace_that_was_another_while_it_was_read_is_not_kept(ddp, cache, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from traceops.pipeline.mapping.codec import decode, encode
+from traceops.pipeline.mapping.summary_file import decode, encode
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping import executors, ranks
-from traceops.pipeline.mapping.dispatch import map_files
-from traceops.pipeline.mapping.executors import map_in_processes
+from traceops.pipeline.mapping.executors import map_files, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Outcome, summarize_all
 from traceops.pipeline.mapping.summary_file import unpack
 from traceops.traces.discover import TraceFile, discover

@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from traceops.pipeline.mapping.progress import ProgressLine, progress_text
-from traceops.pipeline.mapping.ranks import Done
+from traceops.pipeline.mapping.ranks import Done, ProgressLine, progress_text
 
 
 class Terminal(io.StringIO):

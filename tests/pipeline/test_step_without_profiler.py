@@ -8,7 +8,7 @@ import pytest
 from observed_run import usual, write_rank
 
 from traceops import analyze
-from traceops.pipeline.own_window import without_profiler_ms
+from traceops.pipeline.run_info import without_profiler_ms
 from traceops.render.document import Facts
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary

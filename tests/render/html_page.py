@@ -6,7 +6,7 @@ import base64
 import hashlib
 from html.parser import HTMLParser
 
-from traceops.core.bundled import bundled
+from traceops.core.installation import bundled
 
 TABLES = bundled("templates", "tables.js").read_text(encoding="utf-8")  # in every page that has a table
 TABLES_HASH = base64.b64encode(hashlib.sha256(TABLES.encode()).digest()).decode()

@@ -20,7 +20,7 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
-from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.findings import Check, Evidence
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.registry import BY_ID

@@ -11,9 +11,8 @@ from sample_cross import cross_tables
 
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
-from traceops.report.cross_rows import CollectiveRow, WhatIfRow
 from traceops.report.model import Report
-from traceops.report.rows import RankRow, StepRow
+from traceops.report.rows import CollectiveRow, RankRow, StepRow, WhatIfRow
 from traceops.report.run import Run
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables

@@ -13,13 +13,16 @@ from sample_report import HOSTILE, LATE, sample_report, with_tables
 from traceops.core.findings import Evidence, Finding
 from traceops.render.report.cross_figures import (
     MOST_KINDS,
+    MOST_RUNS,
     arrivals_figure,
     bandwidth_figure,
+    critical_path_figure,
     lateness_figure,
+    thinned,
+    timeline_figure,
     what_if_figure,
 )
 from traceops.render.report.figures import MOST_STEPS
-from traceops.render.report.path_figures import MOST_RUNS, critical_path_figure, thinned, timeline_figure
 from traceops.render.report.terms import TERMS
 from traceops.report.model import Report
 from traceops.report.summary import Summary

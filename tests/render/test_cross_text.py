@@ -9,8 +9,16 @@ from msgspec.structs import replace
 from sample_report import sample_report, with_tables
 
 from traceops.core.findings import Check
-from traceops.render.report.cross_tables import arrivals_table, lateness_table, path_table, timeline_table
-from traceops.render.report.cross_text import clocks_sentence, path_sentence, replay_sentence, waiting_sentence
+from traceops.render.report.cross_tables import (
+    arrivals_table,
+    clocks_sentence,
+    lateness_table,
+    path_sentence,
+    path_table,
+    replay_sentence,
+    timeline_table,
+    waiting_sentence,
+)
 from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import PathRow, Tables
 

@@ -20,18 +20,15 @@ from sample_report import HOSTILE
 
 from traceops.core.errors import InputError
 from traceops.core.units import message_text
-from traceops.doctor.document import document_of
+from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import Checkup, Trial
-from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.nccl import NcclLog, NetworkEvent
 from traceops.fabric.reference import references_in
 from traceops.machine.look import Look
-from traceops.render.doctor.figures import sweep_figure
-from traceops.render.doctor.files import write_doctor
-from traceops.render.doctor.html import render_doctor_html
-from traceops.render.doctor.rows import attempts, pair_matrices, render_doctor_csv
+from traceops.render.doctor.files import attempts, pair_matrices, render_doctor_csv, write_doctor
+from traceops.render.doctor.html import render_doctor_html, sweep_figure
 from traceops.render.doctor.terminal import print_doctor
 from traceops.render.doctor.text import doctor_verdict
 from traceops.report.write import json_text

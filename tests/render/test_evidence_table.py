@@ -1,7 +1,7 @@
 """The numbers behind a finding on the page: digits in groups, but for a number that names something."""
 
 from traceops.core.findings import Evidence
-from traceops.render.report.evidence_table import evidence_table
+from traceops.render.finding_blocks import evidence_table
 from traceops.rules.registry import BY_ID
 
 

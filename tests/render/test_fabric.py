@@ -27,9 +27,9 @@ from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.fabric_html import connections_table, fabric_blocks, nccl_sentence, reference_table
 from traceops.render.report.html import render_html
 from traceops.render.report.terminal import print_report
-from traceops.report.cross_rows import ReferenceRow
 from traceops.report.document import to_json_object
 from traceops.report.model import Report
+from traceops.report.rows import ReferenceRow
 from traceops.report.tables import Tables
 from traceops.schemas import schema_path
 

@@ -16,11 +16,9 @@ from traceops.core.findings import Check, Evidence, Finding
 from traceops.pipeline.analyze import analyze
 from traceops.render.answer import AlignedSteps
 from traceops.render.document import Answer, Fold, Text
-from traceops.render.report.aligned import aligned_steps, dense_stretches
-from traceops.render.report.cures import cure_of
-from traceops.render.report.first_screen import first_screen
+from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
-from traceops.render.report.verdict import lead_finding, verdict
+from traceops.render.report.verdict import cure_of, lead_finding, verdict
 from traceops.render.svg.lanes import lanes_plot
 from traceops.render.svg.plot import Note, Rectangle
 from traceops.report.alike import APART_PCT, alike_ranks

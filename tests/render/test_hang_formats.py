@@ -20,7 +20,7 @@ from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
 from traceops.report.document import render_json
 from traceops.report.hang_json import hang_document, hang_json
 from traceops.report.write import json_text
-from traceops.rules.results import checks
+from traceops.rules.explained import checks
 from traceops.schemas import schema_path
 
 SCHEMA = json.loads(schema_path("hang").read_text())

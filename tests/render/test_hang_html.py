@@ -18,8 +18,8 @@ from traceops.render.hang.html import render_hang_html
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
 from traceops.report.hang_text import hang_sentence
+from traceops.rules.explained import checks
 from traceops.rules.registry import BY_ID
-from traceops.rules.results import checks
 
 ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobody_waits(4, 0), many())
 

@@ -17,7 +17,7 @@ from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
-from traceops.core.short_text import short_name
+from traceops.core.text import short_name
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Column, build_table, number, size
 from traceops.render.page import script_json

@@ -16,8 +16,8 @@ from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.then_text import NO_REPLAY
 from traceops.render.report.unmatched_text import to_match
-from traceops.render.report.whole_run import sentence
-from traceops.report.whole_run import EndedRow, WholeRunRows
+from traceops.render.report.whole_run import whole_run_sentence
+from traceops.report.step_times import EndedRow, WholeRunRows
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -91,4 +91,6 @@ def test_that_ranks_made_different_numbers_of_steps_is_said_of_the_whole_run():
     rows = WholeRunRows(
         steps=29, typical_steps=29, typical_ms=127.0, ended_after=EndedRow(least=30, most=40, first=(2,))
     )
-    assert sentence(rows, report).endswith(" Ranks made different numbers of steps: rank 2 30, others up to 40.")
+    assert whole_run_sentence(rows, report).endswith(
+        " Ranks made different numbers of steps: rank 2 30, others up to 40."
+    )

@@ -17,7 +17,7 @@ from sample_report import sample_report
 
 from traceops.baseline.history import histories, samples_of
 from traceops.baseline.store import Problem, save, scan
-from traceops.core.bundled import bundled
+from traceops.core.installation import bundled
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.history.html import render_history_html

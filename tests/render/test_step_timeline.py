@@ -16,13 +16,13 @@ import pytest
 from html_page import TABLES, Page
 from sample_report import sample_report
 
-from traceops.core.level_of_detail import Bars
+from traceops.core.arrays import Bars
 from traceops.core.words import ROLES
 from traceops.pipeline.analyze import analyze, find_traces, run_pipeline
 from traceops.pipeline.assemble_detail import MOST_RANKS, chosen_ranks, step_details
 from traceops.pipeline.mapping.ranks import MapOptions
-from traceops.render.report.drawn_ranks import drawn_ranks, group_text
 from traceops.render.report.html import render_html
+from traceops.render.report.rank_groups import drawn_ranks, group_text
 from traceops.render.report.step_timeline import finding_place, packed
 from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
 from traceops.report.model import Report

@@ -18,7 +18,7 @@ from traceops.render.report.detail_tables import collectives_table, kernels_tabl
 from traceops.render.report.html import describe, render_html
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
-from traceops.report.stored_tables import read_tables
+from traceops.report.tables import read_tables
 
 DATA = Path(__file__).parents[1] / "data"
 

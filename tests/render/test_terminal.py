@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sample_report import sample_report
 
 from traceops.core.findings import Evidence, Finding
-from traceops.render.evidence_text import evidence_lines
+from traceops.render.finding_blocks import evidence_lines
 from traceops.render.report.terminal import print_report
 from traceops.report.model import Report
 

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from sample_report import typed_report
 
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
-from traceops.render.report.clean_bill import not_evaluated
 from traceops.render.report.stragglers import who_text
-from traceops.render.report.verdict import verdict
-from traceops.report.cross_rows import WhatIfRow
+from traceops.render.report.verdict import not_evaluated, verdict
 from traceops.report.model import Report
+from traceops.report.rows import WhatIfRow
 
 
 def make_report(

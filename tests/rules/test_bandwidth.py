@@ -21,7 +21,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
-from traceops.pipeline.assemble_collectives import reference_rows
+from traceops.pipeline.assemble_cross import reference_rows
 from traceops.rules import bandwidth
 from traceops.rules.bandwidth import SAVED, judge_low, judge_siblings
 

@@ -8,7 +8,7 @@ import pytest
 from traceops.core.findings import Evidence
 from traceops.rules.explained import EXPLAINS, merge_overlapping
 from traceops.rules.registry import BY_ID, RULES
-from traceops.rules.unlike_cores import WAITS_BEYOND
+from traceops.rules.steps import WAITS_BEYOND
 
 
 def found(rule, severity="warning", ranks=(), cause=None):

@@ -10,7 +10,7 @@ import pytest
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.measure.summary import summarize
-from traceops.pipeline.mapping.summary_check import check_summary
+from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.verdict import verdict
 from traceops.traces.discover import TraceFile
 

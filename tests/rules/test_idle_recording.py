@@ -9,7 +9,7 @@ import pytest
 from traceops import analyze
 from traceops.core.findings import Finding
 from traceops.render.report.verdict import verdict
-from traceops.rules.idle_recording import AT_MOST, MAY_BE_RECORDING
+from traceops.rules.idle_time import AT_MOST, MAY_BE_RECORDING
 
 DATA = Path(__file__).parents[1] / "data"
 PLAIN = DATA / "plain_profiler"

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
-from traceops.rules.idle_time import idle_of
+from traceops.rules.idle_time import idle_of, seen_waiting_ms, waits_for_input
 
 # A GPT on an H200 whose only worker cuts text into tokens, ms: as recorded, and a step that is not; 37 looks of 188 saw
 # the host in its loader. The same program without that takes 11.2 ms.

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.rules.idle_input import waits_for_input
-from traceops.rules.idle_time import idle_of
+from traceops.rules.idle_time import idle_of, waits_for_input
 
 # ResNet-50 on an H200 whose two workers deliver at the same time, ms: as recorded, and the mean step of the run.
 RECORDED = {"idle_input": 202.34, "idle_host": 44.84, "compute": 16.2, "memory": 6.74}

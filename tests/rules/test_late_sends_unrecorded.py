@@ -10,8 +10,7 @@ from traceops.across.measure_across import measure_across
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.summary import summarize
 from traceops.rules.idle_time import work_ms
-from traceops.rules.pipeline import judge_late
-from traceops.rules.pipeline_waits import without_recording
+from traceops.rules.pipeline import judge_late, without_recording
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data" / "pipeline_uneven2"

@@ -15,10 +15,9 @@ from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.core.step_words import step_words
-from traceops.render.report.cross_text import replay_sentence
+from traceops.render.report.cross_tables import replay_sentence
 from traceops.render.report.verdict import verdict
-from traceops.rules.idle import INPUT_BOUND
-from traceops.rules.idle_behind import BehindLate, hidden_loading
+from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
 
 DATA = Path(__file__).parents[1] / "data"
 

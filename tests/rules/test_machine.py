@@ -12,10 +12,10 @@ from traceops.doctor.model import Trial
 from traceops.machine.limits import Limits
 from traceops.machine.look import Level, Look
 from traceops.rules import registry
+from traceops.rules.explained import checks
 from traceops.rules.machine.judge import RULES, judge_looks
 from traceops.rules.machine.limits import judge_limits
 from traceops.rules.machine.variables import check_variables
-from traceops.rules.results import checks
 
 SMALL = Look("a", "memory", "/dev/shm", "64 MB", "error", "too small", "--ipc=host", {"bytes": 64 << 20}, "TO-D301")
 

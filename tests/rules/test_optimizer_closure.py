@@ -8,7 +8,7 @@ from events_builder import BACKWARD, MAIN, build, kernel, note
 from traceops.measure.activity import find_activity
 from traceops.measure.host import measure_host
 from traceops.measure.steps import find_steps
-from traceops.rules.idle_optimizer import optimizer_time
+from traceops.rules.idle_findings import optimizer_time
 from traceops.traces.model import TraceMeta
 
 MS = 1_000_000

@@ -23,9 +23,8 @@ from traceops.across.light_window import LightRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.units import ms_text
-from traceops.rules.overlap import judge_exposed, judge_late_start
+from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
 from traceops.rules.overlap_gain import SAVED, SAVED_AT_BEST
-from traceops.rules.overlap_small import judge_small
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
 

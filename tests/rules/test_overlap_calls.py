@@ -8,9 +8,8 @@ from measured_runs import across, program, true_step
 
 from traceops.across.call_times import call_times
 from traceops.measure.exchanges import BACKWARD, FORWARD
-from traceops.rules.overlap import judge_exposed
+from traceops.rules.overlap import judge_exposed, judge_small
 from traceops.rules.overlap_gain import gain_of
-from traceops.rules.overlap_small import judge_small
 
 SOCKETS = Size(elements=1 << 18, latency_us=4400.0, bandwidth_gbs=20.0, kernel_us=200.0)  # 1 MB a layer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
-from traceops.across.gradients import of_gradients
+from traceops.across.roles import of_gradients
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.phases import AFTER
 from traceops.measure.summary import summarize

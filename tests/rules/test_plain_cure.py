@@ -11,7 +11,7 @@ from traceops.across.light_window import LightRank
 from traceops.across.run_steps import Share
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence
-from traceops.rules.own_time import in_each_step
+from traceops.rules.named_lines import in_each_step
 from traceops.rules.plain_cure import in_plain_steps
 from traceops.rules.registry import BY_ID
 

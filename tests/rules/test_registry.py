@@ -9,8 +9,8 @@ from msgspec import UNSET
 from traceops.core.findings import Evidence
 from traceops.core.rule import JudgedBy, Rule
 from traceops.pipeline.analyze import analyze
+from traceops.rules.explained import checks, judged_checks, most_important_first
 from traceops.rules.registry import BY_ID, FAMILIES, RULES
-from traceops.rules.results import checks, judged_checks, most_important_first
 
 DATA = Path(__file__).parents[1] / "data"
 ONE = Evidence("x", 1)

@@ -10,7 +10,7 @@ from generated_run import SlowInput, ddp, simulate, write_traces
 from measured_runs import program
 
 from traceops import analyze
-from traceops.render.evidence_text import evidence_lines
+from traceops.render.finding_blocks import evidence_lines
 from traceops.render.report.csv import findings_csv
 from traceops.render.report.html import describe
 from traceops.render.report.verdict import verdict

@@ -11,7 +11,7 @@ from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 from traceops import analyze
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
-from traceops.traces.step_kinds import StepKinds, step_kinds
+from traceops.traces.run_manifest import StepKinds, step_kinds
 
 WGAN = StepKinds(("Adam.step",), "Adam.step", 40, 120)
 

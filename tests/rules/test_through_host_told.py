@@ -8,9 +8,8 @@ from generated_run import Mesh, Size, SlowInput, ddp, simulate, write_traces
 from measured_runs import across
 
 from traceops import analyze
-from traceops.core.trace_keys import COLLECTIVES
-from traceops.rules.bandwidth import judge_low
-from traceops.rules.through_host import judge_through_host
+from traceops.core.rank_files import COLLECTIVES
+from traceops.rules.bandwidth import judge_low, judge_through_host
 
 
 def run_of(bandwidth_gbs, faults=(), *, through_host=True):

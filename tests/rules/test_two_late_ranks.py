@@ -11,13 +11,13 @@ from measured_runs import across, program
 
 import traceops
 from traceops.across import own_times
-from traceops.across.core_waits import CoreWaits
+from traceops.across.machine_use import CoreWaits
 from traceops.pipeline import conclude
-from traceops.rules import overlap_told, pipeline
-from traceops.rules.pipeline_waits import without_loading
+from traceops.rules import overlap_gain, pipeline
+from traceops.rules.pipeline import without_loading
 from traceops.rules.steps import causes_of_unlike
 from traceops.rules.straggler_conditions import far_from_all, in_one_place
-from traceops.rules.straggler_evidence import of_operators
+from traceops.rules.straggler_findings import of_operators
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -75,9 +75,9 @@ def test_what_waits_for_others_is_no_region_that_grew(two_late):
 
 def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, monkeypatch):
     _, run = two_late
-    assert overlap_told.of_unknown_size(run) == ""
-    monkeypatch.setattr(overlap_told, "MANY", 1)
-    assert "The traces do not say how large they are" in overlap_told.of_unknown_size(run)
+    assert overlap_gain.of_unknown_size(run) == ""
+    monkeypatch.setattr(overlap_gain, "MANY", 1)
+    assert "The traces do not say how large they are" in overlap_gain.of_unknown_size(run)
 
 
 def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):

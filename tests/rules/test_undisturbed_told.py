@@ -11,7 +11,7 @@ from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
-from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE
+from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.render import write_report
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe

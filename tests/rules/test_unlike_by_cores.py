@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from observed_run import Step, write_rank
 
-from traceops.rules.unlike_cores import held_up
+from traceops.rules.steps import held_up
 from traceops.traces.observed import read_observed
 
 STEPS = np.arange(10, 14)

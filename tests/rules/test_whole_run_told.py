@@ -18,7 +18,7 @@ from traceops.render import write_report
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
-from traceops.render.report.whole_run import sentence
+from traceops.render.report.whole_run import whole_run_sentence
 from traceops.render.writers.terminal import write_terminal
 from traceops.rules import whole_run as whole_run_rule
 from traceops.rules.whole_run import what_was_compiled
@@ -127,7 +127,7 @@ def test_steps_that_a_gradient_scaler_left_out_are_told(tmp_path):
     report = observed(run_of(tmp_path), *[steps] * 4)
     assert report.whole_run.skipped_steps == 4
     said = "In 4 of all 70 steps the gradient scaler left the optimizer out (inf or NaN)."
-    assert sentence(report.whole_run, report).endswith(said)
+    assert whole_run_sentence(report.whole_run, report).endswith(said)
     assert said in terminal_of(report, tmp_path)
     even_run = observed(run_of(tmp_path / "even"), *[even()] * 4)
     assert "scaler" not in terminal_of(even_run, tmp_path)
@@ -148,7 +148,7 @@ def test_a_script_that_profiles_itself_is_told(tmp_path, told, said):
     (run / "run.json").write_text(json.dumps(manifest))
     steps = [usual(80.0 if 30 <= at < 34 else 50.0, recorded=30 <= at < 34) for at in range(70)]
     report = observed(run, *[steps] * 4)
-    assert sentence(report.whole_run, report).endswith(said or "of which the rest tells.")
+    assert whole_run_sentence(report.whole_run, report).endswith(said or "of which the rest tells.")
     assert (report.whole_run.own_profiler is None) == (not said)
 
 

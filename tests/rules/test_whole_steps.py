@@ -11,7 +11,7 @@ from unmarked import as_is, write_unmarked
 
 from traceops import analyze
 from traceops.cli import main
-from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.capture_failure import shorter_schedule
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict

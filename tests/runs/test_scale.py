@@ -18,22 +18,27 @@ from run_folders import DATA, failed_run, run_of
 from started import environment
 
 from traceops.across.links import link_by_name
-from traceops.across.replay.larger import larger_transfers, predicted_share
+from traceops.across.replay.what_if import larger_transfers, predicted_share
 from traceops.cli import main
 from traceops.cli.scale import price_of
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.pipeline.run_info import samples_per_step
-from traceops.report.cross_rows import RoleRow
 from traceops.report.model import ReportDocument
-from traceops.report.rows import RankRow
+from traceops.report.rows import RankRow, RoleRow
 from traceops.report.run import Run
 from traceops.report.step_times import Ledger, StepTime
 from traceops.report.summary import Summary
-from traceops.runs.from_one import step_from_one
-from traceops.runs.scale import interval, lost_parts, scale_document
-from traceops.runs.scale_runs import OPEN_LINE, STEP_LINE, MeasuredRun
-from traceops.runs.trend import trend_rate
+from traceops.runs.scale import (
+    OPEN_LINE,
+    STEP_LINE,
+    MeasuredRun,
+    interval,
+    lost_parts,
+    scale_document,
+    step_from_one,
+    trend_rate,
+)
 from traceops.schemas import schema_path
 
 TABLES = json.loads((DATA / "scaling" / "public.json").read_text())["tables"]
@@ -237,7 +242,7 @@ def test_the_command_reads_runs_and_writes_all_four_files(tmp_path: Path, monkey
     failed_run(tmp_path / "profile" / "n8")
     assert main(["scale", "profile/n2", "profile/n4"]) == 2
     assert "different kinds of device" in capsys.readouterr().err
-    monkeypatch.setattr("traceops.runs.scale_runs._device", lambda capture: "GPU")
+    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
     assert main(["scale", "profile", "--price", "2.5"]) == 0
     said = capsys.readouterr()
     assert "n8: " in said.err and "Weak scaling" in said.out and "Scaling: reports/scale/scale.html" in said.out
@@ -295,7 +300,7 @@ def test_sizes_are_trained_in_turn_with_the_same_threads_and_what_failed_is_trie
         return 0
 
     monkeypatch.setattr("traceops.cli.sweep._train", train)
-    monkeypatch.setattr("traceops.runs.scale_runs._device", lambda capture: "GPU")
+    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
     command = ["scale", "--nproc", "2,4", "--repeat", "2", "--quick"]
     assert main([*command, "--dry-run"]) == 0 and trained == []
     assert main(command) == 2  # nothing is left to compare with

@@ -16,9 +16,18 @@ from traceops.cli import main
 from traceops.cli.sweep import seconds_of
 from traceops.core.errors import UsageError
 from traceops.render.runs.sweep import verdict, why_text
-from traceops.runs.search import halve, in_turn, try_all
-from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepTrial
-from traceops.runs.vary import axes_of, points_of, script_words
+from traceops.runs.sweep import (
+    LedgerDifference,
+    PointRow,
+    SweepDocument,
+    SweepTrial,
+    axes_of,
+    halve,
+    in_turn,
+    points_of,
+    script_words,
+    try_all,
+)
 from traceops.schemas import schema_path
 
 

@@ -14,7 +14,7 @@ from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.core.findings import Evidence, Finding
 from traceops.timeline import write_timeline
-from traceops.timeline.around import find_named
+from traceops.timeline.choose import find_named
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from traceops.pipeline.analyze import analyze
-from traceops.timeline.findings_track import FINDINGS_PID
+from traceops.timeline.added_packets import FINDINGS_PID
 from traceops.timeline.write import write_timeline
 from traceops.traces.discover import discover
 

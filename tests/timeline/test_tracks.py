@@ -12,7 +12,7 @@ from timeline_reading import check_nesting, ns
 
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
-from traceops.timeline.lanes import Slice, spread
+from traceops.timeline.tracks import Slice, spread
 
 DATA = Path(__file__).parents[1] / "data"
 

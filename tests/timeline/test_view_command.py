@@ -16,7 +16,7 @@ from perfetto_reading import packets_of
 from small_traces import training, write_run, x
 
 from traceops.cli import main
-from traceops.timeline.file_name import file_name
+from traceops.timeline.choose import file_name
 
 DATA = Path(__file__).parents[1] / "data"
 

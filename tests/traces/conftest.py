@@ -27,8 +27,8 @@ def load(tmp_path, monkeypatch):
             if chunk:
                 patch.setattr("traceops.traces.source.CHUNK_BYTES", chunk)
                 if chunk < 100:  # or two threads take turns at each of 60,000 chunks
-                    patch.setattr("traceops.traces.read_ahead._AHEAD", 2000)
-                    patch.setattr("traceops.traces.read_ahead._AT_ONCE", 1000)
+                    patch.setattr("traceops.traces.source._AHEAD", 2000)
+                    patch.setattr("traceops.traces.source._AT_ONCE", 1000)
             if scanner:
                 use_scanner(patch, scanner)
             return load_trace(str(path))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceops.traces.step_kinds import ends_by_calls
+from traceops.traces.run_manifest import ends_by_calls
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from observed_run import STACKS, usual, write_machine, write_rank
 
 from traceops.across.whole_run import whole_run
-from traceops.core.step_log import OBSERVED_FILE, RECORD, STEPS_FILE
+from traceops.core.rank_files import OBSERVED_FILE, RECORD, STEPS_FILE
 from traceops.traces.observed import read_machines, read_observed
 
 

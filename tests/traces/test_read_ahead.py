@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from traceops.traces.read_ahead import read_ahead
-from traceops.traces.source import Damaged
+from traceops.traces.source import Damaged, read_ahead
 
 
 def test_items_come_in_order_and_the_error_where_it_was():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from traceops.capture.collectives import add_to_trace
-from traceops.core.trace_keys import COLLECTIVES
+from traceops.core.rank_files import COLLECTIVES
 from traceops.traces.kineto import load_trace
 
 BASE = 1_700_000_000_000_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.hangs.readers.log_rules import NEEDLES
-from traceops.traces.text_lines import holds_any
-from traceops.traces.word_search import WordSearch
+from traceops.traces.text_lines import WordSearch, holds_any
 
 HEALTHY = b"".join(
     b"Epoch [2/2], Step [%d/12942], Loss: 2.1197, Perplexity: 8.3289, exit 0, 100%%|\n" % step for step in range(50)

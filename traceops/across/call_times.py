@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.gradients import of_gradients
 from traceops.across.links import collective_bytes
+from traceops.across.roles import of_gradients
 from traceops.measure.exchanges import BACKWARD, FORWARD
 
 _SPAN = 4.0  # the largest calls over the smallest: from here on sizes tell what a byte takes

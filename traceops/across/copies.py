@@ -14,7 +14,7 @@ from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Prediction
 from traceops.core.arrays import mean_ms
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_link import HostLink, link_by_name, link_of_machine
+from traceops.fabric.reference import HostLink, link_by_name, link_of_machine
 from traceops.measure.copies import CopyKind, Direction
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary

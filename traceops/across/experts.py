@@ -11,7 +11,7 @@ import numpy as np
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.graph import WORK, spent_before
 from traceops.across.roles import Roles
-from traceops.measure.message_size import message_bytes
+from traceops.measure.exchanges import message_bytes
 from traceops.measure.summary import RankSummary
 
 _COUNTS = 0.01  # of the largest all-to-all: what is smaller tells how many tokens come, and carries none

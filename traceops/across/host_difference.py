@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceops.across.cross_rank import CrossRank
 from traceops.across.run_steps import WholeRun
+from traceops.across.stragglers import Straggler
 from traceops.measure.host_places import CodePlace, FunctionTime
+from traceops.measure.stack_times import LEAST_PCT
+from traceops.measure.summary import RankSummary
+from traceops.traces.frames import LEAST_FRAME_NS
 
 _LEAST_PCT = 5.0  # of the typical step
 _LEAST_LOOKS = 8
@@ -81,3 +86,92 @@ def _line(one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> CodePlace
             of_peers.setdefault(place.line, []).append(ms)
     beyond = {place: ms - (sum(of_peers.get(place.line, ())) / max(len(theirs), 1)) for place, ms in one.lines}
     return max(beyond, key=lambda place: beyond[place])
+
+
+# The function that the host of a late rank is in longer than its peers' hosts, by the stacks of their traces.
+
+
+_LEAST_SHARE = 0.2  # of what the others wait for a rank: of less than that nothing is said
+_LEAST_CALL_NS = 4 * LEAST_FRAME_NS  # shorter calls may be as many on a peer, just too short to be kept
+_EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
+
+
+@dataclass(frozen=True)
+class LongerInFunction:
+    """A late rank's host is `ms` a step in a function, its median peer's peers_ms.
+
+    unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers',
+    its device had nothing to run. share: idle_ms or what is longer, if that is less, of what the others wait for the
+    rank.
+    """
+
+    rank: int
+    said: str
+    ms: float
+    peers_ms: float
+    unseen_ms: float
+    idle_ms: float
+    share: float
+
+
+def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> LongerInFunction | None:
+    """The function that explains most of the lateness of a rank; None where stacks show none that explains a fifth.
+
+    sometimes: it is late in some steps only, and these are looked at.
+    """
+    if run.graph is None or run.lateness is None or len(run.ranks) < 2:
+        return None
+    ranks = {times.summary.rank: times.summary for times in run.ranks}
+    own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.graph.peers(straggler.rank)]
+    steps = _steps(run, straggler, sometimes=sometimes)
+    at = np.isin(run.lateness.steps, list(steps))
+    if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not at.any():
+        return None
+    waiting = float(run.lateness.caused[straggler.rank].sum(axis=0)[at].mean()) / 1e6 / (len(run.ranks) - 1)
+    if waiting <= 0:
+        return None
+    theirs = [_by_function(peer, steps) for peer in peers]
+    calls = {one.key: one.call_ns for one in own.stacks}
+    found = []
+    for key, (said, ms, idle_ms) in _by_function(own, steps).items():
+        if calls[key] < _LEAST_CALL_NS:
+            continue
+        usual = np.median([peer[key][1:] if key in peer else (0.0, 0.0) for peer in theirs], axis=0)
+        share = min(ms - float(usual[0]), idle_ms - float(usual[1])) / waiting
+        if share >= _LEAST_SHARE:
+            more_idle, often = idle_ms - float(usual[1]), ms * 1e6 / calls[key]
+            unseen = (often * LEAST_FRAME_NS / 1e6) + LEAST_PCT / 100 * run.step_ms
+            found.append(
+                LongerInFunction(straggler.rank, said, ms, float(usual[0]), unseen, more_idle, min(share, 1.0))
+            )
+    return max(found, key=lambda one: (one.share, one.ms), default=None)
+
+
+def with_cause(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> str:
+    """The straggler's cause: its host, where no single cause was found and a function explains half of the lateness."""
+    most = max(straggler.caused, key=lambda cause: straggler.caused[cause])
+    if straggler.cause != "unknown" or most != "host" or straggler.rank in run.hosts_slower:
+        return straggler.cause
+    one = longer_in_function(run, straggler, sometimes=sometimes)
+    return "host" if one is not None and one.share >= _EXPLAINS else straggler.cause
+
+
+def _steps(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> Collection[int]:
+    assert run.lateness is not None
+    if sometimes:
+        return straggler.late_steps
+    return set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+
+
+def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, str, int], tuple[str, float, float]]:
+    """How each function is said, ms a step in it, and ms of that in which the device had nothing to run."""
+    chosen = np.isin(rank.step_numbers, list(steps))
+    found: dict[tuple[str, str, int], tuple[str, float, float]] = {}
+    for one in rank.stacks:
+        if one.waits or not chosen.any():
+            continue
+        _, ms, idle_ms = found.get(one.key, ("", 0.0, 0.0))
+        ms += float(one.host_ns[chosen].mean()) / 1e6
+        idle_ms += float(one.idle_ns.sum(axis=0)[chosen].mean()) / 1e6
+        found[one.key] = (one.said, ms, idle_ms)
+    return found

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
-from traceops.core.arrays import Int
-from traceops.core.intervals import subtract, union
+from traceops.core.arrays import Int, subtract, union
 from traceops.measure.passes import InferencePass, PassKind
 from traceops.measure.summary import RankSummary
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph, spent_before
-from traceops.core.arrays import Int
-from traceops.core.intervals import intersect, subtract, union
+from traceops.core.arrays import Int, intersect, subtract, union
 from traceops.measure.program import FOLLOWS_NS
 from traceops.measure.summary import RankSummary
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks
 from traceops.across.light_groups import groups_of
-from traceops.core.intervals import Intervals, merge, subtract, union
+from traceops.core.arrays import Intervals, merge, subtract, union
 from traceops.measure.light import LightActivity
+from traceops.measure.steps import usual_steps
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import usual_steps
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.core.units import stored
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import LOCAL_HOST, same_host, short_host
+from traceops.fabric.model import LOCAL_HOST, same_host, short_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth
-from traceops.measure.message_size import message_bytes
+from traceops.measure.exchanges import message_bytes
 
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
 # rate of NVLink 2, 3, 4 and 5 (150, 300, 450 and 900 GB/s). [NVIDIA data sheets; nccl-tests on such hosts]

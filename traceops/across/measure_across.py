@@ -8,36 +8,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.arrivals import without_late_ends
-from traceops.across.bubble import measure_bubbles
-from traceops.across.charged import charged_waiting
+from traceops.across.arrivals import with_roots, with_woken_threads, without_first_meetings, without_late_ends
 from traceops.across.clocks import align_clocks
 from traceops.across.copies import exposed_copies, predict_copies
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank, RankTimes, charged_waiting
 from traceops.across.experts import find_experts
-from traceops.across.first_meeting import without_first_meetings
 from traceops.across.inference import measure_passes
-from traceops.across.late_behind_loading import late_behind_loading
 from traceops.across.lateness import measure_lateness
 from traceops.across.links import reference_transfers
 from traceops.across.match import match_collectives, waits_by_rank
-from traceops.across.pace import best_pace
+from traceops.across.pipelines import find_pipelines, measure_bubbles, stage_of
 from traceops.across.replay.build import build_graph
-from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph
-from traceops.across.replay.roles_free import predict_roles
-from traceops.across.replay.what_if import Replays, measure_what_if
+from traceops.across.replay.what_if import Replays, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.role_times import measure_role_times
 from traceops.across.roles import find_roles
-from traceops.across.rooted import with_roots
 from traceops.across.slow_group import far_ranks, measure_slow_groups
-from traceops.across.stages import find_pipelines, stage_of
-from traceops.across.stragglers import Straggler, Stragglers, measure_stragglers
+from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.unlike import unlike_steps, unshared_steps
-from traceops.across.woken import with_woken_threads
 from traceops.across.work import WorkCompared, compare_work
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, subtract, union
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary

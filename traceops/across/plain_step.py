@@ -2,23 +2,43 @@
 
 torch's profiler leaves CUPTI attached behind its windows, and that slows hosts for the rest of the process, on two
 H200s by up to 28 %. So where the steps before the first window are shorter than those behind it, they are taken. Where
-CUPTI was ended behind the last window, and without GPUs, what differs is the training's own: all steps count.
-"""
+CUPTI was ended behind the last window, and without GPUs, what differs is the training's own: all steps count."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traceops.across.behind_windows import last_of_window
 from traceops.across.run_steps import Mask, WholeRun
-from traceops.core.shorter_schedule import steps_needed
-from traceops.measure.profiler_cost import SLOWED
-from traceops.measure.typical import usual_steps
+from traceops.core.arrays import Int
+from traceops.core.capture_failure import steps_needed
+from traceops.measure.host_places import CodePlace, host_times
+from traceops.measure.recording import SLOWED
+from traceops.measure.steps import usual_steps
+from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import ended_cupti, last_recorded
+
+# Where the steps behind a window begin: its light window is near it, and light windows that follow are far away.
+
+
+_NEAR = 3  # steps from the last recorded one to the first of the light window
+
+
+def last_of_window(recorded: NDArray[np.int64], last: int) -> int:
+    """The last recorded step of a window that ends with step `last`, and of the light window right behind it.
+
+    recorded: numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order.
+    """
+    for step in recorded[recorded > last].tolist():
+        if step - last > _NEAR:
+            break
+        last = step
+    return last
+
 
 _ENOUGH = 6  # steps without recording, of the whole run
 _LEAST = 4  # on either side of the windows
@@ -131,3 +151,129 @@ def _usual_ms(run: WholeRun, steps: Mask) -> float:
     """Of the few steps on one side of the windows."""
     took = run.step_ms[steps]
     return float(took[usual_steps(took)].mean())
+
+
+# The steps right before a window, where nothing was recorded: those that its own are held to.
+
+
+_NEAREST = 6  # as many as a schedule times before its window
+_LEAST_BEFORE = 3
+
+
+def steps_before(run: WholeRun, window: Collection[int]) -> Int:
+    """Where the typical steps between this window and the one before are in the run. window: numbers of its steps.
+
+    The nearest ones; none where there are too few.
+    """
+    own = np.flatnonzero(np.isin(run.numbers, list(window)))
+    nearest = np.flatnonzero(run.like & (np.arange(len(run.numbers)) < min(own, default=0)))[-_NEAREST:]
+    if not len(nearest):
+        return nearest
+    recorded = np.flatnonzero(~run.timed & ~np.isnan(run.step_ms))
+    nearest = nearest[nearest > max(recorded[recorded < nearest[-1]], default=-1)]
+    return nearest if len(nearest) >= _LEAST_BEFORE else nearest[:0]
+
+
+# Whether the recorded steps are unlike the run: it had not settled yet, or became slower behind them.
+
+
+_NEAR_ENOUGH = 4  # timed steps just before the window
+_LATER = 20  # steps behind it that are like the others
+_SLOWER = 1.25
+MUCH_LONGER = 1.5  # times the recorded steps: those of a run take longer than that by themselves
+_SETTLED = 1.1  # times the later step, over this many steps:
+_RUN = 8
+
+
+@dataclass(frozen=True)
+class EarlyWindow:
+    """A step took near_ms just before the window and takes later_ms behind it; settled: the first such step."""
+
+    near_ms: float
+    later_ms: float
+    settled: int
+
+
+def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
+    """window: numbers of the recorded steps that count; others may have been recorded before and after.
+
+    Later steps may also be the longer ones. None where those before the window or its own take about as long as the
+    later ones, or where too few tell.
+    """
+    step = run.step_ms
+    recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
+    recorded = recorded[recorded > 0]  # the first step is the program's start
+    if not len(recorded):
+        return None
+    own = recorded[np.isin(run.numbers[recorded], list(window))]
+    begin = own[0] if len(own) else recorded[0]
+    timed = np.flatnonzero(run.timed)
+    end = last_of_window(recorded, int(own[-1] if len(own) else recorded[0]))
+    before, behind = timed[timed < begin], timed[timed > end]
+    later = behind[run.like[behind]]
+    if len(before) < _NEAR_ENOUGH or len(later) < _LATER:
+        return None
+    near_ms, later_ms = float(np.median(step[before[-_NEAR_ENOUGH:]])), float(np.median(step[later]))
+    window_ms = float(np.median(step[own if len(own) else recorded]))
+    shorter = min(near_ms, window_ms) >= _SLOWER * later_ms
+    longer = max(near_ms, window_ms) <= later_ms / MUCH_LONGER
+    if not shorter and not longer:
+        return None
+    for at in range(len(behind) - _RUN + 1):
+        own_ms = float(np.median(step[behind[at : at + _RUN]]))
+        if max(own_ms / later_ms, later_ms / own_ms) <= _SETTLED:
+            return EarlyWindow(near_ms, later_ms, int(run.numbers[behind[at]]))
+    return None
+
+
+def much_longer(typical_ms: float, recorded_ms: float | None) -> float | None:
+    """How many times as long as the recorded steps the run's typical one takes; None where that is not far more."""
+    if not recorded_ms or typical_ms < MUCH_LONGER * recorded_ms:
+        return None
+    return typical_ms / recorded_ms
+
+
+def is_unlike(run: WholeRun, window: Collection[int], recorded_ms: float) -> bool:
+    """Whether what the recorded steps show need not hold for the run."""
+    return much_longer(run.typical_ms, recorded_ms) is not None or early_window(run, window) is not None
+
+
+# On what the host spends the steps before an early window, and no later ones: a warm-up, a finder, a first report.
+
+
+_MOST_OF = 0.5  # of what these steps take longer
+_LATER_SAMPLES = 0.1  # of what it spends there: with more of it in later steps they do the same, only faster
+_LOOKS = 5  # there
+_ALIKE, _FAR = 0.75, 1.25  # so many of these steps take about as long as they do in the median
+
+
+@dataclass(frozen=True)
+class EarlyPlace:
+    """ms: a step, on this rank, beyond what it spends there in typical steps."""
+
+    rank: int
+    place: CodePlace
+    ms: float
+
+
+def early_place(run: WholeRun, observed: Sequence[Observed], early: EarlyWindow, begin: int) -> EarlyPlace | None:
+    """begin: the first recorded step.
+
+    None where those before are no longer, differ among themselves, or nothing was seen in most of that.
+    """
+    longer = early.near_ms - early.later_ms
+    took = run.step_ms[run.timed & (run.numbers < begin)] / early.near_ms
+    if longer <= 0 or float(((took <= _FAR) & (took >= 1 / _FAR)).mean()) < _ALIKE:
+        return None
+    best = None
+    for one in observed:
+        numbers = np.arange(one.first, one.first + len(one.steps))
+        usual = {own.key: own.ms for own in run.host.get(one.rank, ()) if not own.waits}
+        for own in host_times(one, (numbers > 0) & (numbers < begin), early.near_ms):
+            later_ms = usual.get(own.key, 0.0)
+            ms = own.ms - later_ms
+            if own.waits or own.looks < _LOOKS or ms < _MOST_OF * longer or later_ms > _LATER_SAMPLES * own.ms:
+                continue
+            if best is None or ms > best.ms:
+                best = EarlyPlace(one.rank, own.place, ms)
+    return best

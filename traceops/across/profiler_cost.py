@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.across.core_waits import recorded_waits
+from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import WholeRun
-from traceops.measure.profiler_cost import SLOWED, profiler_slowdown
+from traceops.measure.recording import SLOWED, profiler_slowdown
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import ended_cupti
 

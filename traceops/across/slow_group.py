@@ -10,14 +10,13 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from traceops.across.chance import chance
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
 from traceops.across.own_times import own_steps, own_time
 from traceops.across.replay.cure import as_peers, median_rank
 from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import Replays, shared_work
-from traceops.across.stragglers import LATE_STEP, Straggler, straggler
+from traceops.across.stragglers import LATE_STEP, Straggler, chance, straggler
 from traceops.across.work import WorkCompared, compare_work
 from traceops.measure.summary import RankSummary
 

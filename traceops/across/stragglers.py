@@ -8,14 +8,102 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.chance import chance
-from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, least_share
-from traceops.across.own_times import far_beyond, own_steps
-from traceops.across.replay.graph import StepGraph, Steps
-from traceops.across.replay.late_places import late_places
+from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness, least_share
+from traceops.across.own_times import far_beyond, host_ns, loads_longer, own_steps, own_time
+from traceops.across.replay.graph import WORK, StepGraph, Steps
+from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
-from traceops.across.straggler_cause import cause_of
+from traceops.measure.summary import RankSummary
+
+# How likely it is that ranks which are alike look as late as one does.
+
+
+MOST_COMPARED = 128  # peers in the permutation test
+_SHUFFLES = 2000
+_SEED = 20200
+
+
+def chance(own: Steps, others: NDArray[np.float64]) -> float:
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
+
+    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
+    """
+    if not len(others) or not own.sum():
+        return 1.0
+    thinned = others[:: len(others) // MOST_COMPARED + 1]
+    cells = np.concatenate((own[None, :], thinned))
+    observed = float(own.mean())
+    random = np.random.default_rng(_SEED)
+    flat = np.tile(cells.ravel(), (_SHUFFLES, 1))
+    dealt = random.permuted(flat, axis=1).reshape(_SHUFFLES, *cells.shape)
+    hits = int((dealt.mean(axis=2).max(axis=1) >= observed * (1 - 1e-9)).sum())
+    return (hits + 1) / (_SHUFFLES + 1)
+
+
+# Why a rank is late: what most of the waiting is charged to, or the work whose loss saves what its cure does.
+
+
+_COVERS = 0.80  # of the lateness: what a cause must explain to be named
+
+
+def cause_of(
+    replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
+) -> str:
+    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
+
+    A rank may be late for another reason. Those that wait for it let their hosts run ahead. Then that rank alone
+    shows idle time for its host, though its host is no slower than theirs. Such time does not count against the
+    cause.
+    """
+    graph = replays.graph
+    charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
+    if not peers and (places := late_places(graph, rank)) is not None:
+        charged = _by_cause(graph, rank, places)  # who is late elsewhere hides what the others wait for it
+    total = sum(charged.values())
+    if not loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
+        # It loads as long as they do; what they wait for it elsewhere only hides theirs.
+        charged["host"] += charged.pop("input")
+    best = max(charged, key=lambda cause: charged[cause])
+    if best in ("input", "gpu_compute", "copy") and total > 0:
+        own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
+        if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
+            total -= charged["host"]
+    if best != "unknown" and charged[best] >= _COVERS * total > 0 and (lateness.share(rank) or 0) >= LEAST_SHARE:
+        return best
+    return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
+
+
+def _by_cause(graph: StepGraph, rank: int, places: LatePlaces) -> dict[str, float]:
+    """What a rank takes longer where it is late, by CAUSES."""
+    found = dict.fromkeys(CAUSES, 0.0)
+    for work, more in places.more.items():
+        cause = CAUSE_OF.get(work, "unknown")
+        found["host" if cause == "gpu_compute" and rank in graph.on_cpu else cause] += max(more, 0.0)
+    return found
+
+
+def _cause_by_replay(replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float) -> str:
+    """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
+    graph = replays.graph
+    others, cured = replays.cure(rest), replays.cured(rest)
+    if others is None or cured is None or not peers or saved <= 0:
+        return "unknown"
+    before = cured.fed_ns().mean()
+    far = far_beyond(graph, rank, rest)  # then those that are cured run as it does
+    alike = (rank, *(other for other, peer in others.program_of.items() if far and peer == rank))
+    for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
+        if cause == "input" and not loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
+            continue
+        without = simulate(graph, replace(others, without=work, without_on=alike)).fed_ns().mean()
+        if before - without >= _COVERS * saved:
+            return cause
+    compute = WORK.index("compute")
+    more = own_time(graph, rank)[compute] - np.median([own_time(graph, peer)[compute] for peer in peers])
+    if more / max(len(graph.steps), 1) < _COVERS * saved:
+        return "unknown"
+    return "host" if rank in graph.on_cpu else "gpu_compute"
+
 
 MOST_CANDIDATES = 16
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
@@ -233,3 +321,68 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
     usual = np.median(others, axis=1)
     slowest = float(usual.max())
     return float(np.median(own)) >= slowest + 2 * (slowest - float(np.median(usual)))
+
+
+# A rank whose device is late, which nobody waits for because data loading takes as long on all.
+
+
+_OF_DEVICE = ("gpu_compute", "copy")  # the profiler slows hosts, so that one of them always comes last
+
+
+def late_behind_loading(replays: Replays, lateness: Lateness) -> Straggler | None:
+    """Who would be waited for most with batches in time, if its device is the cause; times are of such steps."""
+    base, in_time = replays.base.step_ns(), Replays(replays.graph, replays.typical, without=LOADING)
+    if float((base - in_time.base.step_ns()).mean()) < _MATTERS * float(base.mean()):
+        return None
+    blamed = {rank: ns for rank, ns in in_time.base.waited_for.items() if in_time.graph.peers(rank)}
+    worst = max(blamed, key=lambda rank: (blamed[rank], -rank), default=None)
+    if worst is None:
+        return None
+    late = straggler(in_time, lateness, worst, [worst])
+    return late if late.cause in _OF_DEVICE else None
+
+
+# How much of what ranks compute would be saved if all of it went at the pace of the one whose sizes suit it best.
+
+
+_DIFFERS = 1.05  # times the blocks a launch of another rank: a kernel whose grid tells how much work it has
+_AGREE = 0.10  # of the share of the work: how far the kernels' shares may lie apart
+_MOST_AGREE = 0.8  # of their time
+_CONSTANT = 1.1  # times the time of another rank's: a kernel of as many blocks that does not grow with the work
+_MOST_CONSTANT = 0.15  # of the computation: more, and not all of it is shared
+
+
+def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float:
+    """Time of all ranks' work at the best pace of any of them, over what it takes; 1 where the kernels do not tell.
+
+    Kernels whose grid follows the work (elementwise ones) tell each rank's share of it. Those of matrices, whose grid
+    is as large as the device, run more or less efficiently by their sizes: time over share is a rank's pace. Only where
+    nearly all computation follows the work, as with batches of other sizes. `slowed_us` is what each rank's kernels
+    took a step only because communication beside them waited.
+    """
+    steps = [max(len(summary.step_numbers), 1) for summary in ranks]
+    known = [{k.name: k for k in summary.kernels if k.kind == "compute" and k.count} for summary in ranks]
+    if len(ranks) < 2 or not all(known):
+        return 1.0
+    shares, weights, constant = [], [], 0.0
+    for name in set.intersection(*(set(own) for own in known)):
+        of_rank = [own[name] for own in known]
+        if len({k.count / n for k, n in zip(of_rank, steps, strict=True)}) > 1 or min(k.blocks for k in of_rank) <= 0:
+            continue
+        blocks = np.array([k.blocks / k.count for k in of_rank])
+        us = np.array([k.total_us / n for k, n in zip(of_rank, steps, strict=True)])
+        if blocks.max() >= _DIFFERS * blocks.min():
+            shares.append(blocks / blocks.mean())
+            weights.append(float(us.mean()))
+        elif blocks.max() == blocks.min() and us.max() < _CONSTANT * us.min():
+            constant += float(us.mean())
+    whole = np.array([sum(k.total_us for k in own.values()) / n for own, n in zip(known, steps, strict=True)])
+    whole -= np.array(slowed_us)
+    if not shares or constant > _MOST_CONSTANT * whole.mean():
+        return 1.0
+    share = np.average(shares, axis=0, weights=weights)
+    apart = np.abs(np.array(shares) - share).max(axis=1)
+    if np.array(weights)[apart <= _AGREE].sum() < _MOST_AGREE * sum(weights):
+        return 1.0
+    best = constant + float(((whole - constant) / share).min())
+    return min(best / float(whole.mean()), 1.0)

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 
 import numpy as np
 
-from traceops.across.host_turns import HostTurns, host_turns
 from traceops.across.light_window import LightLook, LightRank, LightWindow, light_window
 from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
-from traceops.measure.profiler_cost import SLOWED
+from traceops.measure.recording import SLOWED
 from traceops.measure.summary import RankSummary
+
+# Hosts that are late by turns: of hosts alike, now the one is the latest and now the other.
+
+
+@dataclass(frozen=True)
+class HostTurns:
+    """Two light windows in which another rank's device has the least to do. steps: the first and the last of each."""
+
+    rank: int
+    steps: tuple[int, int]
+    other: int
+    other_steps: tuple[int, int]
+
+
+def host_turns(looks: Sequence[LightLook], least_ms: float) -> HostTurns | None:
+    """The first window and the first later one that says otherwise, by `least_ms` a step each; None without one."""
+    for one, other in combinations(looks, 2):
+        late, then = _latest(one), _latest(other)
+        if late is None or then is None:
+            continue
+        if min(one.idle_ms[late] - one.idle_ms[then], other.idle_ms[then] - other.idle_ms[late]) >= least_ms > 0:
+            return HostTurns(late, one.steps, then, other.steps)
+    return None
+
+
+def _latest(look: LightLook) -> int | None:
+    """The rank whose device is idle for longest; None without ranks."""
+    return max(look.idle_ms, key=lambda rank: (look.idle_ms[rank], -rank), default=None)
+
 
 # Light ÷ undisturbed step, or the other way round, from which the one is no measure of the other.
 _FAR = {"cupti": 1.25, "torch": 1.5}

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.measure.steps import FAR, far_beyond, typical_steps
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import FAR, far_beyond, typical_steps
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one; of a long step: its cause

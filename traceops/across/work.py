@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from traceops.core.findings import ComputesLonger
-from traceops.measure.kernels import KernelStats
+from traceops.measure.inventory import KernelStats
 from traceops.measure.summary import RankSummary
 
 MORE = 1.05  # times the peers' blocks, launches or bytes: more work

@@ -2,34 +2,190 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from traceops.answers.lines import (
-    AnswerLine,
-    AskedRun,
-    CheckLine,
-    CollectiveLine,
-    FindingLine,
-    FullFinding,
-    HeadlineLine,
-    KernelLine,
-    LedgerLine,
-    RunFacts,
-    StepCost,
-    StepFacts,
-    StepLine,
-)
-from traceops.core.findings import Severity
-from traceops.core.tool import Tool
+from traceops.core.documents import Tool
+from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.words import NoReplay
 from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
-from traceops.report.cross_rows import RoleRow, WhatIfRow
-from traceops.report.numbers import Count, Number
-from traceops.report.rows import RankRow
+from traceops.report.rows import Count, NotNegative, Number, RankRow, RoleName, RoleRow, WhatIfRow, Whole
 from traceops.report.summary import HostsUnknown, LoadersUnknown
+
+# The lines that answers are made of: the types that their schema is made of, beside the answers themselves.
+
+
+class AskedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run an answer is of."""
+
+    name: str | None
+    path: Annotated[str, Meta(description="As it was given.")]
+    read_from: Annotated[
+        Literal["report", "traces"], Meta(description="A report.json, or traces that were analysed for the answer.")
+    ]
+    unit: Annotated[
+        Literal["step", "window"],
+        Meta(description="window: no steps were found, and what is said of a step is of the whole recorded window."),
+    ]
+
+
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket of the step ledger; all buckets add up to the step of a rank."""
+
+    bucket: str
+    rank: Annotated[Whole | None, Meta(description="Null: the median over all ranks.")] = None
+    ms_per_step: Number | None
+    pct_of_step: Number | None
+    worst_rank: Annotated[Whole | None, Meta(description="The rank that spends most on it.")] = None
+    worst_rank_ms: Number | None = None
+    meaning: str = ""
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a rank; the buckets from compute_ms to idle_gap_ms add up to duration_ms."""
+
+    rank: Whole
+    step: Whole | None
+    duration_ms: NotNegative
+    compute_ms: NotNegative | None
+    comm_transfer_ms: NotNegative | None
+    comm_wait_ms: NotNegative | None
+    comm_unmatched_ms: NotNegative | None
+    memory_ms: NotNegative | None
+    idle_input_ms: NotNegative | None
+    idle_sync_ms: NotNegative | None
+    idle_host_ms: NotNegative | None
+    idle_dependency_ms: NotNegative | None
+    idle_unknown_ms: NotNegative | None
+    idle_gap_ms: NotNegative | None
+    kernels: Count | None
+    collectives: Count | None
+    collective_bytes: Count | None
+    blocking_calls: Count | None
+
+
+class CollectiveLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and size. Bandwidth in 1e9 bytes a second, by nccl-tests' rules."""
+
+    group: str
+    role: Annotated[RoleName | None, Meta(description="What the group is for.")]
+    ranks: tuple[Whole, ...]
+    op: str
+    bytes: Annotated[Count | None, Meta(description="Of one call, null where its size is not known.")]
+    count: Annotated[Count, Meta(description="In the whole recorded window.")]
+    total_ms: Annotated[NotNegative | None, Meta(description="Transfer of all of them, all members there.")]
+    median_ms: Annotated[Number | None, Meta(description="Transfer of one.")]
+    median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")]
+    busbw_gbs: Number | None
+    spread_p50_ms: Annotated[Number | None, Meta(description="From the first member's arrival to the last's.")]
+    places: Annotated[
+        tuple[Count, ...],
+        Meta(description="Which of the group's collectives in a step they are, counted from 1; the first 64."),
+    ]
+    places_of: Annotated[Count | None, Meta(description="How many the group has in a step.")]
+    last_rank: Annotated[Whole | None, Meta(description="The rank that comes last most often.")]
+    last_rank_pct: Annotated[Number | None, Meta(description="How often it does.")]
+
+
+class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel (on a CPU an operator) over all ranks. Null where the report holds only its inventory."""
+
+    name: str
+    kind: str | None
+    operators: Annotated[tuple[str, ...], Meta(description="What launches it, most time first.")]
+    ms_per_step: Annotated[Number, Meta(description="Of the average rank.")]
+    count_per_step: Annotated[Number | None, Meta(description="Of the average rank; null for communication.")]
+    share_pct: Annotated[Number | None, Meta(description="Of the time of all kernels.")]
+    count: Annotated[Count | None, Meta(description="On all ranks, in the whole recorded window.")]
+    mean_us: Number | None
+    min_us: Number | None
+    max_us: Number | None
+    ranks: Annotated[Count | None, Meta(description="How many ranks run it.")]
+    worst_rank: Annotated[Whole | None, Meta(description="The rank that spends most on it.")]
+    worst_rank_total_ms: Annotated[Number | None, Meta(description="In the whole recorded window.")]
+    least_rank_total_ms: Annotated[
+        Number | None, Meta(description="Of the rank that spends least on it, 0 where one does not run it.")
+    ]
+    grid: Annotated[str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")]
+
+
+class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding without its evidence."""
+
+    rule: str
+    severity: Severity
+    confidence: Confidence
+    title: str
+    message: str
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    impact_ms: Annotated[Number | None, Meta(description="Up to this much of each step.")]
+    cause: str | None
+    advice: str
+
+
+class FullFinding(FindingLine, frozen=True, kw_only=True):
+    """A finding with its evidence."""
+
+    evidence: tuple[Evidence, ...]
+
+
+class CheckLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a rule could be judged, and how it came out."""
+
+    rule: str
+    title: str
+    status: Status
+    reason: str
+
+
+class HeadlineLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The sentence that the report opens with."""
+
+    level: Literal["error", "warning", "info", "clear"]
+    sentence: str
+
+
+class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the first screen: under `label` (Where, Why, Do, How sure) what is said."""
+
+    label: str
+    text: str
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes now, or once the cause is gone."""
+
+    when: Annotated[Literal["now", "then"], Meta(description="then: once what the headline says is cured.")]
+    label: str
+    ms: Number
+    least_ms: Annotated[Number | None, Meta(description="Where it may be anything from there to ms.")] = None
+
+
+class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long steps take, each the median over ranks."""
+
+    typical_ms: Annotated[Number | None, Meta(description="Mean over typical steps; shares are of this step.")]
+    p5_ms: Number | None
+    p95_ms: Number | None
+    count: Count
+    found_by: str | None
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran; null where nothing tells."""
+
+    world_size: Whole | None
+    ranks_present: Count
+    hosts: Count
+    device: str | None
+    backend: str | None
+    strategy: str | None
+    torch_version: str | None
+    nccl_version: str | None
+
 
 SHOW_VERSION = 1
 ShowVersion = Annotated[int, Meta(extra_json_schema={"const": SHOW_VERSION})]

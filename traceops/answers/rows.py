@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.answers.lines import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
-from traceops.core.bucket_words import BUCKETS as WORDS
+from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
+from traceops.core.cause_words import BUCKETS as WORDS
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.baseline.key import Key
+from traceops.baseline.entry import Key
 from traceops.baseline.store import Problem
-from traceops.core.tool import Tool
+from traceops.core.documents import Tool
 
 SCHEMA_VERSION = 1
 LevelVerdict = Literal["worse", "better", "neither"]

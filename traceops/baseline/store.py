@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.baseline.entry import NAME, Entry, StoredReport, decode, encode
-from traceops.baseline.key import SLUG, Key, key_of
+from traceops.baseline.entry import NAME, SLUG, Entry, Key, StoredReport, decode, encode, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
 from traceops.compare.config import load_config
 from traceops.core.errors import InputError, UsageError, problem_of
-from traceops.report.read import report_of
+from traceops.report.document import report_of
 from traceops.report.run import Run
 from traceops.traces.source import is_remote
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceops.core.trace_keys import COLLECTIVES
+from traceops.core.rank_files import COLLECTIVES
 
 _TAIL_BYTES = 4096
 _BACKEND = "gloo"

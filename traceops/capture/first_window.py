@@ -19,8 +19,7 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
 from traceops.capture.timing import Durations, StepTimer, uses_gpu
-from traceops.core.capture_failure import CaptureOperation
-from traceops.core.shorter_schedule import FIRST_STEPS
+from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
 
 _START = 1  # step 0 holds the program's start
 FIRST = Schedule(skip_first=_START, unprofiled=0, warmup=0, active=FIRST_STEPS - _START)

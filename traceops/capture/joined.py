@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceops.capture.environment import host
-from traceops.core.proc_stat import stat_fields
+from traceops.core.installation import stat_fields
 
 _FILE = ".joined"  # a line a process: the rank's, then those that came later
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from traceops.capture.schedule import Phase, Schedule
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
 
 REQUEST = "window.json"  # beside the heartbeats, which are the launcher's and its ranks' own
 _LOOK_EVERY_S = 0.45  # a little less than from one step's end that looks at everything to the next

@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 
 from traceops.core.capture_failure import CaptureFailure, read_failure
 from traceops.core.errors import InputError
+from traceops.core.files import write_whole
 from traceops.core.redaction import redact_text, redact_value
-from traceops.core.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 

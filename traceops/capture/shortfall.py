@@ -8,7 +8,7 @@ from dataclasses import asdict
 from traceops.capture.first_window import FIRST
 from traceops.capture.manifest import ScriptProfilerRecord
 from traceops.capture.schedule import Schedule
-from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.capture_failure import shorter_schedule
 
 
 def shortfall(

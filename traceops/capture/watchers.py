@@ -19,8 +19,7 @@ from traceops.capture.recorder import before_other_profilers
 from traceops.capture.schedule import NEVER, Schedule
 from traceops.capture.settings import CaptureSettings
 from traceops.capture.short_way.ways import LongWay, short_way
-from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE
-from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
+from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _FIRST_SNAPSHOT = 16  # steps
 

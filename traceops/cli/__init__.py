@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from traceops.cli.parser import Parser
-from traceops.cli.piped import outlive_the_reader
+from traceops.cli.parser import Parser, outlive_the_reader
 from traceops.core.errors import TraceopsError, UsageError
-from traceops.core.shown_text import broken_at_words, show_our_signs, width_of
+from traceops.core.text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
 
 # Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
@@ -126,8 +125,8 @@ def _say_error(text: str) -> None:
 
     A terminal gets lines broken at words; elsewhere a message is one line, which grep finds.
     """
-    from traceops.core.plain_text import printable
     from traceops.core.redaction import redact_text
+    from traceops.core.text import printable
 
     width = width_of(sys.stderr) if sys.stderr.isatty() else None
     for line in printable(redact_text(text)).split("\n"):

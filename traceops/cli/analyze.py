@@ -10,18 +10,16 @@ from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
 from traceops.cli.options import analyze as options
+from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
-from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
-from traceops.core.plain_text import printable
-from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
-from traceops.pipeline.mapping.progress import ProgressLine
-from traceops.pipeline.mapping.ranks import MapOptions
-from traceops.pipeline.settings import own_kernels
+from traceops.core.text import printable
+from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
+from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine
 from traceops.report.model import Report
 from traceops.rules.validity import DAMAGED
 from traceops.runs.find import FoundRun, FoundRuns, find_runs
-from traceops.runs.model import RunRow
+from traceops.runs.row import RunRow
 from traceops.traces.discover import Discovery, Window
 
 Written = tuple[Window, Report, Path]  # a window, its report, and the file of it that is shown
@@ -177,7 +175,7 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
     others = [window for window in found.windows if window.index != used.index]
     if others and not quiet:
         folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
-        from traceops.render.printer import say
+        from traceops.render.console import say
 
         jobs = len({window.job for window in found.windows})
         of_jobs = f"; the folder holds {jobs} jobs, restarts or copies of one" if jobs > 1 else ""

@@ -14,17 +14,15 @@ from typing import TextIO
 
 from msgspec import to_builtins
 
-from traceops.baseline.entry import Entry
+from traceops.baseline.entry import UNKNOWN, Entry
 from traceops.baseline.history import Sample, histories, label_of, samples_of
-from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem, chosen_store, entries, remove, save, scan, to_prune
 from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
-from traceops.render.history.files import capture_json, write_history
-from traceops.render.history.text import history_verdict
-from traceops.render.printer import Printer
+from traceops.render.console import Printer
+from traceops.render.history.files import capture_json, history_verdict, write_history
 
 _MOST_PROBLEMS = 10
 

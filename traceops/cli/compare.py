@@ -14,9 +14,9 @@ from traceops.compare import CompareConfig, ComparedCapture, compare, load_confi
 from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
 from traceops.core.errors import UsageError
-from traceops.core.plain_text import printable
+from traceops.core.text import printable
 from traceops.render.comparison import FORMATS, write_comparison
-from traceops.render.comparison.github import announce
+from traceops.render.comparison.markdown import announce
 from traceops.render.comparison.terminal import print_comparison
 from traceops.traces.source import is_remote
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from traceops.cli.arguments import fails, output_folder, report_formats
-from traceops.core.plain_text import printable
+from traceops.core.text import printable
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import run_folder_of
 from traceops.render import write_diagnosis

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import BY_NAME, Asked
-from traceops.answers.recent import Recent
+from traceops.answers.opening import Recent
 from traceops.core.errors import TraceopsError, UsageError
-from traceops.core.plain_text import printable
 from traceops.core.redaction import redact_text
+from traceops.core.text import printable
 from traceops.report.write import json_text
 from traceops.version import __version__
 

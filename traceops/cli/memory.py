@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceops.core.errors import UsageError
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
 from traceops.launch.checks import check_script
 from traceops.launch.launchers import python_program
 from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
@@ -17,9 +17,8 @@ from traceops.memory.gpus import capacity_of, size_of
 from traceops.memory.model import MemoryEstimate
 from traceops.memory.run_memory import read_run
 from traceops.memory.script import AskedScript, estimate_script
-from traceops.pipeline.assemble_memory import memory_rows
-from traceops.render.memory import describe_estimate
-from traceops.render.memory_snapshot import describe_snapshots
+from traceops.pipeline.assemble_whole import memory_rows
+from traceops.render.memory import describe_estimate, describe_snapshots
 from traceops.render.run_memory import describe_run
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
-from typing import Any, NoReturn
+from stat import S_ISFIFO, S_ISSOCK
+from typing import Any, NoReturn, TextIO
 
-from traceops.core.shown_text import USUAL_WIDTH, as_shown, broken_at_words, width_of
+from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
 _USAGE_LINES = 3  # before an error; more would hide it
@@ -92,8 +95,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
-        from traceops.core.plain_text import printable
         from traceops.core.redaction import redact_text
+        from traceops.core.text import printable
 
         wrong = _CHOICE.match(message)
         if wrong is not None:
@@ -131,3 +134,44 @@ def _choices(parser: argparse.ArgumentParser, what: str) -> list[str]:
         if action.choices is not None and argparse._get_action_name(action) == what:
             return [str(choice) for choice in action.choices]
     return []
+
+
+# Standard output and messages into a pipe whose reader may go away before the command has ended.
+
+
+class _UntilGone(io.FileIO):
+    """A file descriptor that takes everything: what nobody reads any more is lost."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+def outlive_the_reader() -> None:
+    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI.
+
+    Its messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket.
+    """
+    sys.stdout, sys.stderr = (_outliving(stream) for stream in (sys.stdout, sys.stderr))
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError, AttributeError):
+        return stream
+    if not (S_ISFIFO(mode) or S_ISSOCK(mode)) or not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_UntilGone(number, "wb", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )

@@ -13,8 +13,8 @@ from typing import Any
 from traceops.capture.light.window import NEEDED
 from traceops.capture.schedule import Schedule
 from traceops.cli.options.run import RECORDING, STEPS
-from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
+from traceops.core.installation import bundled
 from traceops.core.run_lock import RunLock, hold
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import pods, slurm

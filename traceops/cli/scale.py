@@ -10,26 +10,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from traceops.across.replay.larger import predicted_share
+from traceops.across.replay.what_if import predicted_share
 from traceops.cli.arguments import make_writable, report_folder
 from traceops.cli.run import Decided
 from traceops.cli.sweep import prepare, train
 from traceops.cli.trainings import Trainings
 from traceops.core.errors import InputError, UsageError
-from traceops.core.plain_text import printable
 from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import held
+from traceops.core.text import printable
 from traceops.launch.folder import short_path
-from traceops.pipeline.analyze import find_traces, run_pipeline
+from traceops.pipeline.analyze import find_traces, own_kernels, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.run_info import samples_per_step
-from traceops.pipeline.settings import own_kernels
 from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import FoundRun, find_runs
-from traceops.runs.from_one import optimizer_ms
-from traceops.runs.scale import scale_document
-from traceops.runs.scale_runs import MeasuredRun, no_samples
-from traceops.runs.vary import SweepAxis, points_of
+from traceops.runs.scale import MeasuredRun, no_samples, optimizer_ms, scale_document
+from traceops.runs.sweep import SweepAxis, points_of
 
 
 def main(args: argparse.Namespace) -> int:

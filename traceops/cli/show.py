@@ -10,9 +10,8 @@ from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.answers.text import describe_answer
-from traceops.core.plain_text import printable
-from traceops.core.shown_text import json_for
-from traceops.pipeline.mapping.progress import ProgressLine
+from traceops.core.text import json_for, printable
+from traceops.pipeline.mapping.ranks import ProgressLine
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.write import json_text
 

@@ -19,9 +19,7 @@ from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.session import launch
 from traceops.render.runs.sweep import print_sweep, write_sweep
-from traceops.runs.search import SweepSearch, halve, try_all
-from traceops.runs.sweep_result import sweep_document
-from traceops.runs.vary import Point, axes_of, points_of, script_words
+from traceops.runs.sweep import Point, SweepSearch, axes_of, halve, points_of, script_words, sweep_document, try_all
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

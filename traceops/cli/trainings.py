@@ -23,9 +23,8 @@ from traceops.launch.folder import short_path
 from traceops.pipeline.run_info import samples_per_step
 from traceops.render.runs.files import write_runs
 from traceops.runs.find import FoundRun
-from traceops.runs.model import RunRow
-from traceops.runs.sweep_model import TRIALS, SweepState, SweepTrial, TrialStatus
-from traceops.runs.vary import Point
+from traceops.runs.row import RunRow
+from traceops.runs.sweep import TRIALS, Point, SweepState, SweepTrial, TrialStatus
 
 _BY_USER = (129, 130, 131, 143)  # Ctrl-C and its like
 _STATUS: dict[str, TrialStatus] = {"finished": "finished", "hung": "hung"}

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 from traceops.cli.arguments import output_folder
-from traceops.core.plain_text import printable
+from traceops.core.text import printable
 from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
-from traceops.pipeline.mapping.progress import ProgressLine
-from traceops.render.printer import say
-from traceops.timeline.file_name import file_name
-from traceops.timeline.size import LARGE_BYTES, Expected
-from traceops.timeline.write import write_timeline
+from traceops.pipeline.mapping.ranks import ProgressLine
+from traceops.render.console import say
+from traceops.timeline.choose import file_name
+from traceops.timeline.write import LARGE_BYTES, Expected, write_timeline
 
 
 def main(args: argparse.Namespace) -> int:

@@ -18,9 +18,9 @@ from traceops.core.errors import FileError, InputError
 from traceops.core.findings import Finding
 from traceops.core.redaction import redact_text, redact_value
 from traceops.core.regular_file import read_regular
+from traceops.report.document import load_object, report_file, report_of
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
-from traceops.report.read import load_object, report_file, report_of
 from traceops.report.rows import UnprofiledStep
 from traceops.report.run import Run
 from traceops.rules.activity import KERNELS_MISSING

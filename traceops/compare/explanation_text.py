@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change
-from traceops.core.bucket_words import BUCKETS
-from traceops.core.short_text import short_name
+from traceops.core.cause_words import BUCKETS
+from traceops.core.text import short_name
 from traceops.core.units import count_text, ms_change_text
 
 _MOST_NAME = 60

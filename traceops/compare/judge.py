@@ -4,18 +4,113 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from msgspec.structs import replace
 
-from traceops.compare.bounds import StepBound
-from traceops.compare.capture import ComparedCapture
+from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
-from traceops.compare.model import ComparisonVerdict, MetricChange, MetricOutcome, Samples, metric_of
-from traceops.compare.statistics import Estimate, estimate, holm
+from traceops.compare.model import (
+    ComparisonVerdict,
+    Explanation,
+    MetricChange,
+    MetricOutcome,
+    OutlierStep,
+    Samples,
+    metric_of,
+)
+from traceops.compare.statistics import Estimate, estimate, far_from_median, holm
+from traceops.core.units import digits_text
+
+# What recorded steps tell of a change whatever the profiler costs.
+#
+# It makes no step shorter, and the device's own work no longer.
+
+
+_WORK = ("compute", "memory")  # of the device itself; communication may wait
+
+
+@dataclass(frozen=True)
+class StepBound:
+    """A side's devices work for longer in each step than the other's whole recorded steps take.
+
+    least_ms: their work in the step that has least of it. most_ms: the longest recorded step of the other side. pct: by
+    how much the step time changed at least; positive where head is slower.
+    """
+
+    least_ms: float
+    most_ms: float
+    pct: float
+
+    @property
+    def text(self) -> str:
+        """Why that is certain."""
+        longer, other = ("head", "base") if self.pct > 0 else ("base", "head")
+        return (
+            f"{longer}'s devices work for {digits_text(self.least_ms)} ms a step, and no recorded step of {other} "
+            f"takes more than {digits_text(self.most_ms)}, whatever the profiler costs"
+        )
+
+
+def step_bound(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> StepBound | None:
+    """None where the recorded steps leave the change open, or are too few; hosts' own work is none of a device."""
+    if any(capture.run.device_type != "cuda" for capture in (*base, *head)):
+        return None
+    works = [[step_series(capture, *_WORK) for capture in side] for side in (base, head)]
+    takes = [[step_series(capture, "duration_ms") for capture in side] for side in (base, head)]
+    if any(sum(map(len, side)) < MIN_STEPS or not all(map(len, side)) for side in (*works, *takes)):
+        return None
+    least = [min(float(np.min(series)) for series in side) for side in works]
+    most = [max(float(np.max(series)) for series in side) for side in takes]
+    if least[1] > most[0] > 0:
+        return StepBound(least[1], most[0], 100 * (least[1] / most[0] - 1))
+    if least[0] > most[1]:
+        return StepBound(least[0], most[1], 100 * (most[1] / least[0] - 1))
+    return None
+
+
+# Steps and captures far from the others of their side: named, and left in what is compared.
+
+
+def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[OutlierStep]:
+    """Steps far above the median of their capture."""
+    found = []
+    for capture in captures:
+        numbers = step_numbers(capture)
+        for profiled, series in timed_series(capture):
+            if not len(series):
+                continue
+            middle = sorted(series)[len(series) // 2]
+            found += [
+                OutlierStep(
+                    side, capture.info.name, numbers[at] if profiled else int(at), profiled,
+                    float(series[at]), float(middle),
+                )
+                for at in far_from_median(series)
+            ]  # fmt: skip
+    return found
+
+
+def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+    """Captures far above the others of their side: they stay in, and widen every interval."""
+    found = []
+    for side, captures in (("base", base), ("head", head)):
+        first = [(c, next((s for _, s in timed_series(c) if len(s)), None)) for c in captures]
+        known = [(capture, series) for capture, series in first if series is not None]
+        middles = np.array([float(np.median(series)) for _, series in known])
+        for at in far_from_median(middles):
+            others = float(np.median(np.delete(middles, at)))
+            found.append(
+                f"{side}: a step of {known[at][0].info.name} took {digits_text(middles[at])} ms, of the other captures "
+                f"{digits_text(others)} ms: something held it up; take it again or leave it out"
+            )
+    return found
+
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
 # capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On shared CPUs
@@ -287,3 +382,20 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
         return replace(row, waiver=waiver,
                        reason=f"{row.reason}; the waiver covers {waiver.limit_pct:g} % only")  # fmt: skip
     return replace(row, outcome="waived", waiver=waiver, reason=f"waived until {waiver.until}: {waiver.reason}")
+
+
+# Which explanation is the reason for one metric that moved: none that goes the other way.
+
+
+_COUNTED_BY = {"collectives": "collectives", "collective_bytes": "collectives"}  # metric -> cause
+
+
+def reason_for_more(row: MetricChange, explanations: Sequence[Explanation]) -> Explanation | None:
+    """Why a metric got worse: of a count what counts it, even if that saves time; else the first if it takes longer."""
+    of_step = [one for one in explanations if one.cause != "peak_memory"]
+    if row.metric == "kernels":  # what is launched more often accounts for no bucket
+        own = next((one for one in of_step if one.cause == "compute" and not one.buckets), None)
+    else:
+        own = next((one for one in of_step if one.cause == _COUNTED_BY.get(row.metric)), None)
+    first = own or next(iter(of_step), None)
+    return None if first is None or (own is None and first.ms < 0) else first

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 
 MetricOutcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
 ComparisonVerdict = Literal["regression", "improvement", "no_regression", "inconclusive"]

@@ -10,23 +10,25 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from traceops.compare.bounds import step_bound
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
-from traceops.compare.changes import find_changes
-from traceops.compare.comparable import damaged, differences, refusals
+from traceops.compare.changes import find_changes, memory_explanation
+from traceops.compare.comparable import damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
-from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
+from traceops.compare.judge import (
+    LAUNCH_NOISE_PCT,
+    measure,
+    odd_captures,
+    outlier_steps,
+    overall,
+    reason_for_more,
+    step_bound,
+)
 from traceops.compare.ledger import ledger_of
-from traceops.compare.memory import memory_explanation
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, MetricChange, NotJudged, Side, StepPoint, metric_of
-from traceops.compare.outliers import odd_captures, outlier_steps
-from traceops.compare.reasons import reason_for_more
-from traceops.compare.sentence import sentence, values_text
+from traceops.compare.sentence import sentence, unchanged, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
-from traceops.compare.unchanged import unchanged
-from traceops.compare.unlike_steps import unlike_steps
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who

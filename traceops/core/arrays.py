@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,3 +15,226 @@ Int = NDArray[np.int64]
 def mean_ms(ns: Int) -> float:
     """Mean of times in ns, as ms; 0 without any."""
     return float(np.mean(ns)) / 1e6 if len(ns) else 0.0
+
+
+# Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Sorted, disjoint, non-empty half-open intervals [start, end), in ns."""
+
+    start: Int
+    end: Int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """Summed length, ns."""
+        return int((self.end - self.start).sum())
+
+    def holds(self, t: Int) -> NDArray[np.bool_]:
+        """Whether each moment lies in the set."""
+        if not len(self):
+            return np.zeros(len(t), dtype=bool)
+        at = self.start.searchsorted(t, side="right") - 1
+        held: NDArray[np.bool_] = (at >= 0) & (self.end[np.maximum(at, 0)] > t)
+        return held
+
+    def covered_before(self, t: Int) -> Int:
+        """Length of the set that lies before each `t`; differences give the length inside any bin."""
+        if not len(self):
+            return np.zeros(np.shape(t), dtype=np.int64)
+        before = np.zeros(len(self) + 1, dtype=np.int64)
+        (self.end - self.start).cumsum(out=before[1:])
+        at = self.start.searchsorted(t, side="right")
+        # Before all of them the last end is taken, from which no moment is counted: `at` is 0 there.
+        overshoot = np.maximum(self.end.take(at - 1) - t, 0) * (at > 0)
+        covered: Int = before.take(at) - overshoot
+        return covered
+
+    def within(self, start: Int, end: Int) -> Int:
+        """Length of the set inside each bin [start, end)."""
+        return self.covered_before(end) - self.covered_before(start)
+
+
+def empty() -> Intervals:
+    """The empty set."""
+    return Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def union(start: Int, end: Int) -> Intervals:
+    """Merge intervals in any order; empty and inverted ones count for nothing."""
+    keep = end > start
+    if np.count_nonzero(keep) < len(keep):
+        start, end = start[keep], end[keep]
+    if not len(start):
+        return empty()
+    if np.count_nonzero(start[1:] < start[:-1]):
+        order = np.argsort(start, kind="stable")  # fast on what is nearly in order, as traces are
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.ones(len(start), dtype=bool)
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    first = opens.nonzero()[0]
+    closes = np.empty_like(opens)
+    closes[:-1], closes[-1] = opens[1:], True
+    return Intervals(start[first], reach[closes])
+
+
+def merge(*sets: Intervals) -> Intervals:
+    """Union of sets."""
+    return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Time in both sets."""
+    few, many = (a, b) if len(a) <= len(b) else (b, a)
+    if not len(few):
+        return empty()
+    first = many.end.searchsorted(few.start, side="right")
+    count = many.start.searchsorted(few.end, side="left") - first
+    of_few = np.arange(len(few)).repeat(count)
+    of_many = np.arange(len(of_few)) + (first - count.cumsum() + count).repeat(count)
+    return union(np.maximum(few.start[of_few], many.start[of_many]), np.minimum(few.end[of_few], many.end[of_many]))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Time in `a` but not in `b`."""
+    if not len(a) or not len(b):
+        return a
+    ever = np.iinfo(np.int64)
+    around = Intervals(np.concatenate(([ever.min], b.end)), np.concatenate((b.start, [ever.max])))
+    return intersect(a, around)
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """The part of `a` inside [start, end)."""
+    return union(np.maximum(a.start, start), np.minimum(a.end, end))
+
+
+def split_at(a: Intervals, cuts: Int) -> Intervals:
+    """The same time, with intervals cut at the given moments (the result may touch itself)."""
+    cuts = np.unique(cuts[a.holds(cuts)])
+    cuts = cuts[a.start[np.searchsorted(a.start, cuts, side="right") - 1] != cuts]
+    at = np.searchsorted(a.start, cuts)
+    return Intervals(np.insert(a.start, at, cuts), np.insert(a.end, at - 1, cuts))
+
+
+def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray[np.float64]:
+    """What lies before each `t` of amounts that are spread evenly over intervals, which may overlap, in any order."""
+    keep = end > start
+    if not keep.any():
+        return np.zeros(np.shape(t))
+    moments = np.concatenate((start[keep], end[keep]))
+    dense = amount[keep] / (end[keep] - start[keep])
+    order = np.argsort(moments, kind="stable")
+    density = np.cumsum(np.concatenate((dense, -dense))[order])
+    before = np.concatenate(([0.0], np.cumsum(density[:-1] * np.diff(moments[order]))))
+    return np.interp(t, moments[order], before)
+
+
+# Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.
+
+
+_NAME_BITS = 22  # a trace has fewer different names
+_LONGEST = (1 << 62 - _NAME_BITS) - 1  # ns, 18 minutes: what lasts longer is as long for choosing a name
+_CELL_BITS = 3  # what is drawn together spans at most 8 times what counts as short
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Bars of one row that do not overlap, in order of begin: equally long columns.
+
+    `start` and `end` in ns; `name` is a number of a name. A bar stands for `count` events: one with its own name, or
+    several, of which `name` is the longest and which took `busy` ns without the gaps between them.
+    """
+
+    start: Int
+    end: Int
+    name: NDArray[np.integer]
+    count: NDArray[np.integer]
+    busy: Int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __eq__(self, other: object) -> bool:
+        """Bar for bar: reports that hold them are compared."""
+        if not isinstance(other, Bars):
+            return NotImplemented
+        own, others = ((b.start, b.end, b.name, b.count, b.busy) for b in (self, other))
+        return all(np.array_equal(a, b) for a, b in zip(own, others, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, rows: Int | slice) -> Bars:
+        """Some of the bars."""
+        return Bars(self.start[rows], self.end[rows], self.name[rows], self.count[rows], self.busy[rows])
+
+
+def bars_of(start: Int, end: Int, name: NDArray[np.integer]) -> Bars:
+    """A bar an event, in order of begin; the part of one that overlaps the one before it is cut off.
+
+    One that lies whole within another is left out: rows hold no nested events.
+    """
+    if len(start) and (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end, name = start[order], end[order], name[order]
+    if (start[1:] < end[:-1]).any():
+        reached = np.empty_like(end)
+        reached[0], reached[1:] = start[0], np.maximum.accumulate(end[:-1])
+        start = np.maximum(start, reached)
+        kept = end > start
+        start, end, name = start[kept], end[kept], name[kept]
+    return Bars(start, end, name, np.ones(len(start), dtype=np.int32), end - start)
+
+
+def fewer(bars: Bars, most: int) -> Bars:
+    """At most `most` bars: shorter ones than some length are drawn together where they lie close to each other.
+
+    Bars of that length and more stay as they are, so nothing that can be seen loses its name. `most` is at least 1.
+    """
+    if len(bars) <= most:
+        return bars
+    lasts = bars.end - bars.start
+    shift = int(np.partition(lasts, -(most // 2 + 1))[-(most // 2 + 1)]).bit_length()
+    while (groups := _groups(bars, lasts, shift))[-1] >= most:
+        shift += 1
+    return _together(bars, groups)
+
+
+def shares(counts: Sequence[int], most: int) -> list[int]:
+    """How many of `most` bars each row gets: those with few keep them all, the others share what is left."""
+    given = [0] * len(counts)
+    left = most
+    for place, row in enumerate(sorted(range(len(counts)), key=lambda row: counts[row])):
+        given[row] = max(min(counts[row], left // (len(counts) - place)), 1)
+        left = max(left - given[row], 0)
+    return given
+
+
+def _groups(bars: Bars, lasts: Int, shift: int) -> Int:
+    """The number of the bar to draw that each goes into, counted from 0; short is what lasts less than 2**shift ns."""
+    short = lasts < 1 << shift
+    cell = (bars.start - bars.start[0]) >> shift + _CELL_BITS
+    apart = np.zeros(len(bars), dtype=bool)
+    np.not_equal(cell[1:], cell[:-1], out=apart[1:])
+    apart[1:] |= bars.start[1:] - bars.end[:-1] >= 1 << shift
+    apart[1:] |= ~(short[1:] & short[:-1])
+    groups: Int = np.cumsum(apart)
+    return groups
+
+
+def _together(bars: Bars, groups: Int) -> Bars:
+    first = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
+    longest = (np.minimum(bars.end - bars.start, _LONGEST) << _NAME_BITS) + bars.name
+    return Bars(
+        bars.start[first],
+        bars.end[np.append(first[1:], len(groups)) - 1],
+        np.maximum.reduceat(longest, first) & (1 << _NAME_BITS) - 1,
+        np.add.reduceat(bars.count, first),
+        np.add.reduceat(bars.busy, first),
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from traceops.core.errors import UsageError
-from traceops.core.proc_stat import stat_fields
+from traceops.core.installation import stat_fields
 
 try:
     import fcntl

@@ -63,7 +63,7 @@ def steps_found_text(count: int, by: StepsBy, mark: str | None) -> str:
     return f"{count} step{'' if count == 1 else 's'} {STEPS_FOUND[by].format(mark=mark)}"
 
 
-# Schedules of pipelines. The keys are those of traceops.across.stages.Schedule.
+# Schedules of pipelines. The keys are those of traceops.across.pipelines.Schedule.
 SCHEDULES: Mapping[str, str] = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",

@@ -15,9 +15,8 @@ from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
 from traceops.core.torch_here import gpu_count
 from traceops.doctor.checkup_plan import CheckupPlan
-from traceops.doctor.conclusions import conclusions
+from traceops.doctor.conclusions import conclusions, judge_measured
 from traceops.doctor.job import Backend
-from traceops.doctor.judge_measured import judge_measured
 from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
 from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
@@ -25,19 +24,17 @@ from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
 from traceops.doctor.try_changes import WORTH_IT
-from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.fabric.fabric import Fabric
-from traceops.fabric.fingerprint import fingerprint
+from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Machine, Reference
-from traceops.fabric.reference import kept_reference, make_reference, save_reference
+from traceops.fabric.reference import fingerprint, kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
-from traceops.machine.nccl_files import nccl_files
+from traceops.machine.probe import nccl_files
+from traceops.rules.explained import judged_checks, most_important_first
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.communication_tests import NODES
 from traceops.rules.machine.host import inspect_host
 from traceops.rules.machine.judge import judge_looks
-from traceops.rules.results import judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 

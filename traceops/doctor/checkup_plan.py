@@ -9,9 +9,7 @@ from pathlib import Path
 
 from traceops.doctor.assess import Assessment, Pair, assess, assess_each, expected_gbs, large_all_reduce, shared_by
 from traceops.doctor.candidates import words
-from traceops.doctor.configuration import Configuration
-from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, within
-from traceops.doctor.isolate import Isolation
+from traceops.doctor.isolate import FULL_S, LEAST_S, PATIENT_S, SHORT_S, Isolation, within
 from traceops.doctor.job import SIZES
 from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.node_context import NodeContext
@@ -19,6 +17,33 @@ from traceops.doctor.runs import JobRequest, Runner, Scope, nodes_that_work, sta
 from traceops.doctor.situation import Situation
 from traceops.doctor.try_changes import WORTH_IT, NoTime, SearchResult, TriedChange, choose, is_better, try_changes
 from traceops.fabric.model import Machine, Measured, Reference
+
+# The tests under one set of variables, and what they showed.
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A change and everything that was tested under it. node: the trials of each node by itself. over_all: of the job
+    over all nodes, None where there is one node.
+    """
+
+    change: EnvironmentChange
+    trials: tuple[Trial, ...]
+    node: Assessment
+    over_all: Assessment | None = None
+
+    def of(self, scope: Scope) -> Assessment:
+        """Of the nodes by themselves, or of all together; of one node both are the same."""
+        return self.node if scope == "node" or self.over_all is None else self.over_all
+
+    @property
+    def failed(self) -> frozenset[str]:
+        return self.node.failed | (self.over_all.failed if self.over_all else frozenset())
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        return tuple(row for trial in self.trials for row in trial.measured)
+
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
 QUICK_STAGES = stages_of("start", "all_reduce", "ddp_step", "sweep")

@@ -4,17 +4,225 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text
-from traceops.doctor.assess import Pair, assess, shared_by, shared_text
+from traceops.doctor.assess import (
+    FAR_BELOW,
+    OF_ITS_PAST,
+    OF_SIBLINGS,
+    Pair,
+    assess,
+    large_all_reduce,
+    link_of,
+    shared_by,
+    shared_text,
+    slow_pairs,
+)
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
-from traceops.doctor.conclude_devices import devices_alone, devices_named, left_out_text, line_of, of_each_host
+from traceops.doctor.failure_cause import FailureCause
+from traceops.doctor.isolate import names_of
 from traceops.doctor.model import BAD, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
+from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look
-from traceops.rules.machine.communication_tests import COMES_AND_GOES, NODES, PAIRS, SLOW_ALL_REDUCE, SLOW_VARIABLE
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
+from traceops.rules.machine.communication_tests import (
+    AREA,
+    COMES_AND_GOES,
+    DEVICE,
+    NODES,
+    PAIRS,
+    SLOW_ALL_REDUCE,
+    SLOW_VARIABLE,
+)
+
+# TO-C001 and TO-C002 from bandwidths that were measured with nothing else on the links.
+
+
+_ERROR_PCT = 10.0  # of the reference, as in a trace
+
+
+def judge_measured(measured: Sequence[Measured], machines: Sequence[Machine], before: Measured | None) -> list[Verdict]:
+    """Both rules over the machines; before: the large all-reduce of the same GPUs when they were measured earlier."""
+    of_host = [
+        (machine, [row for row in measured if row.host is None or same_host(row.host, machine.host)])
+        for machine in machines
+    ]
+    return [_judge_low(of_host, before), _judge_pairs(of_host)]
+
+
+def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measured | None) -> Verdict:
+    found, said, unknown = [], [], []
+    for machine, rows in of_host:
+        large = large_all_reduce(rows)
+        if large is None or len(large.gpus) < 2:
+            continue
+        expected = _expected(large, machine, before)
+        if not expected:
+            unknown.append(f"{machine.host or 'it'} gives {large.busbw_gbs:.4g} GB/s")
+            continue
+        gbs, what, bound = max(expected, key=lambda entry: entry[0] * entry[2])
+        share = 100.0 * large.busbw_gbs / gbs
+        if share >= bound:
+            said.append(f"{large.busbw_gbs:.4g} GB/s is {share:.0f} % of what {what}")
+        else:
+            found.append(_low(large, machine, gbs, what, bound, share))
+    if found or said:
+        return LOW_BANDWIDTH.verdict(*found, clear="; ".join(said))
+    if unknown:
+        return LOW_BANDWIDTH.not_evaluated(f"what this machine should give is not known; {'; '.join(unknown)}")
+    return LOW_BANDWIDTH.not_evaluated("no all-reduce was measured")
+
+
+def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[tuple[float, str, float]]:
+    """References that are known: GB/s, what gives it, and the percentage of it that must be reached."""
+    expected: list[tuple[float, str, float]] = []
+    link = link_of(machine, large.gpus) if large.backend == "nccl" else None
+    if link is not None:
+        expected.append((link.busbw_gbs, f"{link.link} gives between GPUs like these", 100 * FAR_BELOW))
+    if before is not None and before.backend == large.backend and same_host(before.host, large.host):
+        expected.append((before.busbw_gbs, "this machine gave before", 100 * OF_ITS_PAST))
+    return expected
+
+
+def _low(large: Measured, machine: Machine, gbs: float, what: str, bound: float, share: float) -> Finding:
+    severity = severity_of(-share, -bound, -bound, -_ERROR_PCT) or "warning"
+    where = f" on {machine.host}" if machine.host else ""
+    return LOW_BANDWIDTH.finding(
+        severity,
+        "high",
+        f"An all-reduce of {large.bytes / 1e6:.0f} MB over {len(large.gpus)} GPUs{where} moves {large.busbw_gbs:.4g} "
+        f"GB/s (bus bandwidth), {share:.0f} % of the {gbs:.4g} GB/s that {what}.",
+        [
+            Evidence("busbw", round(large.busbw_gbs, 2), "GB/s", round(gbs * bound / 100, 1)),
+            Evidence("of the reference", round(share, 1), "%", bound),
+            Evidence("reference", round(gbs, 2), "GB/s"),
+        ],
+    )
+
+
+def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
+    found = []
+    pairs_seen = 0
+    for machine, rows in of_host:
+        pairs = [row for row in rows if row.op == "send_recv" and len(row.gpus) == 2]
+        pairs_seen = max(pairs_seen, len({frozenset(row.gpus) for row in pairs}))
+        slow = slow_pairs(rows, machine)
+        if not slow:
+            continue
+        gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
+        worst = min(gbs, key=lambda pair: gbs[pair])
+        listed = ", ".join(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8])
+        who = f" {named}." if (named := shared_text(shared_by(slow))) else ""
+        where = f" on {machine.host}" if machine.host else ""
+        found.append(
+            SLOWER_THAN_SIBLINGS.finding(
+                "warning",
+                "high",
+                f"{len(slow)} of {len({frozenset(row.gpus) for row in pairs})} pairs of GPUs{where} send at less than "
+                f"{OF_SIBLINGS:.0%} of what pairs with the same kind of path give: {listed} GB/s.{who}",
+                [
+                    Evidence(f"GPU{worst[0]} and GPU{worst[1]}", round(gbs[worst], 2), "GB/s"),
+                    Evidence("slow pairs", len(slow), "pairs"),
+                ],
+            )
+        )
+    if pairs_seen < 3:
+        return SLOWER_THAN_SIBLINGS.not_evaluated("fewer than 3 pairs of GPUs were measured")
+    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=f"{pairs_seen} pairs of GPUs give what their like give")
+
+
+# Judges the tests of single devices (TO-D604): those that fail alone, and those that keep others from working.
+
+
+def line_of(
+    plan: CheckupPlan, rule: Rule | None, what: str, found: str, level: Level, why: str, advice: str, **facts: Any
+) -> Look:
+    """A line of the doctor's table about the tests. rule: that it falls under, None for what no rule judges."""
+    rule_id = "" if rule is None else rule.id
+    return Look(plan.runner.nodes.hosts[0], AREA, what, found, level, why, advice, facts, rule_id)
+
+
+def of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+    """The trials of each node by itself, where it has any."""
+    hosts = plan.runner.nodes.hosts
+    each = [(host, [trial for trial in trials if trial.hosts in ((host,), ())]) for host in hosts]
+    return [(host, own) for host, own in each if own]
+
+
+def left_out_text(plan: CheckupPlan) -> str:
+    """Whether the others work without the devices at fault."""
+    tried = plan.search.tried
+    for one in sorted(tried, key=lambda one: not one.works):
+        if "CUDA_VISIBLE_DEVICES" in one.change.set:
+            kept = ", ".join(str(gpu) for gpu in one.trials[0].gpus)
+            return f"GPUs {kept} {'work' if one.works else 'do not work either'} without the others"
+    return ""
+
+
+def devices_alone(plan: CheckupPlan) -> list[Look]:
+    """Devices that fail by themselves; where none does, that one can stand in for all."""
+    tested, bad = plan.isolation.alone, [trial for trial in plan.isolation.alone if trial.outcome in BAD]
+    one = "GPU" if plan.runner.gpus else "rank"
+    if plan.fallback is not None and not tested:
+        why = "the time for tests was used up"
+        return [
+            line_of(
+                plan, DEVICE, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
+            )
+        ]
+    if plan.fallback is not None and not bad:
+        return [line_of(plan, DEVICE, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+    if plan.search.chosen is not None and not plan.isolation.sound:
+        return []  # what kept all of them from working alone is mended
+    return [look for host, own in of_each_host(plan, bad) for look in _alone_on(plan, host, own)]
+
+
+def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial]) -> list[Look]:
+    one = "GPU" if plan.runner.gpus else "rank"
+    said: dict[tuple[str, FailureCause | None], list[int]] = {}
+    for trial in bad:
+        text = f"{trial.name} {trial.outcome}: {trial.message}"
+        said.setdefault((text, trial.cause), []).append(trial.gpus[0])
+    looks = []
+    for (why, cause), devices in said.items():
+        names = dict.fromkeys(devices)
+        what = f"{names_of(names, one)} alone"
+        found = f"{'does' if len(names) == 1 else 'do'} not work either"
+        why = "; ".join(filter(None, (why, left_out_text(plan))))
+        look = line_of(
+            plan, DEVICE, what, found, "error", why, _advice_alone(plan, cause), gpus=list(names), alone=True
+        )
+        looks.append(replace(look, host=host))
+    return looks
+
+
+def devices_named(plan: CheckupPlan) -> list[Look]:
+    """Devices that failed with the others, though not alone, and without which the others work."""
+    named = plan.isolation.named
+    left_out = plan.isolation.left_out.get(tuple(sorted(named)))
+    if left_out is None or not left_out.works:
+        return []
+    assert plan.first is not None
+    trial = next(trial for trial in plan.first.trials if trial.failed == named)
+    why = f"{trial.name} failed: {trial.message}; {left_out_text(plan)}"
+    found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
+    advice = "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
+    return [line_of(plan, DEVICE, names_of(named), found, "error", why, advice, gpus=list(named), alone=False)]
+
+
+def _advice_alone(plan: CheckupPlan, cause: FailureCause | None) -> str:
+    if not plan.runner.gpus:
+        return "the trouble is not between the ranks: see the message"
+    if cause == "other_model":
+        return "install a torch that is built for this make of GPU"
+    return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
+
 
 _SLOW: dict[Scope, tuple[str, str, str]] = {
     "node": (

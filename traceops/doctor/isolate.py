@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
 from typing import TypeVar
 
-from traceops.doctor.assess import Pair, assess, to_leave_out
+from traceops.doctor.assess import Pair as RankPair
+from traceops.doctor.assess import assess, to_leave_out
 from traceops.doctor.candidates import words
-from traceops.doctor.deadlines import LEAST_S, SHORT_S, within
+from traceops.doctor.job import LAUNCH
 from traceops.doctor.model import BAD, EnvironmentChange, Trial
 from traceops.doctor.node_context import hidden_but
 from traceops.doctor.runs import JobRequest, Runner, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
-from traceops.fabric import lone_rank
+from traceops.fabric import fabric
+
+# Deadlines of tests, so that all of them together keep the time of the checkup.
+
+
+PATIENT_S: Mapping[str, float] = {
+    LAUNCH: 90.0, "start": 40.0, "all_reduce": 30.0, "pairs": 50.0, "ddp_step": 30.0,
+}  # fmt: skip
+SHORT_S: Mapping[str, float] = {
+    LAUNCH: 60.0, "start": 20.0, "all_reduce": 12.0, "pairs": 30.0, "ddp_step": 20.0, "sweep": 20.0,
+    "pair_bandwidth": 20.0,
+}  # fmt: skip
+LEAST_S = 12.0  # a try takes about as long: processes, torch, NCCL
+FULL_S = 25.0  # so does a test of everything
+
+
+def within(deadlines_s: Mapping[str, float], left: float) -> dict[str, float]:
+    """These deadlines where only `left` seconds remain."""
+    return {stage: min(seconds, max(left, LEAST_S)) for stage, seconds in deadlines_s.items()}
+
+
+# Pairs of ranks to test, and their order.
+
+
+Pair = tuple[int, int]
+ALL_PAIRS_TO = 16  # ranks: 120 pairs; 64 ranks would have 2,016
+
+
+def pair_order(ranks: int) -> list[Pair]:
+    """Pairs (a < b) in rounds in which no rank comes twice, so that those of a round can run side by side.
+
+    Up to ALL_PAIRS_TO ranks these are all pairs, as in a tournament. Above that, each rank is paired with the next
+    one, as in NCCL's rings, and with the one half the world away. That one is on another node where there are
+    several.
+    """
+    if ranks > ALL_PAIRS_TO:
+        far = {_pair(rank, (rank + ranks // 2) % ranks) for rank in range(ranks)}
+        near = {_pair(rank, (rank + 1) % ranks) for rank in range(ranks)} - far
+        return [*sorted(near, key=lambda pair: (pair[0] % 2, pair)), *sorted(far)]
+    seats: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
+    order = []
+    for _ in range(len(seats) - 1):
+        for one, other in zip(seats[: len(seats) // 2], reversed(seats), strict=False):
+            if one is not None and other is not None:
+                order.append(_pair(one, other))
+        seats = [seats[0], seats[-1], *seats[1:-1]]  # the circle method: all but one move a seat on
+    return order
+
+
+def _pair(one: int, other: int) -> Pair:
+    return (one, other) if one < other else (other, one)
+
 
 _T = TypeVar("_T")
 
@@ -37,7 +89,7 @@ class Isolation:
     keep: Callable[[tuple[Trial, ...]], None]
     one_make: bool = True
     alone: tuple[Trial, ...] = ()
-    bad_pairs: tuple[Pair, ...] = ()
+    bad_pairs: tuple[RankPair, ...] = ()
     named: tuple[int, ...] = ()
     left_out: dict[tuple[int, ...], TriedChange] = field(default_factory=dict)
 
@@ -72,16 +124,14 @@ class Isolation:
             return
         self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
-        change = EnvironmentChange(
-            lone_rank.SET, tuple(name for name in lone_rank.UNSET if name in self.runner.environ)
-        )
+        change = EnvironmentChange(fabric.SET, tuple(name for name in fabric.UNSET if name in self.runner.environ))
         request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
         jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
         own = _at_once([partial(job.own, request) for job in jobs])
         self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), request)
         self.keep(self.alone)
 
-    def test_pairs(self, out: Sequence[int] = ()) -> tuple[Pair, ...]:
+    def test_pairs(self, out: Sequence[int] = ()) -> tuple[RankPair, ...]:
         """Pairs that fail of all devices but these, where a test of all together ended before it came to them."""
         if len(self.runner.counts) > 1 or self.left() < 2 * LEAST_S:
             return ()

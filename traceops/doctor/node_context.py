@@ -13,8 +13,8 @@ import psutil
 from traceops.capture.environment import environment_that_matters
 from traceops.doctor.candidates import is_left_alone
 from traceops.fabric.model import Machine
-from traceops.machine.host_context import HostContext
-from traceops.machine.rdma import Port, Rdma
+from traceops.machine.look import HostContext
+from traceops.machine.network import Port, Rdma
 from traceops.rules.machine.variable_costs import costs
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -13,16 +13,12 @@ from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Checkup
 from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host
-from traceops.fabric.model import Machine
-from traceops.machine.saved import Apart, SavedOutputs, read_outputs
-from traceops.machine.saved_gpus import with_bus_ids
-from traceops.machine.saved_text import CUT_OFF
+from traceops.fabric.model import Machine, same_host
+from traceops.machine.saved import CUT_OFF, Apart, SavedOutputs, read_outputs, with_bus_ids
+from traceops.rules.explained import judged_checks
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.judge import judge_looks
-from traceops.rules.machine.saved import judge_outputs
-from traceops.rules.machine.saved_nccl import judge_log
-from traceops.rules.results import judged_checks
+from traceops.rules.machine.saved import judge_log, judge_outputs
 
 
 def check_files(paths: Sequence[str | Path]) -> Checkup:

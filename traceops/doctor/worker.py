@@ -13,10 +13,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from traceops.core.loading import uncollected
+from traceops.core.installation import uncollected
 from traceops.doctor.failure_cause import own_cause, worker_problem
-from traceops.doctor.job import LAUNCH, SIZES, WorkerTask
-from traceops.doctor.reports import Reporter
+from traceops.doctor.job import LAUNCH, SIZES, Reporter, WorkerTask
 
 if TYPE_CHECKING:
     import torch
@@ -128,13 +127,13 @@ def _store(task: WorkerTask) -> Any:
 
 
 def _run_stages(task: WorkerTask, context: WorkerContext) -> None:
-    from traceops.doctor import bench, correctness
+    from traceops.doctor import bench
 
     job = task.job
     stages = {
-        "all_reduce": lambda: correctness.all_reduce(context),
-        "pairs": lambda: correctness.pairs(context),
-        "ddp_step": lambda: correctness.ddp_step(context),
+        "all_reduce": lambda: bench.all_reduce(context),
+        "pairs": lambda: bench.pairs(context),
+        "ddp_step": lambda: bench.ddp_step(context),
         "sweep": lambda: bench.sweep(context, job.sizes or SIZES[job.backend], job.budget_s),
         "pair_bandwidth": lambda: bench.pair_bandwidth(context, job.budget_s),
     }

@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 import torch.distributed as dist
 
-from traceops.doctor.reports import Reporter
+from traceops.doctor.job import Reporter
 
 FAULT_ENV = "TRACEOPS_DOCTOR_FAULT"
 _SLOW_S = 0.05

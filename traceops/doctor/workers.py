@@ -17,8 +17,7 @@ from pathlib import Path
 import traceops
 from traceops.core.errors import InputError
 from traceops.doctor.failure_cause import FailureCause
-from traceops.doctor.job import Job, WorkerTask, child_environment
-from traceops.doctor.reports import Reports
+from traceops.doctor.job import Job, Reports, WorkerTask, child_environment
 
 _TAIL_BYTES = 64 << 10
 _DEATH_S = 5.0  # for processes that were killed; inside a driver that hangs they do not die

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from traceops.core.file_problem import FileProblem
+from traceops.core.documents import FileProblem
 from traceops.fabric.benchmarks import BenchmarkSize
 from traceops.fabric.inspector import InspectorSpeed
 from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
+
+# One spelling for PCI bus ids, however a source writes them.
+
+
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)
+
+
+def normal_bus_id(text: str | None) -> str | None:
+    """``00000000:3B:00.0``, ``3b:00.0`` and ``0000:3b:00`` as ``0000:3b:00.0``; None for what is no bus id."""
+    match = _BUS_ID.fullmatch((text or "").strip())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{(function or '0').lower()}"
+
+
+# When two names are of one host: with or without its domain, in capitals or not.
+
+
+LOCAL_HOST = "localhost"  # a name that many hosts bear
+
+
+def short_host(host: str | None) -> str:
+    """Without the domain, which some sources say and some do not; an address as it is. Empty for None."""
+    name = (host or "").lower()
+    return name if name.replace(".", "").isdigit() else name.partition(".")[0]
+
+
+def same_host(one: str | None, other: str | None) -> bool:
+    """Whether both are named, and alike."""
+    return one is not None and other is not None and short_host(one) == short_host(other)
+
 
 # From the nearest to the farthest. NV: NVLink, directly or through NVSwitch. XGMI: AMD's. C2C: between a
 # superchip's GPU and CPU. PIX: one PCIe switch. PXB: several. PHB: a PCIe host bridge. NODE: several host

@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from itertools import combinations
+from pathlib import Path as FilePath
+from typing import Any, Literal
 
 import msgspec
 
-from traceops.core.cache_folder import cache_folder
 from traceops.core.errors import FileError, InputError
-from traceops.core.folder_lock import Locked, locked_folder
-from traceops.core.own_files import make_own_folder, open_own, write_own
+from traceops.core.files import Locked, cache_folder, locked_folder, make_own_folder, open_own, write_own
 from traceops.core.regular_file import TooLargeError, read_regular
-from traceops.fabric.fingerprint import fingerprint
-from traceops.fabric.model import Machine, Measured, Reference
+from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
+from traceops.fabric.nics import is_rdma
+
+# A short name for a machine's GPUs and how they are joined, so that numbers measured on it go to its like only.
+
+
+_PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
+
+
+def fingerprint(machine: Machine) -> str:
+    """16 hex digits of the GPUs' names, the kind and count of each pair's path, and the NICs.
+
+    The same whatever the host is called and in whatever order files told it. Not part of it: what may differ without
+    another machine (PCIe width, NUMA nodes, addresses), Ethernet ports, which a container may or may not see, and
+    where GPU indices begin. What a source does not tell is part of it: ask for that of all sources joined.
+    """
+    gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
+    nics = sorted(
+        ((nic.name or nic.label).lower(), nic.up is False)
+        for nic in machine.nics
+        if is_rdma(nic) or nic.kind == "other"
+    )
+    told = {
+        "gpus": [_name(gpu) for gpu in gpus],
+        "paths": [_path(machine.path(one.label, other.label)) for one, other in combinations(gpus, 2)],
+        "nics": nics,
+    }
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _name(gpu: Gpu) -> str | None:
+    if gpu.name is None:
+        return None
+    return " ".join(gpu.name.lower().split()).removeprefix("nvidia ")
+
+
+def _path(path: Path | None) -> tuple[str, int | None] | None:
+    return None if path is None else (_PCIE_LIKE.get(path.kind, path.kind), path.count)
+
 
 SCHEMA_VERSION = 1
 MUCH_BETTER = 1.2  # from here two measurements differ by more than repetitions do
@@ -52,7 +91,7 @@ def make_reference(
     return Reference(machine.host or "unknown", name, fingerprint(machine), at, tuple(measured), dict(settings or {}))
 
 
-def save_reference(reference: Reference) -> Path | None:
+def save_reference(reference: Reference) -> FilePath | None:
     """Keep it in the cache's folder ``references``; returns where, None where that cannot be.
 
     Some rows of the same host and topology are kept already. Those stay that were not measured now, or are much
@@ -75,18 +114,18 @@ def save_reference(reference: Reference) -> Path | None:
     return path
 
 
-def _kept(found: Any, path: str | Path) -> Reference:
+def _kept(found: Any, path: str | FilePath) -> Reference:
     if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
         raise FileError(path, "is no reference as traceops doctor writes it")
     return _reference(found, str(path))
 
 
-def references_in(path: str | Path) -> tuple[Reference, ...]:
+def references_in(path: str | FilePath) -> tuple[Reference, ...]:
     """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind.
 
     Raises InputError, which names the file, where it cannot be read or what it holds is damaged.
     """
-    found = _content(Path(path))
+    found = _content(FilePath(path))
     if not isinstance(found, dict):
         return ()
     several = found.get("references")
@@ -133,7 +172,7 @@ def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
     return row.backend, row.op, row.gpus, row.bytes
 
 
-def _content(path: Path) -> Any:
+def _content(path: FilePath) -> Any:
     try:
         data = read_regular(path, _LARGEST_BYTES)
     except TooLargeError as error:
@@ -143,7 +182,7 @@ def _content(path: Path) -> Any:
     return _decoded(data, path)
 
 
-def _decoded(data: bytes, path: Path) -> Any:
+def _decoded(data: bytes, path: FilePath) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -170,3 +209,52 @@ def _reference(content: Any, path: str) -> Reference:
 
 def _in_a_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:80] or "unknown"
+
+
+# What a GPU's link to its host carries from pinned memory, by what the machine or the GPU's name says.
+
+
+# GB/s of a lane, one way, in large copies: as NCCL counts them. On H200 (16 lanes of generation 5) pinned copies reach
+# 54 to 55 in place of 48 [docs/metrics.md].
+LANE_GBS = {1: 0.2, 2: 0.4, 3: 0.75, 4: 1.5, 5: 3.0, 6: 6.0}
+_LANES = 16
+# By the makers' data sheets, the first that fits. Not of superchips, whose link to the CPU is another.
+_GENERATIONS: tuple[tuple[re.Pattern[str], int], ...] = (
+    (re.compile(r"\bG[BH]\d00\b"), 0),
+    (re.compile(r"\bMIG\b"), 0),
+    (re.compile(r"\b(H[128]00|H20|B200|MI300X|MI325X|RTX 50[0-9]0)\b"), 5),
+    (re.compile(r"\b(A[18]00|A[34]0|A10G?|L40S?|L4|RTX A\d000|RTX [34]0[0-9]0|6000 Ada|MI2[15]0X?)\b"), 4),
+    (re.compile(r"\b([VP]100|T4|RTX 20[0-9]0|TITAN RTX)\b"), 3),
+)
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """GB/s from pinned memory, one way. source: what pinned copies of the trace reached, the machine's facts, or what
+    the GPU's data sheet says. generation: of PCIe, None where it was measured."""
+
+    gbs: float
+    source: Literal["trace", "machine", "table"]
+    generation: int | None = None
+    lanes: int | None = None
+
+
+def link_of_machine(machines: tuple[Machine, ...]) -> HostLink | None:
+    """The narrowest link of the GPUs of all machines; None where one is not known."""
+    known = []
+    for machine in machines:
+        for gpu in machine.gpus:
+            pcie = gpu.pcie
+            lane = LANE_GBS.get(pcie.most_generation or 0) if pcie is not None else None
+            if pcie is None or lane is None or not pcie.most_width:
+                return None
+            known.append(HostLink(lane * pcie.most_width, "machine", pcie.most_generation, pcie.most_width))
+    return min(known, key=lambda link: link.gbs, default=None)
+
+
+def link_by_name(device: str | None) -> HostLink | None:
+    """The link by the GPU's name; None where it is not listed."""
+    for pattern, generation in _GENERATIONS if device else ():
+        if pattern.search(device or ""):
+            return HostLink(_LANES * LANE_GBS[generation], "table", generation, _LANES) if generation else None
+    return None

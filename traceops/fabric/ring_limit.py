@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from traceops.fabric.host_link import LANE_GBS
 from traceops.fabric.model import Gpu, Machine, Path, PathKind
+from traceops.fabric.reference import LANE_GBS
 
 # What NCCL takes one NVLink to carry one way, by its physical rate, GB/s [NCCL, graph/topo.h]. Of NVLink 5 it is what
 # NCCL before 2.26 takes: later ones count 40, and which one made a graph is not always told.

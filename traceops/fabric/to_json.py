@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from traceops.core.file_problem import file_problems
+from traceops.core.documents import file_problems
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.fabric import Fabric

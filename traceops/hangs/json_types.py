@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.core.file_problem import FileProblem
+from traceops.core.documents import SCHEMA_VERSION, FileProblem, SchemaVersion, Tool
 from traceops.core.findings import Check, Confidence, Finding, Severity
-from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.hangs.evidence import Stall
 
 RankState = Literal["waiting", "root", "idle", "dead", "stopped", "unclear", "absent"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from traceops.core.compiled_code import is_compiled_code
-from traceops.core.library_names import LIBRARIES
+from traceops.core.code_places import LIBRARIES, is_compiled_code
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
 ActivityKind = Literal[

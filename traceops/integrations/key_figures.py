@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from traceops.core.errors import InputError
+from traceops.report.document import load_object, report_of
 from traceops.report.model import ReportDocument
-from traceops.report.read import load_object, report_of
 
 FINDING_COLUMNS = ("rule", "severity", "title", "message")
 

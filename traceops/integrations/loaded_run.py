@@ -14,19 +14,26 @@ import msgspec
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
-from traceops.answers.lines import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
-from traceops.answers.model import FindingAnswer
+from traceops.answers.model import (
+    CheckLine,
+    CollectiveLine,
+    FindingAnswer,
+    FindingLine,
+    FullFinding,
+    KernelLine,
+    LedgerLine,
+    StepLine,
+)
 from traceops.answers.opening import Opened, headline, open_run, opened
 from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
-from traceops.core.plain_text import printable
+from traceops.core.files import write_whole
 from traceops.core.rank_text import ranks_text
-from traceops.core.whole_file import write_whole
+from traceops.core.text import printable
 from traceops.render.document import Document, soft
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
-from traceops.report.cross_rows import RoleRow, WhatIfRow
 from traceops.report.model import Report
-from traceops.report.rows import RankRow
+from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 
 if TYPE_CHECKING:
     import pandas as pd

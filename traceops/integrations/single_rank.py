@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceops.core.stand_in import RANKS_ENV, effective_batches, ranks_replaced
+from traceops.core.rank_files import RANKS_ENV, effective_batches, ranks_replaced
 
 MULTIPLY = f"multiply in the script by {RANKS_ENV}"
 _DONE = "_traceops_fallback"  # on the trainer's object: it was decided once, and stays

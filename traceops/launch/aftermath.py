@@ -13,7 +13,7 @@ from typing import Any
 from traceops.capture.environment import host
 from traceops.capture.manifest import RunManifest, readable_ranks, write_json
 from traceops.capture.merged_manifest import merge
-from traceops.core.bundled import PACKAGE
+from traceops.core.installation import PACKAGE
 from traceops.launch.folder import collect_logs
 from traceops.launch.outcome import with_exit_codes
 from traceops.launch.reserve import remove_reserve

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceops.core.errors import UsageError
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
 
 _BEFORE_S = 90  # before the time limit: for the ranks to end their step and write their traces
 _OURS = {"--slurm": 0, "--submit": 0, "--dry-run": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-node": 1, "--nproc": 1,

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from traceops.core.plain_text import printable
 from traceops.core.redaction import redact_text
+from traceops.core.text import printable
 
 # Kineto reports its own stages on stderr, whatever its log level: not an error, and not the training's. Nor is that a
 # machine has no GPU or no driver of one (CUDA's codes 100 and 35). A progress bar has not ended its line then: what it

@@ -9,7 +9,7 @@ from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Phase
 from traceops.core.capture_failure import CaptureFailure, CaptureOperation
-from traceops.core.exit_codes import reported_codes
+from traceops.core.errors import reported_codes
 from traceops.launch.process import TorchrunResult
 
 _COMPLETE = (Phase.DONE.value, "ended")

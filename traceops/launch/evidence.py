@@ -25,7 +25,7 @@ from traceops.hangs.evidence import Stall
 from traceops.launch.debug_variables import dump_pipe_stem
 from traceops.launch.process_activity import ProcessSample, stacks_now, state, told_stacks
 from traceops.launch.watch import is_alive
-from traceops.machine.programs import output
+from traceops.machine.files import output
 
 _PIPE_S = 4.0  # torch looks at its pipe once a second
 _RESPONDER_S = 3.0

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 from traceops.capture.environment import host
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
 from traceops.fabric.reference import references_here
-from traceops.machine.programs import output
+from traceops.machine.files import output
 
 _PROGRAM_S = 20.0  # 1 to 3 s with eight GPUs whose driver has to wake up
 _FINISH_S = 1.0

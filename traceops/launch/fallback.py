@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceops.core.errors import UsageError
-from traceops.core.stand_in import RANKS_ENV, effective_batches
+from traceops.core.rank_files import RANKS_ENV, effective_batches
 from traceops.train.config import TrainConfig
 from traceops.train.strategies import MESHES
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import Progress
 from traceops.core.capture_failure import CaptureFailure
-from traceops.core.exit_codes import reported_codes, shell_code
+from traceops.core.errors import reported_codes, shell_code
 from traceops.launch.display import Screen
 from traceops.launch.early_ends import with_failures, with_last_steps
 from traceops.launch.ended_run import EndedRun

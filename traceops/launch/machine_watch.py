@@ -12,7 +12,7 @@ from typing import Any
 
 from traceops.capture.environment import host
 from traceops.capture.progress import Progress, read_progress
-from traceops.core.machine_log import machine_file
+from traceops.core.rank_files import machine_file
 from traceops.core.redaction import redact_text
 from traceops.machine.nvml import Nvml
 from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with

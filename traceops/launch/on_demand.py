@@ -14,8 +14,8 @@ from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Schedule
 from traceops.core.errors import UsageError
+from traceops.core.files import write_whole
 from traceops.core.run_lock import in_use
-from traceops.core.whole_file import write_whole
 from traceops.launch.second_window import SecondWindow, Why
 
 REQUEST, ANSWER = "capture.request.json", "capture.window.json"  # in the run folder, while the run goes on

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceops.core.bundled import bundled
 from traceops.core.errors import TraceopsError
+from traceops.core.installation import bundled
 from traceops.core.units import gib_text
 from traceops.hangs.crashes import Crash
 from traceops.hangs.phases import phase_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.peer_failure import is_peer_failure
-from traceops.core.exit_codes import ENDED_BY, KILLED_BY, shell_code, signal_name
+from traceops.core.errors import ENDED_BY, KILLED_BY, shell_code, signal_name
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
 from traceops.capture.settings import ENV
-from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
-from traceops.core.stand_in import RANKS_ENV
-from traceops.fabric import lone_rank
+from traceops.core.installation import PACKAGE
+from traceops.core.rank_files import RANKS_ENV
+from traceops.fabric import fabric
 from traceops.launch.fallback import Fallback
 from traceops.launch.forward import ALL_SHOWN, Shown
 from traceops.launch.hang_timeouts import HangTimeouts
@@ -165,7 +165,7 @@ class Plan:
     @property
     def removed(self) -> tuple[str, ...]:
         """Variables that the ranks do not inherit."""
-        names = [*(self.settings.unset if self.settings else ()), *(lone_rank.UNSET if self.fallback else ())]
+        names = [*(self.settings.unset if self.settings else ()), *(fabric.UNSET if self.fallback else ())]
         if self.launcher == "none" and "TORCHELASTIC_RUN_ID" in os.environ:
             names += _OF_TORCHRUN
         return tuple(dict.fromkeys(names))
@@ -186,7 +186,7 @@ class Plan:
         if path is not None:
             values["PYTHONPATH"] = path
         if self.fallback is not None:
-            values |= lone_rank.SET
+            values |= fabric.SET
             values[RANKS_ENV] = str(self.fallback.ranks)
         if self.settings is not None:
             values |= self.settings.set

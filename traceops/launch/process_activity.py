@@ -15,8 +15,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, stacks_path
-from traceops.core.compiled_code import is_compiled_code
-from traceops.core.proc_stat import stat_fields
+from traceops.core.code_places import is_compiled_code
+from traceops.core.installation import stat_fields
 
 STARTING = -1
 _ANSWER_S = 1.0

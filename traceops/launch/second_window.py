@@ -1,7 +1,7 @@
 """Whether the recorded steps turned out unlike those of the run since, so that a later window tells more of it.
 
 Nobody knows at its start how a program's steps will be: compiled late, warm late, or broken by an evaluation just
-where the schedule has its window. Later it shows, in the steps that every rank times (`core/step_log.py`). Ranks that
+where the schedule has its window. Later it shows, in the steps that every rank times (`core/rank_files.py`). Ranks that
 judged by themselves would record different steps, so the launcher judges, by rank 0's, once.
 """
 
@@ -17,7 +17,7 @@ from statistics import median
 
 from traceops.capture.manifest import RankManifest, readable_ranks
 from traceops.capture.schedule import Schedule
-from traceops.core.step_log import RECORD, RECORDED, STEPS_FILE, split_log
+from traceops.core.rank_files import RECORD, RECORDED, STEPS_FILE, split_log
 
 _BEHIND = 40  # steps without a profiler, of which the later half says how long one takes
 _NEAR = 4  # steps before the window

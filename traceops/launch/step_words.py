@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.capture.manifest import RankManifest
+from traceops.core.rank_files import seldom as seldom_in
+from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import who
-from traceops.core.step_kinds import seldom as seldom_in
-from traceops.core.step_kinds import usual_ends
 
 
 def steps_told(ranks: Sequence[RankManifest]) -> list[str]:

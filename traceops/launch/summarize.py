@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from traceops.core.errors import InputError
-from traceops.pipeline.mapping.dispatch import map_files
+from traceops.pipeline.mapping.executors import map_files
 from traceops.pipeline.mapping.ranks import write_summary
 from traceops.traces.discover import TraceFile, discover
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from traceops.core.capture_failure import advice_text, by_cause, cause_text
+from traceops.core.capture_failure import UNSEEN_STEPS_ADVICE, advice_text, by_cause, cause_text
 from traceops.core.unrecorded_text import unrecorded_sentences
-from traceops.core.unseen_steps import UNSEEN_STEPS_ADVICE
 from traceops.launch.aside import Aside
 from traceops.launch.conclusion import find_cause, says, tell_cause
 from traceops.launch.display import LineSource, Screen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.capture.manifest import RankManifest
-from traceops.core.shorter_schedule import ShorterSchedule, shorter_schedule
+from traceops.core.capture_failure import ShorterSchedule, shorter_schedule
 
 
 def has_whole_steps(rank: RankManifest) -> bool:

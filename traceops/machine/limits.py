@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from traceops.machine.files import entries, number, text
+from traceops.machine.files import cores, entries, number, text
 
 _UNLIMITED = 1 << 60  # version 1 writes no limit as a number like 9223372036854771712
 _IPC_LOCK = 14  # a capability: without it memlock counts
@@ -119,3 +119,50 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize
+
+
+# Reads cores and NUMA nodes, and which of them this process may use.
+
+
+@dataclass(frozen=True)
+class Near:
+    """Where a device sits. numa: node, None where not known. cpus: the cores of its node."""
+
+    numa: int | None
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """allowed: cores this process may use. nodes: cores by NUMA node.
+
+    balancing: whether the kernel moves memory between nodes by itself. virtual: a hypervisor runs this machine.
+    """
+
+    allowed: frozenset[int]
+    nodes: dict[int, frozenset[int]]
+    balancing: bool = False
+    virtual: bool | None = None
+
+
+def read_cpus(root: Path) -> Cpus:
+    """What /proc and /sys say of the host's cores."""
+    nodes = {
+        int(folder.name[4:]): cores(text(folder / "cpulist"))
+        for folder in entries(root / "sys/devices/system/node")
+        if folder.name.startswith("node") and folder.name[4:].isdigit()
+    }
+    information = text(root / "proc/cpuinfo")
+    return Cpus(
+        cores(field_of(text(root / "proc/self/status"), "Cpus_allowed_list")),
+        nodes,
+        (number(root / "proc/sys/kernel/numa_balancing") or 0) > 0,
+        None if information is None else "hypervisor" in information,
+    )
+
+
+def read_near(root: Path, bus_id: str | None) -> Near:
+    """Where the PCI device of this address sits."""
+    folder = root / "sys/bus/pci/devices" / (bus_id or "none")
+    numa = number(folder / "numa_node")
+    return Near(numa if numa is not None and numa >= 0 else None, cores(text(folder / "local_cpulist")))

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from traceops.machine.network import Interface, Rdma
+
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 
 
@@ -48,3 +50,21 @@ def count_levels(looks: Iterable[Look]) -> LevelCounts:
     """How the looks came out."""
     counts: Counter[str] = Counter(look.level for look in looks)
     return LevelCounts(**counts)
+
+
+# The facts about a host that decide whether a setting makes sense there.
+
+
+@dataclass(frozen=True)
+class HostContext:
+    """What settings depend on; None for what is not known.
+
+    gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
+    """
+
+    interfaces: tuple[Interface, ...] | None = None
+    rdma: tuple[Rdma, ...] | None = None
+    gpus: int | None = None
+    uuids: tuple[str, ...] = ()
+    nccl: str | None = None
+    torch: str | None = None

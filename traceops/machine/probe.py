@@ -7,22 +7,44 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from traceops.machine.cpus import Cpus, Near, read_cpus, read_near
-from traceops.machine.efa import Plugin, read_plugin
-from traceops.machine.interfaces import Interface, read_interfaces
-from traceops.machine.limits import Limits, read_limits
-from traceops.machine.nccl_files import nccl_files
-from traceops.machine.platform import PlatformFacts, read_platform
-from traceops.machine.programs import NO_ANSWER, Output, output
-from traceops.machine.rdma import Rdma, can_open, read_rdma
-from traceops.machine.smi import Smi, parse_smi
+from traceops.core.errors import InputError
+from traceops.fabric.model import Gpu, Machine, Nic
+from traceops.fabric.readers.topo_matrix import read_topo_matrices
+from traceops.machine.files import NO_ANSWER, Output, listed, output, text
+from traceops.machine.limits import Cpus, Limits, Near, read_cpus, read_limits, read_near
+from traceops.machine.network import Interface, Plugin, Rdma, can_open, nics, read_interfaces, read_plugin, read_rdma
+from traceops.machine.platform import Links, PlatformFacts, parse_nvlink_status, read_platform
+from traceops.machine.smi import Smi, SmiGpu, parse_smi
 from traceops.machine.software import Software, read_software
 from traceops.machine.xids import DriverLog, parse_driver_log
+
+# The files by which NCCL sets variables that the environment does not show.
+
+
+def nccl_files(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[tuple[str, dict[str, str]], ...]:
+    """The files by which NCCL sets variables unseen and what they set, the one that wins first.
+
+    They are NCCL_CONF_FILE, or ``~/.nccl.conf`` without it, and ``/etc/nccl.conf``; the environment beats both.
+    """
+    own = environ.get("NCCL_CONF_FILE") or str(Path(environ.get("HOME", "/root")) / ".nccl.conf")
+    found = []
+    for path in (own, "/etc/nccl.conf"):
+        content = text(root / path.lstrip("/") if path.startswith("/") else Path(path))
+        if content is not None:
+            found.append((path, parse_nccl_file(content)))
+    return tuple(found)
+
+
+def parse_nccl_file(content: str) -> dict[str, str]:
+    """What a file like ``/etc/nccl.conf`` sets; blanks count, as for NCCL."""
+    lines = (line for line in content.splitlines() if not line.startswith("#") and "=" in line)
+    return {name: value for name, _, value in (line.partition("=") for line in reversed(list(lines)))}
+
 
 Run = Callable[[Sequence[str], float], Output]
 
@@ -143,3 +165,57 @@ def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, An
     if failures:
         raise failures[0]
     return dict(results)
+
+
+# Makes one Machine of what was read of a host: GPUs, network devices, and the paths between them.
+
+
+_MATRIX = "nvidia-smi topo -m"
+
+
+def machine_of(facts: HostFacts) -> Machine:
+    """GPUs of nvidia-smi with their places, NICs of /sys, and the paths of the matrix between them."""
+    matrix = _matrix(facts)
+    gpus = facts.driver.gpus if facts.driver else ()
+    links = parse_nvlink_status(facts.nvlink.text)
+    rows = {gpu.index: gpu for gpu in matrix.gpus}
+    found = tuple(
+        _gpu(gpu, rows.get(gpu.index), facts.near.get(gpu.bus_id or ""), links.get(gpu.index)) for gpu in gpus
+    )
+    return Machine(facts.host, found or matrix.gpus, _nics(facts, matrix), matrix.paths)
+
+
+def _matrix(facts: HostFacts) -> Machine:
+    try:
+        machines = read_topo_matrices(_MATRIX, facts.matrix.text) if facts.matrix.text.strip() else ()
+    except InputError:  # one GPU alone, or a driver that prints something else: there are no paths to know
+        machines = ()
+    return machines[0] if machines else Machine(facts.host)
+
+
+def _gpu(gpu: SmiGpu, row: Gpu | None, near: Near | None, links: Links | None) -> Gpu:
+    """One GPU from its three sources; the matrix's own numbers stand where /sys has none."""
+    numa = near.numa if near and near.numa is not None else row.numa if row else None
+    cpus = listed(near.cpus) if near and near.cpus else row.cpus if row else None
+    return Gpu(
+        gpu.index, gpu.name, gpu.bus_id, gpu.uuid, numa, cpus, gpu.pcie,
+        len(links.up) if links else None, links.down if links else 0, min(links.up) if links and links.up else None,
+    )  # fmt: skip
+
+
+def _nics(facts: HostFacts, matrix: Machine) -> tuple[Nic, ...]:
+    """RDMA devices under the labels the matrix gives them, then network cards that are no part of one."""
+    labels = {nic.name: nic for nic in matrix.nics}
+    found = []
+    for nic in nics(facts.rdma or ()):
+        row = labels.pop(nic.name, None)
+        numa = nic.numa if nic.numa is not None else row.numa if row else None
+        found.append(replace(nic, label=row.label if row else nic.name or nic.label, numa=numa))
+    behind = {port.interface for one in facts.rdma or () for port in one.ports}
+    cards = [_card(one) for one in facts.interfaces or () if one.physical and one.name not in behind]
+    return (*found, *labels.values(), *cards)
+
+
+def _card(one: Interface) -> Nic:
+    speed = None if one.mbits is None else one.mbits / 8000
+    return Nic(one.name, one.name, "Ethernet", speed_gbs=speed, bonded=bool(one.ports), up=one.up)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from traceops.fabric.bus_ids import normal_bus_id
+from traceops.fabric.model import normal_bus_id
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,10 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, union
-from traceops.measure.comm_kernels import communicates, own_pattern
-from traceops.measure.host_collectives import find_host_collectives
+from traceops.core.arrays import Int, Intervals, union
 from traceops.measure.host_rows import (
     DEVICE_CATS,
     DEVICE_MEMORY_CATS,
@@ -24,6 +22,129 @@ from traceops.measure.host_rows import (
 )
 from traceops.measure.nesting import begin_inside, find_nesting
 from traceops.traces.model import Events
+
+# Which kernels communicate, by their names.
+
+
+# What stands in front of a library's or a namespace's kernels, wherever it stands in the name.
+_LIBRARIES = (
+    r"(?<![a-z0-9_])(nccl|rccl|msccl|mscclpp|hccl|onccl|oneccl|uccl|xccl|ccl)(?=[_:]|dev|kernel|generic|all|reduce|broadcast|send)",
+    r"ncclDevKernel|ncclKernel|rccl_main_kernel",
+    r"nvshmem|symm_mem|multimem_|userbuffers|deep_ep|dpsk::ep::|\bmori::|cross_device_reduce|quick_?reduce",
+    r"(inter|intra)node(_ll)?::",
+)
+# What a collective is called. One that is part of a product (all-gather and GEMM in one kernel) computes too, and what
+# threads of a block do among each other is none.
+_VERBS = r"all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all"
+_NOT = r"gemm|matmul|_mm_|(block|warp|thread|cta|group)_?(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)"
+_LIBRARY = re.compile("|".join(_LIBRARIES), re.IGNORECASE)
+_VERB = re.compile(_VERBS, re.IGNORECASE)
+_NONE = re.compile(_NOT, re.IGNORECASE)
+_WORDS = (
+    "ccl", "nvshmem", "deep_ep", "multimem_", "symm_mem", "reduce", "all", "scatter", "dpsk::ep::", "node::",
+    "node_ll::", "userbuffers", "mori::",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=65536)
+def communicates(name: str) -> bool:
+    """Whether a kernel of this name moves data between ranks: by its library, or by the collective in its name."""
+    lower = name.lower()
+    if not any(word in lower for word in _WORDS):
+        return False
+    return _LIBRARY.search(name) is not None or (_VERB.search(name) is not None and _NONE.search(name) is None)
+
+
+@functools.lru_cache(maxsize=64)
+def own_pattern(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    """One pattern of a user's own, None for none. Raises ValueError naming the one that is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+
+
+# Collectives that hosts run for what lies on their GPUs, as gloo does: copied to the host, exchanged, copied back.
+
+
+_CALL = re.compile(r"^c10d::(?!.*wait)")
+_TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HostCollectives:
+    """Per collective the row of the backend's note, and when the ranks exchanged data, ns.
+
+    `launch` is the call that asked for it, or the note itself where that is not known; `launched` when it had.
+    """
+
+    row: Int
+    start: Int
+    end: Int
+    launch: Int
+    launched: Int
+
+
+def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | None:
+    """The collectives of a rank with a GPU that its host runs; None where nothing tells when each was.
+
+    The backend's thread first waits for the device, which may still compute what goes round: its note lasts longer
+    than the exchange. That begins when the last such wait is over and ends with the first copy back to the device. A
+    send or receive lasts until it is waited for: where there are such, nothing is known.
+    """
+    rows = host.exchanged
+    if not len(rows) or named(events, ONE_WAY).take(events.name[rows]).any():
+        return None
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    start, end = _exchange(events, host, rows)
+    launch = calls_of(events, rows)
+    launched = np.where(launch == rows, events.ts[rows], events.ts[launch] + events.dur[launch])
+    return HostCollectives(rows, start, end, launch, np.minimum(launched, start))
+
+
+def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
+    """When each exchange began and ended: after the thread's waits for the device, and before it copies back."""
+    start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
+    copies = np.flatnonzero(events.in_cats(*DEVICE_MEMORY_CATS))
+    back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
+    calls = host.launches[np.isin(events.correlation[host.launches], back[back >= 0])]
+    waits = host.waits_of_exchanges
+    for tid in np.unique(events.tid[rows]):
+        own = np.flatnonzero(events.tid[rows] == tid)
+        first = _first_from(np.sort(events.ts[calls[events.tid[calls] == tid]]), start[own])
+        end[own] = np.minimum(end[own], first)
+        over = waits[events.tid[waits] == tid]
+        over = np.sort(events.ts[over] + events.dur[over])
+        last = np.searchsorted(over, end[own], side="right") - 1
+        found = last >= 0
+        start[own[found]] = np.maximum(start[own[found]], over[last[found]])
+    return start, end
+
+
+def _first_from(moments: Int, since: Int) -> Int:
+    """The first of sorted moments at or after each of `since`; the end of time where there is none."""
+    padded: Int = np.append(moments, np.iinfo(np.int64).max)
+    first: Int = padded[np.searchsorted(moments, since)]
+    return first
+
+
+def calls_of(events: Events, rows: Int) -> Int:
+    """The call of each collective, in the order of `rows`: its own row where they do not fit.
+
+    A backend runs its collectives in the order in which they were called.
+    """
+    calls = rows_named(events, _CALL)
+    calls = calls[events.in_cats(*OPERATOR_CATS)[calls]]
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = calls[events.ts[calls] <= events.ts[rows[-1]]]
+    most = min(len(rows), len(calls))
+    found: Int = rows.copy()
+    if most and (events.ts[calls[-most:]] <= events.ts[rows[-most:]]).all():
+        found[-most:] = calls[-most:]
+    return found
+
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
 

@@ -11,9 +11,8 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.level_of_detail import Bars, bars_of, fewer, shares
-from traceops.core.short_text import short_name
+from traceops.core.arrays import Bars, Int, bars_of, fewer, shares
+from traceops.core.text import short_name
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.nesting import find_nesting
 from traceops.measure.steps import StepBounds

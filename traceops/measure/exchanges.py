@@ -17,6 +17,23 @@ from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_
 from traceops.measure.nesting import begin_inside
 from traceops.traces.model import CommArgs, Events
 
+# How many bytes a message of so many elements has.
+
+
+_DTYPE_BYTES = {
+    "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
+    "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
+    "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+
+
+def message_bytes(elements: int | None, dtype: str | None) -> int | None:
+    """Bytes of so many elements of a type as traces name it; None where either is not known."""
+    name = (dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
+    size = 1 if name.startswith("float8") else _DTYPE_BYTES.get(name)
+    return elements * size if elements is not None and size is not None else None
+
+
 NOTHING, FORWARD, BACKWARD = -1, 0, 1  # what was computed beside a send or a receive
 _CALL = re.compile(r"^record_param_comms$")
 _GROUPED = re.compile(r"^\w+:\w*coalesced$")

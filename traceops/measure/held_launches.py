@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, empty, intersect, merge, subtract, union
+from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union
 from traceops.measure.activity import COMPUTE, Activity
-from traceops.measure.grouping import groups
 from traceops.measure.host_rows import HostRows
 from traceops.measure.ledger import Lane
+from traceops.measure.nesting import groups
 from traceops.measure.steps import StepBounds
 
 LONG_NS = 200_000  # a stretch without any begin or end: a launch takes 2 to 50 µs, recorded

@@ -8,14 +8,99 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import union
-from traceops.measure.grouping import groups
+from traceops.core.arrays import Int, union
+from traceops.measure.activity import Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, rows_named
+from traceops.measure.nesting import groups
 from traceops.measure.recording import recording_at_most
-from traceops.measure.steps import StepBounds
-from traceops.measure.typical import typical_steps
+from traceops.measure.steps import StepBounds, typical_steps
 from traceops.traces.model import Events, TraceMeta
+
+# Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
+
+
+# What the engine itself calls beside a function, by version of torch. No function of backward is among these: what it
+# calls lies in its own row.
+_LOOKS = ("aten::isnan", "aten::ne", "aten::any", "aten::_is_any_true")
+_READS = "aten::item"
+
+
+@dataclass(frozen=True)
+class AnomalyChecks:
+    """By step: how often the engine read whether a result is NaN, and what the host took for it, ns."""
+
+    count: Int
+    host_ns: Int
+
+
+def measure_anomaly(host: HostRows, steps: StepBounds) -> AnomalyChecks | None:
+    """None where nothing of it is in the trace."""
+    names = host.events.names
+    if _READS not in names or not any(look in names for look in _LOOKS):
+        return None
+    of_engine = np.array([bool(BACKWARD_NAME.search(name)) for name in names], dtype=bool)
+    looks = np.array([name in _LOOKS for name in names], dtype=bool)
+    reads = np.array([name == _READS for name in names], dtype=bool)
+    nesting = host.nesting
+    name = host.events.name[nesting.rows]
+    at = np.flatnonzero((looks | reads)[name] & (nesting.parent >= 0))
+    at = at[of_engine[name[nesting.parent[at]]]]
+    if not looks[name[at]].any() or not reads[name[at]].any():
+        return None
+    rows = nesting.rows[at]
+    step = np.searchsorted(steps.host_start, host.events.ts[rows], side="right") - 1
+    inside = (step >= 0) & (host.events.ts[rows] < steps.host_end[np.maximum(step, 0)])
+    step, rows, read = step[inside], rows[inside], reads[name[at[inside]]]
+    took = np.bincount(step, host.events.dur[rows], len(steps)).astype(np.int64)
+    return AnomalyChecks(np.bincount(step[read], minlength=len(steps)), took)
+
+
+# Where a rank's host waited until its device was done: from there on it launches no earlier than the device is.
+
+
+_WAITED_NS = 20_000  # a call that takes less held nobody up
+_CLOCKS_NS = 5_000  # a device's clock may be off: a call returns so much before the end that it waits for
+_RETURNS_NS = 50_000  # or so much after it
+
+
+@dataclass(frozen=True)
+class HostSyncs:
+    """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock.
+
+    `done` is when the device had done what each waited for, `end` when the call returned. `host` is the host's own time
+    (RankProgram.host) then, and `host_input` its part in data loading.
+    """
+
+    done: Int
+    end: Int
+    host: Int
+    host_input: Int
+
+
+def no_syncs() -> HostSyncs:
+    """Of a rank whose host never waited, or of which nobody knows."""
+    none = np.zeros(0, dtype=np.int64)
+    return HostSyncs(none, none, none, none)
+
+
+def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int]:
+    """When the device had done what each blocking call waited for, and when the call returned.
+
+    Where a call returns long after anything ended, amid what runs, that is when it returned.
+    """
+    rows = activity.host.blocking
+    rows = rows[events.dur[rows] >= _WAITED_NS]
+    end = events.ts[rows] + events.dur[rows]
+    order = np.argsort(end, kind="stable")
+    rows, end = rows[order], end[order]
+    ended = np.sort(activity.end)
+    last = np.searchsorted(ended, end + _CLOCKS_NS, side="right") - 1
+    done = np.minimum(ended[np.maximum(last, 0)], end) if len(ended) else end
+    amid = (end - done > _RETURNS_NS) & union(activity.start, activity.end).holds(end)
+    done = np.where(amid, end, done)
+    kept = (last >= 0) & (done > events.ts[rows])
+    return done[kept], end[kept]
+
 
 MOST_REGIONS = 60
 _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, empty, intersect, merge, split_at, subtract, union
+from traceops.core.arrays import Int, Intervals, empty, intersect, merge, split_at, subtract, union
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import rows_named
 from traceops.measure.steps import StepBounds

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, union
-from traceops.core.light_log import KERNEL, MEMCPY, NO_NAME
-from traceops.measure.comm_kernels import communicates
+from traceops.core.arrays import Int, Intervals, union
+from traceops.core.rank_files import KERNEL, MEMCPY, NO_NAME
+from traceops.measure.activity import communicates
 from traceops.traces.light import LightLog
 
 

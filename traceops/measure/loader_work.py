@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.measure.host_places import CodePlace, Unit, own_place
-from traceops.measure.step_ends import step_ends_ns
+from traceops.measure.steps import step_ends_ns
 from traceops.traces.observed import Observed
 
 BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.core.intervals import union
+from traceops.core.arrays import union
 from traceops.measure.activity import Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, rows_named
 from traceops.traces.model import Events

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, merge, union
+from traceops.core.arrays import Int, Intervals, merge, union
 from traceops.measure.activity import COMM, Activity
-from traceops.measure.host_syncs import HostSyncs, no_syncs, waiting_calls
+from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.ledger import OWN_BUCKETS, Lane
 from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
@@ -41,7 +40,7 @@ class RankProgram:
     `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
     that began while the communication went on.
     Of spell k, from `spell_start[k]` to `spell_end[k]`, a rank alone does not tell whether a thread waited for its
-    collective `spell_comm[k]`: it went on long before that ended (`across/woken.py` asks the other ranks).
+    collective `spell_comm[k]`: it went on long before that ended (`across/arrivals.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
     collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
     `host_input` how much of it the host had spent in data loading. `syncs` are the calls in which the host waited for

@@ -5,21 +5,67 @@ operator's begin is stamped when its record is made, its end before that record 
 onFunctionExit]; a call of the device's runtime is recorded within its own begin and end [CUPTI]. So recording lies in
 gaps in front of an operator's begin, behind its end, and inside calls. It takes no longer than these gaps: any
 quantile of a kind of gaps bounds that quantile of its cost. Recording costs about the same each time, so of the longest
-gaps of a kind only as much counts as the others take. What they hold beyond that is the program's own work.
-"""
+gaps of a kind only as much counts as the others take. What they hold beyond that is the program's own work."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import union
+from traceops.core.arrays import Int, union
+from traceops.core.capture_failure import any_before_window
 from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
+
+# What the profiler itself cost a run's steps.
+
+
+SLOWED = 1.10  # times the step without the profiler, from which it is told
+_APART = 3.0  # times the shortest profiled step: then something comes in some of them
+_AS_SHORT = 1.1  # times the unprofiled step
+
+
+def profiler_slowdown(manifest: dict[str, Any]) -> float | None:
+    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known.
+
+    None too where some of the profiled ones are a program's first steps: those take longer without a profiler as well.
+    And where some are as short as without it and others far longer: the profiler is in all of them.
+    """
+    if first_steps_profiled(manifest) or some_profiled_as_short(manifest):
+        return None
+    profiled, plain = manifest.get("profiled_step_ms"), manifest.get("unprofiled_step_ms")
+    if isinstance(profiled, (int, float)) and isinstance(plain, (int, float)) and plain > 0:
+        return profiled / plain
+    return None
+
+
+def first_steps_profiled(manifest: dict[str, Any]) -> bool:
+    """Whether steps from before the schedule's window are among the profiled ones: of a program that ended early."""
+    return any_before_window(manifest.get("schedule"), manifest.get("profiled_steps"))
+
+
+def some_profiled_as_short(manifest: dict[str, Any]) -> bool:
+    """Whether every rank has profiled steps as short as without the profiler beside far longer ones."""
+    plain, ranks = manifest.get("unprofiled_step_ms"), list(_profiled(manifest))
+    if not isinstance(plain, (int, float)) or not ranks:
+        return False
+    return all(min(own) <= _AS_SHORT * plain and max(own) >= _APART * min(own) for own in ranks)
+
+
+def _profiled(manifest: dict[str, Any]) -> Iterator[list[float]]:
+    """Each rank's profiled steps, ms."""
+    ranks = manifest.get("ranks")
+    for rank in ranks if isinstance(ranks, list) else ():
+        told = rank.get("profiled_step_ms") if isinstance(rank, dict) else None
+        own = [ms for ms in told if isinstance(ms, (int, float)) and ms > 0] if isinstance(told, list) else []
+        if own:
+            yield own
+
 
 _OPERATOR, _CALL, _GRAPH, _BEGINS = 0, 1, 2, 3  # what ends at a boundary; + _BEGINS: what begins there
 _CODES = 6

@@ -10,11 +10,9 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from traceops.core.arrays import Int
-from traceops.core.intervals import Intervals, intersect, subtract, union
-from traceops.core.library_names import LIBRARIES
-from traceops.measure.host_places import CodePlace, is_own, is_waiting
-from traceops.measure.host_purposes import does
+from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.code_places import LIBRARIES
+from traceops.measure.host_places import CodePlace, does, is_own, is_waiting
 from traceops.measure.host_rows import HostRows
 from traceops.measure.ledger import Lane
 from traceops.measure.steps import StepBounds

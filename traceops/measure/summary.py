@@ -12,23 +12,19 @@ from traceops.core.arrays import Int
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
-from traceops.measure.anomaly import AnomalyChecks, measure_anomaly
-from traceops.measure.backward import BackwardSync, measure_backward_sync
-from traceops.measure.beside import measure_beside
-from traceops.measure.breakdown import Breakdown, measure_breakdown
+from traceops.measure.breakdown import Breakdown, measure_beside, measure_breakdown
 from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
 from traceops.measure.held_launches import HeldLaunches, measure_held
-from traceops.measure.host import HostTime, measure_host
+from traceops.measure.host import AnomalyChecks, HostTime, measure_anomaly, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
-from traceops.measure.inventory import RankInventory, measure_inventory
-from traceops.measure.kernels import KernelStats, measure_kernels
+from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
 from traceops.measure.passes import InferencePass, find_passes
-from traceops.measure.phases import find_phases
+from traceops.measure.phases import BackwardSync, find_phases, measure_backward_sync
 from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
 from traceops.measure.stack_times import StackTime, stack_times
 from traceops.measure.steps import StepBounds, find_steps

@@ -13,10 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from traceops.memory.adam8bit import AdamW8bitSizes
-from traceops.memory.events import Category, Event, TrainingPhase
+from traceops.memory.allocator import Category, Event, TrainingPhase
 from traceops.memory.fakes import faked, parameters_of
-from traceops.memory.gpu_kernels import dropout_on, rms_norm_on
+from traceops.memory.gpu_kernels import AdamW8bitSizes, dropout_on, rms_norm_on
 from traceops.memory.tracker import Tracker
 from traceops.train.build import optimizer_spec, strategy_options
 from traceops.train.config import Sizes, TrainConfig, sizes_for

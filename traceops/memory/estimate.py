@@ -9,21 +9,123 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import dataclass, replace
+from typing import IO, Any
 
 import msgspec
 
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
-from traceops.memory.changes import Proposal, proposals
-from traceops.memory.formula import rank_of
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
-from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
+from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, RankMemory, Verdict
 from traceops.memory.worker import DryRunAnswer, DryRunRequest
 from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
-from traceops.train.strategies import MESHES
+from traceops.train.strategies import FSDP2, MESHES
+
+# What a training needs where only the number of parameters is known: a formula, without activations.
+
+
+_WEIGHT = {"bf16-params": 2, "fp64": 8}
+_STATES = {"sgd": 1, "adamw": 2}
+
+
+def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemory:
+    """Parameters, gradients and optimizer state of one of `world_size` ranks; activations are not in it."""
+    weight = _WEIGHT.get(config.precision, 4)
+    parts = {"parameters": 1, "gradients": 1, "optimizer_state": 1}
+    if config.strategy in ("zero3", "pytorch_zero3", "pytorch_zero2"):
+        parts = dict.fromkeys(parts, world_size)
+    elif config.strategy in ("zero1", "pytorch_zero1"):
+        parts["optimizer_state"] = world_size
+    elif config.strategy == "zero2":
+        parts["gradients"] = parts["optimizer_state"] = world_size
+    elif config.strategy == "pytorch_hsdp":
+        parts = dict.fromkeys(parts, config.shard_group_size or world_size)
+    state = 2 * (1 + 4 / 256) if config.optimizer == "adamw8bit" else _STATES[config.optimizer] * weight
+    sizes = {"parameters": weight, "gradients": weight, "optimizer_state": state}
+    held = {name: round(parameters * size / parts[name]) for name, size in sizes.items()}
+    if config.offload == "cpu":
+        held = dict.fromkeys(held, 0)
+    total = sum(held.values())
+    return RankMemory(
+        rank=0, peak_allocated_bytes=total, peak_reserved_bytes=total,
+        least_allocated_bytes=total, least_reserved_bytes=total,
+        categories=[CategoryMemory(name, size) for name, size in held.items()],
+        activations=[], peak_step=0, peak_phase="optimizer", peak_module="", peak_operation="",
+        peak_operation_bytes=0,
+    )  # fmt: skip
+
+
+# Changes of the options that may save memory, cheapest in time first. What each saves is found by estimating it.
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set."""
+
+    name: str
+    options: tuple[str, ...]
+    cost: str
+    config: TrainConfig
+    fields: tuple[tuple[str, Any], ...]
+
+    def then(self, other: Proposal) -> Proposal | None:
+        """Both changes; None where they set the same field."""
+        if {name for name, _ in self.fields} & {name for name, _ in other.fields}:
+            return None
+        return Proposal(
+            f"{self.name} and {other.name}",
+            self.options + other.options,
+            f"{self.cost}; {other.cost}",
+            replace(self.config, **dict(other.fields)),
+            self.fields + other.fields,
+        )
+
+
+def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
+    """What may be tried on `config`, cheapest first."""
+    found: list[Proposal] = []
+
+    def add(name: str, cost: str, **fields: Any) -> None:
+        options: list[str] = []
+        for field, value in fields.items():
+            options += ["--" + field.replace("_", "-"), *([] if value is True else [str(value)])]
+        found.append(Proposal(name, tuple(options), cost, replace(config, **fields), tuple(fields.items())))
+
+    if config.precision == "fp32":
+        add("bf16 compute", "faster; weights stay in fp32", precision="bf16")
+    batch = sizes_for(config, "cuda").batch_size
+    if batch > 1:
+        half = batch // 2
+        if half * 2 == batch:
+            add(
+                "half the micro-batch, twice the accumulation",
+                "same samples a step; smaller kernels, which may fill the GPU less",
+                batch_size=half, grad_accum=2 * config.grad_accum,
+            )  # fmt: skip
+    if world_size > 1 and config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async"):
+        add("ZeRO stage 1", "parameters are broadcast after each step", strategy="pytorch_zero1")
+    if world_size > 1 and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
+        add("FSDP2, parameters sharded", "an all-gather more in forward and backward", strategy="pytorch_zero3")
+    if not config.activation_checkpointing:
+        add(
+            "activation checkpointing",
+            "forward is computed twice: about a third more work a step",
+            activation_checkpointing=True,
+        )
+    if config.optimizer == "adamw":
+        add("8-bit Adam", "an update of lower precision; needs torchao", optimizer="adamw8bit")
+    if config.precision in ("bf16", "fp32"):
+        add("parameters in bf16", "small updates are rounded away: the loss may suffer", precision="bf16-params")
+    if config.strategy in FSDP2 and config.offload == "none":
+        add(
+            "offload to the host",
+            "parameters and gradients cross PCIe each step: often several times slower",
+            offload="cpu",
+        )
+    return found
+
 
 NEEDS_TORCH = "estimating the memory of a training"
 # What these would do needs values: which tokens an expert gets, or a partner's answer.

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor import _dispatch as dispatching
 from torch.utils._python_dispatch import _disable_current_modes
 
-from traceops.memory.attention import attention_on
-from traceops.memory.gpu_kernels import dropout_on, rms_norm_on
+from traceops.memory.gpu_kernels import attention_on, dropout_on, rms_norm_on
 from traceops.memory.tracker import Tracker
 
 _CPU = torch.device("cpu")

@@ -28,7 +28,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from traceops.memory.events import Category, TrainingPhase
+from traceops.memory.allocator import Category, TrainingPhase
 from traceops.memory.fake_tensors import GpuMode, is_fake, with_values
 from traceops.memory.tracker import Tracker
 

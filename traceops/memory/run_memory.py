@@ -7,9 +7,9 @@ from pathlib import Path
 
 from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.core.errors import InputError
-from traceops.core.memory_files import RAN_OUT, SNAPSHOT
+from traceops.core.rank_files import RAN_OUT, SNAPSHOT
 from traceops.measure.step_memory import StepMemory
-from traceops.pipeline.recorded_memory import recorded_memory_of
+from traceops.pipeline.observed_run import recorded_memory_of
 from traceops.traces.discover import discover
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import read_observed

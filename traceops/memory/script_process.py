@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import msgspec
 
-from traceops.core.loading import uncollected
+from traceops.core.installation import uncollected
 from traceops.memory.script_model import ScriptRequest
 
 

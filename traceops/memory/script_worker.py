@@ -1,7 +1,6 @@
 """Runs a script on fake GPUs, in a process that `script_process.py` starts.
 
-It ends within the last step's optimizer, so that nothing of what a script does after its training happens.
-"""
+It ends within the last step's optimizer, so that nothing of what a script does after its training happens."""
 
 from __future__ import annotations
 
@@ -10,10 +9,10 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -23,24 +22,71 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from traceops.capture.run_as_main import run_as_main
 from traceops.capture.step_detector import StepDetector
-from traceops.core.whole_file import write_whole
-from traceops.memory.allocator import expandable_segments
-from traceops.memory.events import Category
+from traceops.core.files import write_whole
+from traceops.memory.allocator import Category, expandable_segments, summarize
 from traceops.memory.fake_autocast import faked_autocast
 from traceops.memory.fake_cuda import Device, faked_gpus
 from traceops.memory.fake_ranks import faked_ranks
-from traceops.memory.fake_surroundings import NoNetworkError, Surroundings
+from traceops.memory.fake_surroundings import NoNetworkError, Surroundings, followed_threads
 from traceops.memory.fake_tensors import GpuMode, hidden_from_cpp
-from traceops.memory.fake_threads import followed_threads
 from traceops.memory.fakes import faked
-from traceops.memory.module_names import ModuleNames
 from traceops.memory.redirect import Redirect
 from traceops.memory.script_model import ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
-from traceops.memory.summary import summarize
 from traceops.memory.tracker import Tracker
+
+# Which module runs, by its path in the outermost one, for every module that a script calls.
+
+
+# What wrappers put between a module and its name.
+_WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module", "module")
+
+
+class ModuleNames:
+    """While it is open, `tracker` knows the module; `seen` gets each outermost module before its first call."""
+
+    def __init__(self, tracker: Tracker, seen: Callable[[nn.Module], None]) -> None:
+        self._tracker, self._seen = tracker, seen
+        self._names: dict[int, str] = {}
+        self._roots: set[int] = set()
+        self._depth = 0
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> ModuleNames:
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        name = self._names.get(id(module))
+        if name is None:
+            name = self._learn(module)
+        if not self._depth and id(module) in self._roots:
+            self._seen(module)
+            self._roots.discard(id(module))
+        self._depth += 1
+        self._tracker.enter_module(name)
+
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        self._tracker.leave_module(self._names.get(id(module), ""))
+
+    def _learn(self, root: nn.Module) -> str:
+        self._roots.add(id(root))
+        for path, module in root.named_modules():
+            parts = [part for part in path.split(".") if part not in _WRAPPERS]
+            self._names[id(module)] = ".".join(parts)
+        return self._names[id(root)]
+
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _LIBRARIES = tuple(str(Path(path)) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent)))

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from traceops.memory.events import Allocation, Category, Event, TrainingPhase
+from traceops.memory.allocator import Allocation, Category, Event, TrainingPhase
 
 _BY_PHASE = {
     TrainingPhase.FORWARD: Category.ACTIVATIONS,

@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from traceops.core.errors import TraceopsError
-from traceops.core.loading import uncollected
+from traceops.core.installation import uncollected
 from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
@@ -37,9 +37,8 @@ class DryRunAnswer(msgspec.Struct):
 
 def answer(request: DryRunRequest) -> DryRunAnswer:
     """Run what is asked for. What the training raises is the answer's problem."""
-    from traceops.memory.allocator import expandable_segments
+    from traceops.memory.allocator import expandable_segments, summarize
     from traceops.memory.dry_run import dry_run
-    from traceops.memory.summary import summarize
 
     found = DryRunAnswer()
     try:

@@ -5,13 +5,44 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, UsageError
+from traceops.core.settings_file import only, read_settings
+from traceops.measure.activity import own_pattern
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
-from traceops.pipeline.settings import own_kernels
 from traceops.report.model import Report
 from traceops.traces.discover import Discovery, Window, discover
+
+# What the user's settings say of analysing: [analyze] in traceops.toml.
+
+
+_KERNELS = "communication_kernels"
+
+
+def own_kernels(start: Path | None = None) -> tuple[str, ...]:
+    """Patterns of kernels that communicate, beside those that are known; () without settings.
+
+    Raises UsageError naming the file and what is wrong in it.
+    """
+    found = read_settings(start)
+    if found is None:
+        return ()
+    table, source = found
+    own = table.get("analyze", {})
+    if not isinstance(own, dict):
+        raise UsageError(f"{source}: analyze must be a table")
+    only(own, (_KERNELS,), f"{source}: analyze")
+    patterns = own.get(_KERNELS, [])
+    if not isinstance(patterns, list) or not all(isinstance(one, str) and one for one in patterns):
+        raise UsageError(f"{source}: analyze.{_KERNELS} must be a list of regular expressions, in quotes")
+    try:
+        own_pattern(tuple(patterns))
+    except ValueError as error:
+        raise UsageError(f"{source}: analyze.{_KERNELS}: {error}") from error
+    return tuple(patterns)
+
 
 if TYPE_CHECKING:
     from traceops.pipeline.conclude import Analysis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,40 +10,225 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank, RankTimes, no_replay
 from traceops.across.plain_step import PlainStep
+from traceops.across.profiler_cost import profiler_cost
+from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import mean_ms
+from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.measure.hta_agreement import agreement_of_ranks
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.assemble_collectives import collective_rows
-from traceops.pipeline.assemble_cross import cross_rank_tables, what_if_rows
+from traceops.measure.steps import NO_STEP
+from traceops.pipeline.assemble_cross import (
+    bubble_of,
+    clocks_of,
+    collective_rows,
+    cross_rank_tables,
+    pipeline_rows,
+    replay_of,
+    role_rows,
+    what_if_rows,
+)
 from traceops.pipeline.assemble_detail import step_details
-from traceops.pipeline.assemble_experts import expert_rows
-from traceops.pipeline.assemble_hosts import host_rows
-from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
-from traceops.pipeline.assemble_memory import memory_rows
-from traceops.pipeline.assemble_passes import pass_rows
-from traceops.pipeline.assemble_pipelines import pipeline_rows
-from traceops.pipeline.assemble_roles import role_rows
-from traceops.pipeline.assemble_speed import with_speed
-from traceops.pipeline.assemble_summary import summary_of
-from traceops.pipeline.assemble_tables import blocking_rows, copy_rows, hta_rows, kernel_rows
-from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
-from traceops.pipeline.flame import flame_file, flame_graph
-from traceops.pipeline.observed_run import ObservedRun
+from traceops.pipeline.assemble_tables import (
+    blocking_rows,
+    copy_rows,
+    expert_rows,
+    hta_rows,
+    inventory,
+    kernel_rows,
+    pass_rows,
+    peak_memory,
+    step_counts,
+    unprofiled_steps,
+    with_speed,
+)
+from traceops.pipeline.assemble_whole import (
+    flame_file,
+    flame_graph,
+    host_rows,
+    memory_rows,
+    undisturbed_rows,
+    whole_run_rows,
+)
+from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.pipeline.run_info import rank_hosts
-from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Run
+from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
+from traceops.report.summary import Matching, Summary
 from traceops.rules import root_rules
-from traceops.rules.explained import merge_overlapping
-from traceops.rules.results import checks, most_important_first
+from traceops.rules.coverage import unjudged_time
+from traceops.rules.explained import checks, merge_overlapping, most_important_first
+from traceops.rules.idle_time import within_lateness_ms
 from traceops.traces.discover import Discovery
+from traceops.traces.run_manifest import step_kinds
+
+# Reports of captures that recorded no step whole: they are of no time.
+
+
+_OF_STEPS = (
+    "step_time_ms",
+    "exposed_comm_ms",
+    "wait_ms",
+    "transfer_ms",
+    "caused_wait_ms",
+    "late_share",
+    "input_ms",
+    *(f"{bucket}_ms" for bucket in BUCKETS),
+)
+
+
+def without_time(report: Report) -> Report:
+    """The same without times of a step: what was recorded is of none."""
+    return msgspec.structs.replace(
+        report,
+        summary=msgspec.structs.replace(
+            report.summary,
+            step_time_ms=StepTime(),
+            ledger_ms=Ledger(),
+            ledger_pct=Ledger(),
+            ledger_worst_rank={},
+            exposed_comm_ms=None,
+            unjudged=(),
+            replay=None,
+            no_replay=None,
+        ),
+        ranks=tuple(msgspec.structs.replace(row, steps=0, **dict.fromkeys(_OF_STEPS, None)) for row in report.ranks),
+        hosts=UNSET,
+        steps=(),
+        what_if=(),
+        inventory=None,
+    )
+
+
+# The summary of a run: medians over its ranks, and what is known of how it was captured.
+
+
+def summary_of(
+    found: Discovery,
+    run: CrossRank,
+    rank_rows: Sequence[RankRow],
+    judged: Sequence[Check],
+    seen: ObservedRun | None,
+    own_ms: float | None,
+) -> Summary:
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
+            by_step[int(number)].append(int(duration))
+    if len(by_step) > 1:
+        by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
+    durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
+    ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
+    step = run.step_ms
+    worst = {}
+    for bucket in BUCKETS:
+        known = [(ms, row.rank) for row in rank_rows if (ms := row.bucket_ms(bucket)) is not None]
+        if known and max(known)[0] > 0:
+            worst[bucket] = WorstRank(rank=max(known)[1], ms=max(known)[0])
+    return Summary(
+        step_time_ms=StepTime(
+            median=_median(durations),
+            p5=_round(float(np.percentile(durations, 5))) if durations else None,
+            p95=_round(float(np.percentile(durations, 95))) if durations else None,
+            n=len(durations),
+            typical=_round(run.step_ms) if durations else None,
+            unlike=tuple(number for number in run.unlike if number >= 0),
+            unshared=tuple(number for number in run.unshared if number >= 0),
+        ),
+        steps_found_by=run.steps_by[0],
+        step_mark=run.steps_by[1] or None,
+        ledger_ms=Ledger(**ledger),
+        ledger_pct=Ledger(
+            **{bucket: None if ms is None or not step else _round(100.0 * ms / step) for bucket, ms in ledger.items()}
+        ),
+        ledger_worst_rank=worst,
+        bubble_ms=bubble_of(run),
+        overlap_pct=_median([row.overlap_pct for row in rank_rows]),
+        exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
+        idle_pct=_median([row.idle_pct for row in rank_rows]),
+        compute_pct=_median([row.compute_pct for row in rank_rows]),
+        non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
+        unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
+        step_without_profiler_ms=_round(own_ms),
+        first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
+        step_kinds=_step_kinds(found, None if seen is None else seen.whole),
+        profiler_slowdown=_round(_slowdown(found, run, seen)),
+        recording_ms=None if own_ms is not None else _recording_ms(found, run),
+        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
+        unjudged=tuple(
+            UnjudgedTime(**vars(one))
+            for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
+        ),
+        matching=Matching(
+            events=run.matching.events, matched_pct=run.matching.matched_pct, unmatched=run.matching.unmatched
+        ),
+        clocks=clocks_of(run),
+        replay=replay_of(run),
+        no_replay=no_replay(run),
+        hta_failed=_hta_failures(run),
+        notes=(*found.notes, *_empty_steps(run)),
+    )
+
+
+def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
+    """An estimate, where no step was timed without the profiler."""
+    if found.manifest.get("unprofiled_step_ms") is not None:
+        return None
+    most = max((within_lateness_ms(times) for times in run.ranks), default=0.0)
+    return _round(most) if most else None
+
+
+def _slowdown(found: Discovery, run: CrossRank, seen: ObservedRun | None) -> float | None:
+    on_gpu = any(times.summary.on_gpu for times in run.ranks)
+    observed, whole = ((), None) if seen is None else (seen.observed, seen.whole)
+    return profiler_cost(found.manifest, observed, whole, on_gpu=on_gpu).slowdown
+
+
+def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
+    kinds = step_kinds(found.manifest)
+    if kinds is None:
+        return None
+    return StepKindsRow(
+        ends=kinds.ends,
+        another=kinds.another,
+        count=kinds.count,
+        steps=kinds.steps,
+        round_ms=None if whole is None else _round(kinds.every * whole.mean_ms),
+    )
+
+
+def _hta_failures(run: CrossRank) -> dict[str, str]:
+    """HTA analysis -> its error and the ranks it failed on."""
+    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for name, error in times.summary.hta.failed:
+            ranks[name, error].append(times.summary.rank)
+    return {name: f"{error} (ranks {', '.join(map(str, own[:8]))})" for (name, error), own in ranks.items()}
+
+
+def _empty_steps(run: CrossRank) -> list[str]:
+    return [
+        f"step {number} of rank {times.summary.rank} ran nothing on the device; it is not counted"
+        for times in run.ranks
+        for number in times.summary.empty_steps
+    ]
+
+
+def _median(values: list[float | None] | list[float]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _round(float(np.median(known))) if known else None
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else stored(value)
+
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -173,7 +359,3 @@ def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
 
 def _per_step(ns: int | None, steps: int) -> float | None:
     return None if ns is None else _round(ns / 1e6 / steps)
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else stored(value)

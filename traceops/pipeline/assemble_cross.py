@@ -2,25 +2,317 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from traceops.across.cross_rank import CrossRank
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.groups import Ranks
 from traceops.across.lateness import CAUSES
-from traceops.across.links import busbw_gbs, collective_bytes
+from traceops.across.links import (
+    LARGE_BYTES,
+    LinkReference,
+    bus_factor,
+    busbw_gbs,
+    collective_bytes,
+    overall_busbw,
+    reference_transfer_ns,
+)
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.replay.simulate import measured_step_ns
-from traceops.core.intervals import subtract, union
+from traceops.across.replay.what_if import role_change
+from traceops.across.role_times import RoleTimes
+from traceops.across.roles import ROLE_ORDER, GroupRole
+from traceops.core.arrays import Int, mean_ms, subtract, union
 from traceops.core.units import stored
+from traceops.core.words import Role
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
-from traceops.pipeline.assemble_collectives import reference_rows
-from traceops.report.cross_rows import WhatIfRow
+from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow, RoleRow, StageRow, WhatIfRow
+from traceops.report.step_times import BubbleTimes
 from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow, PathRow, Tables, TimelineRow
+
+# What each group's collectives achieved, by itself and against what their links should give.
+
+
+_MOST_PLACES = 64
+
+
+def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
+    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth.
+
+    Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
+    """
+    by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    places = places_in_steps(run)
+    for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
+        by_kind[
+            collective.group, collective.description, collective.op, collective.elements, collective.dtype, role
+        ].append(collective)
+    rows = []
+    for (group, description, op, _, _, role), same in by_kind.items():
+        nbytes = collective_bytes(same[0])
+        transfer = float(np.median([c.transfer_ns for c in same]))
+        waits = [max(c.wait_ns) for c in same]
+        busbw = None
+        if nbytes and transfer > 0:
+            busbw = stored(nbytes / transfer * bus_factor(op, len(group)))  # bytes per ns are GB/s
+        rows.append(
+            CollectiveRow(
+                group=description or f"{len(group)} ranks",
+                ranks=tuple(group),
+                op=op,
+                bytes=nbytes,
+                count=len(same),
+                median_ms=stored(transfer / 1e6),
+                total_ms=stored(sum(c.transfer_ns for c in same) / 1e6),
+                median_wait_ms=stored(float(np.median(waits)) / 1e6),
+                busbw_gbs=busbw,
+                role=role,
+                places=tuple(sorted({places[id(c)][0] for c in same if id(c) in places}))[:_MOST_PLACES],
+                places_of=next((places[id(c)][1] for c in same if id(c) in places), None),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -(row.total_ms or 0.0)))
+
+
+def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
+    """By a collective's id(): which of its group's in a step it is, from 1, and how many the group has in most steps.
+
+    By the order on its first member. Only of steps that have that many: in another one a place means something else.
+    """
+    if run.unit != "step":
+        return {}
+    by_rank = {times.summary.rank: times.summary for times in run.ranks}
+    in_step: dict[tuple[tuple[int, ...], str], dict[int, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for collective in run.matching.collectives:
+        rank, position = collective.members[0]
+        summary = by_rank[rank]
+        step = summary.step_number(position)
+        if step is not None and step >= 0 and not collective.links:
+            start = int(summary.comm.start[position])
+            in_step[collective.group, collective.description][step].append((start, id(collective)))
+    found: dict[int, tuple[int, int]] = {}
+    for steps in in_step.values():
+        usual = Counter(len(own) for own in steps.values()).most_common(1)[0][0]
+        for own in steps.values():
+            if len(own) == usual:
+                found |= {key: (place, usual) for place, (_, key) in enumerate(sorted(own), 1)}
+    return found
+
+
+def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
+    """A row a group, operation and class of size (8 MB and more, less), those that lose most time first.
+
+    busbw_gbs: median. reference_source: ``doctor``, ``graph``, ``table``, ``siblings`` (the best group of the same
+    kind), null with the other reference columns where nothing is known; below 8 MB latency counts too, and there is
+    no percentage. lost_ms: a step, beyond the time at the reference, hidden or not.
+    """
+    steps = max((len(times.duration) for times in run.ranks), default=1) or 1
+    kinds: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    roles: dict[tuple[Any, ...], Role] = {}
+    for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
+        if busbw_gbs(collective) is not None and collective.last_rank is not None:
+            large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+            roles[collective.description, collective.op, large, collective.group] = role
+            kinds[collective.description, collective.op, large, collective.group].append(collective)
+    medians = {kind: float(np.median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
+    rows = []
+    for kind, same in kinds.items():
+        description, op, large, group = kind
+        known = run.reference(group) or _best_sibling(kind, medians)
+        sizes = [collective_bytes(c) or 0 for c in same]
+        lost_ns = [max(c.transfer_ns - reference_transfer_ns(c, known), 0.0) for c in same]
+        rows.append(
+            ReferenceRow(
+                group=description or f"{len(group)} ranks",
+                ranks=tuple(group),
+                op=op,
+                bytes_min=min(sizes),
+                bytes_p50=int(np.median(sizes)),
+                bytes_max=max(sizes),
+                count=len(same),
+                busbw_gbs=stored(medians[kind]),
+                reference_gbs=None if known is None else stored(known.busbw_gbs),
+                reference_source=None if known is None else known.source,
+                reference_link=None if known is None else known.link,
+                reference_pct=None if known is None or not large else stored(100.0 * medians[kind] / known.busbw_gbs),
+                lost_ms=None if known is None else stored(sum(lost_ns) / 1e6 / steps),
+                role=roles[kind],
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-(row.lost_ms or 0.0), row.group, row.op, row.ranks)))
+
+
+def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> LinkReference | None:
+    """The best of the groups of the same description and size, for large messages and where there are others."""
+    description, op, large, group = kind
+    others = [
+        value
+        for (d, o, big, g), value in medians.items()
+        if (d, o, big) == (description, op, True) and len(g) == len(group)
+    ]
+    return LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
+
+
+# The kinds of parallelism of a run as rows of its report.
+
+
+_ALL = 0.95  # of a role's exposed time: what makes one host its place
+_MOST_NAMES = 8  # of groups; there may be one a layer
+
+
+def role_rows(run: CrossRank) -> tuple[RoleRow, ...]:
+    """report.json's roles: a row for each kind of parallelism, most exposed communication first."""
+    collectives: dict[Role, list[Collective]] = defaultdict(list)
+    for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
+        collectives[role].append(collective)
+    groups: dict[Role, list[GroupRole]] = defaultdict(list)
+    for group in run.roles.groups:
+        groups[group.role].append(group)
+    rows = [_row(run, role, groups[role], collectives[role]) for role in ROLE_ORDER if groups[role]]
+    return tuple(sorted(rows, key=lambda row: -(row.exposed_ms or 0.0)))
+
+
+def _row(run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: Sequence[Collective]) -> RoleRow:
+    times = [
+        (rank, own) for rank in run.ranks if (own := run.role_times.get(rank.summary.rank, {}).get(role)) is not None
+    ]
+    exposed = {rank.summary.rank: _mean(rank, own.exposed) for rank, own in times}
+    worst = max(exposed, key=lambda rank: exposed[rank], default=None)
+    late, share = _waited_for(collectives)
+    saved = None
+    if run.what_if is not None and run.roles.several:
+        saved = run.what_if.saved_ns(role_change(role))
+    members = {group.ranks for group in groups if group.ranks}
+    members |= {collective.group for collective in collectives if not collective.links}
+    return RoleRow(
+        role=role,
+        told_by=tuple(sorted({group.told_by for group in groups})),
+        names=tuple(sorted({group.description for group in groups if group.description}))[:_MOST_NAMES],
+        groups=len(members),
+        group_sizes=tuple(sorted({len(ranks) for ranks in members})),
+        ranks=len(times),
+        exposed_ms=_median(exposed.values()),
+        wait_ms=_part(times, "wait") if run.split else None,
+        transfer_ms=_part(times, "transfer") if run.split else None,
+        unmatched_ms=_part(times, "unmatched"),
+        worst_rank=worst if worst is not None and exposed[worst] > 0 else None,
+        worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else stored(exposed[worst]),
+        reach=_reach(run, members or {collective.group for collective in collectives}),
+        host=_host(run, exposed),
+        busbw_gbs=overall_busbw(collectives),
+        waits_for_rank=late,
+        waits_for_pct=share,
+        fused=role == "tensor" and run.roles.fused,
+        saved_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
+    )
+
+
+def _mean(times: RankTimes, ns: Int) -> float:
+    return mean_ms(ns[times.typical])
+
+
+def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | None:
+    return _median([_mean(rank, getattr(own, part)) for rank, own in times])
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return stored(float(np.median(known))) if known else None
+
+
+def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
+    """Whether the groups lie inside hosts or between them; None where hosts are not named."""
+    hosts = [{run.hosts.get(rank) for rank in ranks} for ranks in groups]
+    if not hosts or any(None in own for own in hosts):
+        return None
+    return "inside" if all(len(own) == 1 for own in hosts) else "between"
+
+
+def _host(run: CrossRank, exposed: dict[int, float]) -> str | None:
+    """The one host of several whose ranks have nearly all of the exposed time."""
+    total = sum(exposed.values())
+    of_host: dict[str | None, float] = defaultdict(float)
+    for rank, ms in exposed.items():
+        of_host[run.hosts.get(rank)] += ms
+    if total <= 0 or len({run.hosts.get(times.summary.rank) for times in run.ranks}) < 2:
+        return None
+    name, most = max(of_host.items(), key=lambda item: item[1])
+    return name if most >= _ALL * total else None
+
+
+def _waited_for(collectives: Sequence[Collective]) -> tuple[int | None, float | None]:
+    """The rank that comes last where most is waited, and its part of all waiting, percent; None where nobody waits."""
+    waited = Counter[int]()
+    for collective in collectives:
+        if collective.last_rank is not None:
+            waited[collective.last_rank] += sum(collective.wait_ns)
+    total = sum(waited.values())
+    if not total:
+        return None, None
+    rank, most = max(waited.items(), key=lambda item: (item[1], -item[0]))
+    return rank, stored(100.0 * most / total)
+
+
+# The pipelines of a run as rows of its report.
+
+
+def pipeline_rows(run: CrossRank) -> tuple[PipelineRow, ...]:
+    """report.json's pipelines: a row each, with one for each of its stages."""
+    return tuple(
+        PipelineRow(
+            ranks=bubble.pipeline.ranks,
+            schedule=bubble.pipeline.schedule,
+            stages_per_rank=bubble.pipeline.chunks,
+            micro_batches=bubble.pipeline.micro_batches,
+            bubble_pct=stored(100.0 * bubble.share),
+            schedule_bubble_pct=None if bubble.ideal_share is None else stored(100.0 * bubble.ideal_share),
+            stages=tuple(
+                StageRow(
+                    rank=stage.rank,
+                    stage=stage.stage,
+                    step_time_ms=_ms(stage.step),
+                    work_ms=_ms(stage.work),
+                    bubble_ms=_ms(stage.bubble),
+                    imbalance_ms=_ms(stage.imbalance),
+                    fill_drain_ms=_ms(stage.fill_drain),
+                    late_ms=_ms(stage.late),
+                    fill_ms=_ms(stage.fill),
+                    drain_ms=_ms(stage.drain),
+                )
+                for stage in bubble.stages
+            ),
+        )
+        for bubble in run.bubbles
+    )
+
+
+def bubble_of(run: CrossRank) -> BubbleTimes | None:
+    """The parts of the pipelines' bubble, medians over all ranks, as the ledger's; None where there is no pipeline."""
+    if not run.bubbles:
+        return None
+    stages = [stage for bubble in run.bubbles for stage in bubble.stages]
+    others = [0.0] * (len(run.ranks) - len({stage.rank for stage in stages}))
+    parts = {
+        "bubble": [stage.bubble for stage in stages],
+        "fill": [stage.fill for stage in stages],
+        "drain": [stage.drain for stage in stages],
+        "imbalance": [stage.imbalance for stage in stages],
+        "late": [stage.late for stage in stages],
+    }
+    return BubbleTimes(**{name: _ms(float(np.median([*ns, *others]))) for name, ns in parts.items()})
+
+
+def _ms(ns: float) -> float:
+    return stored(max(ns, 0.0) / 1e6)
+
 
 _MOST_POINTS = 2000  # of the bandwidth figure
 _PATH_PIECES = 400
@@ -101,9 +393,9 @@ def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
         LatenessRow(
             rank=rank,
             step=_step(step),
-            caused_wait_ms=_ms(caused[:, i].sum()),
-            waited_ms=_ms(run.lateness.waited[rank][i]),
-            **{f"{cause}_ms": _ms(caused[row, i]) for row, cause in enumerate(CAUSES)},
+            caused_wait_ms=_ms_or_none(caused[:, i].sum()),
+            waited_ms=_ms_or_none(run.lateness.waited[rank][i]),
+            **{f"{cause}_ms": _ms_or_none(caused[row, i]) for row, cause in enumerate(CAUSES)},
         )
         for rank, caused in run.lateness.caused.items()
         for i, step in enumerate(run.lateness.steps)
@@ -128,9 +420,9 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 op=op,
                 bytes=collective_bytes(same[0]),
                 count=len(same),
-                spread_p50_ms=_ms(np.percentile(spread, 50)),
-                spread_p95_ms=_ms(np.percentile(spread, 95)),
-                spread_max_ms=_ms(max(spread)),
+                spread_p50_ms=_ms_or_none(np.percentile(spread, 50)),
+                spread_p95_ms=_ms_or_none(np.percentile(spread, 95)),
+                spread_max_ms=_ms_or_none(max(spread)),
                 last_rank=most,
                 last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )
@@ -148,7 +440,7 @@ def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
             ranks=tuple(c.group),
             op=c.op,
             bytes=collective_bytes(c),
-            transfer_ms=_ms(c.transfer_ns),
+            transfer_ms=_ms_or_none(c.transfer_ns),
             busbw_gbs=stored(busbw_gbs(c) or 0.0),
         )
         for c in known[::step]
@@ -183,9 +475,9 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
                 kind=piece.kind,
                 what=what,
                 stream=stream,
-                start_ms=_ms(piece.start - zero),
-                duration_ms=_ms(piece.duration),
-                spent_ms={bucket: _ms(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
+                start_ms=_ms_or_none(piece.start - zero),
+                duration_ms=_ms_or_none(piece.duration),
+                spent_ms={bucket: _ms_or_none(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
             )
         )
     return tuple(rows)
@@ -223,7 +515,13 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
             runs.append((summary.rank, int(moments[first]), int(moments[stop]), str(kinds[first])))
     zero = min(begins, default=0)
     return tuple(
-        TimelineRow(step=_step(chosen), rank=rank, kind=kind, start_ms=_ms(start - zero), duration_ms=_ms(end - start))
+        TimelineRow(
+            step=_step(chosen),
+            rank=rank,
+            kind=kind,
+            start_ms=_ms_or_none(start - zero),
+            duration_ms=_ms_or_none(end - start),
+        )
         for rank, start, end, kind in runs
     )
 
@@ -240,7 +538,7 @@ def _step(number: int) -> int | None:
     return None if number < 0 else int(number)
 
 
-def _ms(ns: Any) -> float:
+def _ms_or_none(ns: Any) -> float:
     return stored(float(ns) / 1e6)
 
 

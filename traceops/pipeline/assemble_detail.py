@@ -11,12 +11,11 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective
-from traceops.core.arrays import Int
+from traceops.core.arrays import Bars, Int, fewer, shares
 from traceops.core.findings import Finding
-from traceops.core.level_of_detail import Bars, fewer, shares
 from traceops.core.words import Role
 from traceops.measure.detail import DetailRow, unpack_detail
-from traceops.measure.message_size import message_bytes
+from traceops.measure.exchanges import message_bytes
 from traceops.report.alike import alike_ranks
 from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
 from traceops.report.rows import RankRow

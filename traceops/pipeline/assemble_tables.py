@@ -2,13 +2,339 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from traceops.across.cross_rank import CrossRank
+import numpy as np
+from msgspec.structs import replace
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.experts import Experts
+from traceops.across.inference import Passes
+from traceops.across.replay.what_if import WORK_SHARED
+from traceops.core.arrays import Int
+from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
+from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.hta_breakdown import Columns
+from traceops.measure.summary import RankSummary, numbered_steps
+from traceops.pipeline.run_info import asked_for_later
+from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
+from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
+from traceops.report.run import Run
+from traceops.report.summary import Flops, Summary
 from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
+from traceops.traces.discover import Discovery
+from traceops.traces.run_manifest import ended_cupti, manifest_ranks
+
+# What the average rank runs in a step, and the steps without the profiler: what comparing two runs needs.
+
+
+MOST_ROWS = 500  # of kernels, and of operators
+
+
+class _Counted(Protocol):
+    """A use of something, `count` times."""
+
+    @property
+    def count(self) -> int: ...
+
+
+Use = TypeVar("Use", bound=_Counted)
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def inventory(run: CrossRank) -> Inventory:
+    """Kernels, operators, collectives and blocking calls, most time first.
+
+    Counts and milliseconds are of one step, the mean over all ranks and their steps.
+    """
+    places = _places(run)
+    own = [times.summary.inventory for times in run.ranks]
+    steps = max(sum(len(times.duration) for times in run.ranks), 1)
+    kernels = _mean_step(
+        (rank.kernels for rank in own),
+        lambda use: (use.name, use.kind, use.operator),
+        lambda use: (use.device_ns,),
+        steps,
+    )
+    operators = _mean_step(
+        (rank.operators for rank in own),
+        lambda use: (use.name, use.shapes),
+        lambda use: (use.host_ns, use.device_ns),
+        steps,
+    )
+    collectives = _mean_step(
+        (rank.collectives for rank in own),
+        lambda use: (use.op, use.group_size, use.dtype, use.elements, use.bytes),
+        lambda use: (use.kernel_ns,),
+        steps,
+    )
+    calls = _mean_step(
+        (times.summary.host.blocking for times in run.ranks),
+        lambda use: (use.call, use.operator),
+        lambda use: (use.total_ms * 1e6,),
+        steps,
+    )
+    return Inventory(
+        kernels=tuple(
+            KernelUse(
+                name=name,
+                kind=kind,
+                operator=operator,
+                count_per_step=count,
+                ms_per_step=ms,
+                place=places[name, kind, operator],
+            )
+            for (name, kind, operator), count, (ms,) in kernels
+        ),
+        operators=tuple(
+            OperatorUse(
+                name=name, shapes=shapes, count_per_step=count, host_ms_per_step=host_ms, device_ms_per_step=device_ms
+            )
+            for (name, shapes), count, (host_ms, device_ms) in operators
+        ),
+        collectives=tuple(
+            CollectiveUse(
+                op=op,
+                group_size=group_size,
+                dtype=dtype,
+                elements=elements,
+                bytes=nbytes,
+                count_per_step=count,
+                kernel_ms_per_step=ms,
+            )
+            for (op, group_size, dtype, elements, nbytes), count, (ms,) in collectives
+        ),
+        blocking_calls=tuple(
+            CallUse(call=call, operator=operator, count_per_step=count, ms_per_step=ms)
+            for (call, operator), count, (ms,) in calls
+        ),
+    )
+
+
+def _mean_step(
+    ranks: Iterable[Iterable[Use]],
+    kind_of: Callable[[Use], Kind],
+    spent_ns: Callable[[Use], tuple[float, ...]],
+    steps: int,
+) -> list[tuple[Kind, float, list[float]]]:
+    """Each kind of use over all ranks, most time first: count and milliseconds of one of the `steps`."""
+    counts: dict[Kind, int] = defaultdict(int)
+    spent: dict[Kind, list[float]] = {}
+    for uses in ranks:
+        for use in uses:
+            kind, own = kind_of(use), spent_ns(use)
+            counts[kind] += use.count
+            before = spent.get(kind) or [0.0] * len(own)
+            spent[kind] = [ns + float(more) for ns, more in zip(before, own, strict=True)]
+    rows = [
+        (kind, stored(count / steps), [stored(ns / 1e6 / steps) for ns in spent[kind]])
+        for kind, count in counts.items()
+    ]
+    return sorted(rows, key=lambda row: -sum(row[2]))[:MOST_ROWS]
+
+
+def _places(run: CrossRank) -> dict[Hashable, float]:
+    """Where in the step each kernel is launched on average, from 0 (first) to 1 (last)."""
+    sums: dict[Hashable, tuple[float, int]] = {}
+    for times in run.ranks:
+        for use in times.summary.inventory.kernels:
+            place, count = sums.get((use.name, use.kind, use.operator), (0.0, 0))
+            sums[use.name, use.kind, use.operator] = (place + use.place * use.count, count + use.count)
+    return {same: stored(place / max(count, 1)) for same, (place, count) in sums.items()}
+
+
+def step_counts(times: RankTimes) -> list[dict[str, int | None]]:
+    """What one rank launched in each of its steps; bytes are None where a collective's size is not known."""
+    own = times.summary.inventory
+    return [
+        {
+            "kernels": kernels,
+            "collectives": collectives,
+            "collective_bytes": None if nbytes < 0 else nbytes,
+            "blocking_calls": blocking,
+        }
+        for kernels, collectives, nbytes, blocking in zip(
+            own.step_kernels.tolist(),
+            own.step_collectives.tolist(),
+            own.step_bytes.tolist(),
+            own.step_blocking.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[UnprofiledStep, ...]:
+    """The steps timed without the profiler: rank, index among them, milliseconds.
+
+    Between windows torch's profiler stays in a process with a GPU, and slows hosts. Behind the last it may be ended.
+    """
+    manifest, on_gpu = found.manifest, any(summary.on_gpu for summary in ranks)
+    early = timed_before_first(manifest.get("schedule"))
+    if asked_for_later(manifest, numbered_steps(ranks)):
+        early = None if ended_cupti(manifest) else 0
+    return tuple(
+        UnprofiledStep(
+            rank=own.rank, index=index, duration_ms=ms, behind_window=on_gpu and early is not None and index >= early
+        )
+        for own in manifest_ranks(found.manifest)
+        for index, ms in enumerate(own.unprofiled_step_ms)
+        if ms is not None
+    )
+
+
+def peak_memory(found: Discovery) -> dict[int, tuple[int | None, int | None]]:
+    """Rank -> most bytes its tensors held, and most that the allocator held of the device; None if unknown."""
+    return {own.rank: (own.peak_memory_bytes, own.peak_reserved_bytes) for own in manifest_ranks(found.manifest)}
+
+
+# Passes of an inference server as rows of its report.
+
+
+def pass_rows(run: CrossRank) -> tuple[PassRow, ...]:
+    """report.json's passes: a row a kind."""
+    return tuple(_row(passes, run.split) for passes in run.passes)
+
+
+def _row(passes: Passes, split: bool) -> PassRow:
+    device = [one.device_end - one.device_start for one in passes.passes]
+    busy = [100.0 * one.busy / max(long, 1) for one, long in zip(passes.passes, device, strict=True)]
+    graphs = _median(one.graphs for one in passes.passes)
+    return PassRow(
+        kind=passes.kind,
+        count=max(Counter(passes.of_rank).values()),
+        requests=_median(one.requests for one in passes.passes),
+        tokens=_median(one.tokens for one in passes.passes),
+        device_ms=_ms(np.median(device)),
+        device_p95_ms=_ms(np.percentile(device, 95)),
+        busy_pct=stored(float(np.median(busy))),
+        host_ms=_ms(np.median([one.host_end - one.host_start for one in passes.passes])),
+        graphs=graphs,
+        between_ms=_of_known(passes.between),
+        scheduling_ms=_of_known(passes.scheduling),
+        waiting_ms=_ms(np.median(passes.waiting)) if split else None,
+        transfer_ms=_ms(np.median(passes.transfer)) if split else None,
+        unmatched_ms=_ms(np.median(passes.unmatched)),
+    )
+
+
+def _of_known(ns: Int) -> float | None:
+    known = ns[ns >= 0]
+    return _ms(np.median(known)) if len(known) else None
+
+
+def _median(values: Iterable[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return stored(float(np.median(known))) if known else None
+
+
+def _ms(ns: float | np.floating) -> float:
+    return stored(float(ns) / 1e6)
+
+
+# The experts of a run as rows of its report.
+
+
+def expert_rows(run: CrossRank) -> tuple[ExpertsRow, ...]:
+    """report.json's experts: a row for each group of ranks that shares them."""
+    return tuple(_experts_row(run, own) for own in run.experts)
+
+
+def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
+    reference = run.reference(own.ranks)
+    saved = None if run.what_if is None else run.what_if.saved_ns(WORK_SHARED)
+    return ExpertsRow(
+        ranks=own.ranks,
+        layers=own.layers,
+        imbalance=stored(own.mean_imbalance),
+        imbalance_by_step=tuple(StepImbalance(step=step, share=stored(n)) for step, n in own.imbalance),
+        dispatch_ms=stored(own.dispatch_ns / 1e6),
+        combine_ms=stored(own.combine_ns / 1e6),
+        dispatch_gbs=None if own.dispatch_gbs is None else stored(own.dispatch_gbs),
+        combine_gbs=None if own.combine_gbs is None else stored(own.combine_gbs),
+        reference_gbs=None if reference is None else stored(reference.busbw_gbs),
+        even_saves_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
+        times=tuple(
+            ExpertTimesRow(
+                rank=times.rank,
+                layer=times.layer,
+                received_bytes=round(times.received),
+                compute_ms=stored(times.compute / 1e6),
+            )
+            for times in own.times
+        ),
+    )
+
+
+# How much a run gets done a second: samples, tokens, floating point operations.
+
+
+_TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  # fp32 may run as tf32
+
+
+def with_speed(summary: Summary, run: Run, ranks: CrossRank) -> Summary:
+    """The summary with samples, tokens and operations a second, as far as they are known."""
+    step_ms = summary.own_step_ms
+    if not step_ms:
+        return summary
+    counted = [times.summary.flops for times in ranks.ranks]
+    devices = {times.summary.meta.device for times in ranks.ranks}
+    return replace(
+        summary,
+        samples_per_s=_rate(run.samples_per_step, step_ms),
+        tokens_per_s=_rate(run.tokens_per_step, step_ms),
+        flops=flops_of(run, counted, next(iter(devices)) if len(devices) == 1 else None, step_ms),
+    )
+
+
+def flops_of(run: Run, counted: Sequence[RankFlops], device: str | None, step_ms: float) -> Flops:
+    """Operations of all ranks a step: counted from shapes, else as the training says; ranks without a trace as others.
+
+    `device`: what all ranks run on, None where that is not one kind.
+    """
+    world = run.world_size or len(counted)
+    known = [(one.model, one.recomputed) for one in counted if one.model is not None]
+    whole = len(known) == len(counted) > 0
+    told = run.flops_per_step
+    why: WhyNoFlops | None = None
+    if whole:
+        model = sum(own for own, _ in known) / len(known) * world
+    elif told is not None:
+        model = told
+    else:
+        why = Counter(one.why for one in counted if one.why is not None).most_common(1)[0][0] if counted else None
+        return Flops(why=why or "no_products", device=device)
+    precision = _precision(run, counted)
+    peak = peak_of(device, precision)
+    each = model / world / (step_ms / 1e3)
+    return Flops(
+        per_step=model,
+        recomputed_per_step=sum(again for _, again in known) / len(known) * world if whole else None,
+        counted_from="shapes" if whole else "training",
+        tflops_per_s=stored(each / 1e12),
+        precision=precision,
+        device=device,
+        peak_tflops=None if peak is None else peak[0],
+        peak_source=None if peak is None else peak[1],
+        mfu_pct=None if peak is None else stored(100.0 * each / 1e12 / peak[0]),
+    )
+
+
+def _precision(run: Run, counted: Sequence[RankFlops]) -> Precision | None:
+    """As the kernels' names tell on every rank, else as the training says."""
+    seen = {one.precision for one in counted}
+    if len(seen) == 1 and (only := next(iter(seen))) is not None:
+        return only
+    if seen - {None}:
+        return None
+    config = (run.training or {}).get("config")
+    return _TOLD.get(str(config.get("precision"))) if isinstance(config, dict) else None
+
+
+def _rate(a_step: float | None, step_ms: float) -> float | None:
+    return None if a_step is None else stored(1e3 * a_step / step_ms)
 
 
 def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:

@@ -2,28 +2,269 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from traceops.across.cross_rank import CrossRank
+from traceops.across.links import overall_busbw
+from traceops.across.match import Collective
+from traceops.across.memory_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.units import stored
+from traceops.measure.host_places import own_overhead
+from traceops.measure.ledger import BUCKETS
+from traceops.measure.step_memory import KINDS, StepMemory
 from traceops.pipeline.observed_run import ObservedRun
-from traceops.report.undisturbed import (
+from traceops.report.memory import (
+    MemoryByKind,
+    MemoryInStep,
+    MemoryLine,
+    MemoryMaker,
+    MemoryOverTime,
+    MemoryRank,
+    MemoryRecorded,
+    MemoryRows,
+    MemoryStep,
+    MemoryStepPeak,
+)
+from traceops.report.rows import HostSummary, RankRow
+from traceops.report.step_times import (
     CuptiStayedRow,
+    EndedRow,
+    HostRow,
     LightWindowRankRow,
     LightWindowRow,
+    MachineRow,
+    OccasionRow,
+    OwnProfilerRow,
     StepsBeforeRow,
+    StepsRow,
     UndisturbedRankRow,
     UndisturbedRows,
+    WholeRunRows,
 )
-from traceops.report.whole_run import EndedRow, HostRow, MachineRow, OccasionRow, OwnProfilerRow, StepsRow, WholeRunRows
+from traceops.traces.memory_snapshot import DeviceSnapshot
+from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import cupti_stayed, own_profilers
 
+# The hosts of a run as rows of its report: what their ranks do, and what goes on inside and between hosts.
+
+
+def host_rows(run: CrossRank, ranks: Sequence[RankRow]) -> tuple[HostSummary, ...]:
+    """A row a host, by its first rank; none where all ranks are on one host, or hosts are not named."""
+    of_host: dict[str, list[RankRow]] = defaultdict(list)
+    for row in ranks:
+        if row.host is None:
+            return ()
+        of_host[row.host].append(row)
+    if len(of_host) < 2:
+        return ()
+    parts = _parts(run, {row.rank: host for host, rows in of_host.items() for row in rows})
+    return tuple(_row(host, rows, run, parts[host]) for host, rows in of_host.items())
+
+
+class _HostCollectives:
+    """Collectives that a host takes part in, inside it or not: ns of its ranks together, and all of them."""
+
+    def __init__(self) -> None:
+        self.wait_ns = self.transfer_ns = 0
+        self.collectives: dict[int, Collective] = {}
+
+
+def _parts(run: CrossRank, host_of: dict[int, str]) -> dict[str, tuple[_HostCollectives, _HostCollectives]]:
+    """Of each host what lies inside, and what reaches another one; of recorded steps."""
+    edges = {times.summary.rank: times.summary.step_edges for times in run.ranks}
+    comm = {times.summary.rank: times.summary.comm for times in run.ranks}
+    parts: dict[str, tuple[_HostCollectives, _HostCollectives]] = defaultdict(
+        lambda: (_HostCollectives(), _HostCollectives())
+    )
+    for number, collective in enumerate(run.matching.collectives):
+        away = len({host_of.get(rank) for rank in collective.group}) > 1
+        for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
+            start, end = (int(times[position]) for times in (comm[rank].start, comm[rank].end))
+            if not edges[rank][0] <= start < edges[rank][-1]:
+                continue
+            part = parts[host_of[rank]][away]
+            part.wait_ns += wait
+            part.transfer_ns += end - start - wait
+            part.collectives[number] = collective
+    return parts
+
+
+def _row(
+    host: str, rows: Sequence[RankRow], run: CrossRank, parts: tuple[_HostCollectives, _HostCollectives]
+) -> HostSummary:
+    steps = sum(row.steps for row in rows)  # of all its ranks: ns over it is the average rank's, a step
+    per = {
+        f"{name}_{kind}_ms": stored(getattr(part, f"{kind}_ns") / steps / 1e6) if run.split and steps else None
+        for name, part in zip(("inside", "between"), parts, strict=True)
+        for kind in ("wait", "transfer")
+    }
+    inside, between = (overall_busbw(list(part.collectives.values())) for part in parts)
+    return HostSummary(
+        host=host,
+        ranks=tuple(row.rank for row in rows),
+        step_ms=_mean([row.typical_step_ms for row in rows]),
+        **{f"{bucket}_ms": _mean([row.bucket_ms(bucket) for row in rows]) for bucket in BUCKETS},
+        **per,
+        inside_busbw_gbs=inside,
+        between_busbw_gbs=between,
+        caused_wait_ms=_sum([row.caused_wait_ms for row in rows]),
+        late_share=_sum([row.late_share for row in rows]),
+        peak_memory_bytes=max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return stored(fmean(known)) if known and len(known) == len(values) else None
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return stored(sum(known)) if known and len(known) == len(values) else None
+
+
+# The rows of a run's memory.
+
+
+MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
+
+
+def memory_rows(
+    uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot], recorded: tuple[int, StepMemory] | None
+) -> MemoryRows | None:
+    """None where no rank told more than its peaks, which are in the table of ranks.
+
+    recorded: the rank whose trace has memory events, and what they say.
+    """
+    if not any(len(use.looks) or use.held for use in uses) and not snapshots and recorded is None:
+        return None
+    return MemoryRows(
+        ranks=tuple(_rank(use, snapshots.get(use.rank)) for use in uses),
+        steps=tuple(_steps(uses)),
+        over_time=_over_time(snapshots),
+        recorded=None if recorded is None else recorded_memory(*recorded),
+    )
+
+
+def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
+    """Peaks of all steps, and the course of the one with the highest."""
+    most = max(found.steps, key=lambda step: sum(step.held))
+    moments = np.linspace(most.first, most.stop - 1, min(MOST_MOMENTS, most.stop - most.first))
+    chosen = np.union1d(moments.astype(np.int64), [most.at])
+    return MemoryRecorded(
+        rank=rank,
+        device=found.device,
+        steps=tuple(
+            MemoryStepPeak(
+                step=step.step,
+                at_ms=_ms(int(found.ts[step.at]), step.begin),
+                peak_bytes=sum(step.held),
+                held=_by_kind(step.held),
+                makers=tuple(
+                    MemoryMaker(operator=one.operator, kind=KINDS[one.kind], held_bytes=one.bytes, blocks=one.blocks)
+                    for one in step.makers
+                ),
+            )
+            for step in found.steps
+        ),
+        in_step=MemoryInStep(
+            step=most.step,
+            at_ms=tuple(_ms(ns, most.begin) for ns in found.ts[chosen].tolist()),
+            held=tuple(_by_kind(row) for row in found.held[chosen].tolist()),
+        ),
+    )
+
+
+def _by_kind(held: Sequence[int]) -> MemoryByKind:
+    return MemoryByKind(**dict(zip(KINDS, held, strict=True)))
+
+
+def _ms(ns: int, begin: int) -> float:
+    return stored(max(ns - begin, 0) / 1e6)
+
+
+def _rank(use: MemoryUse, snapshot: DeviceSnapshot | None) -> MemoryRank:
+    lines = () if snapshot is None else snapshot.at_peak[:MOST_LINES]
+    return MemoryRank(
+        rank=use.rank,
+        capacity_bytes=use.capacity,
+        peak_bytes=use.peak,
+        reserved_bytes=use.reserved,
+        between_steps_bytes=use.held.get("allocated"),
+        parameters_bytes=use.held.get("parameters"),
+        gradients_bytes=use.held.get("gradients"),
+        optimizer_state_bytes=use.held.get("optimizer_state"),
+        grows_bytes=None if use.growth is None else stored(use.growth.per_step),
+        lines=tuple(MemoryLine(line=own.place, held_bytes=own.bytes, blocks=own.blocks) for own in lines),
+    )
+
+
+def _steps(uses: Sequence[MemoryUse]) -> Iterator[MemoryStep]:
+    for use in [use for use in uses if len(use.looks)][:MOST_RANKS]:
+        for row in use.looks[:: -(-len(use.looks) // MOST_POINTS)].tolist():
+            yield MemoryStep(rank=use.rank, step=row[STEP], held_bytes=row[HELD], reserved_bytes=row[RESERVED])
+
+
+def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None:
+    known = {rank: one for rank, one in snapshots.items() if one.over_time is not None}
+    if not known:
+        return None
+    rank = max(known, key=lambda one: known[one].peak)
+    found = known[rank].over_time
+    assert found is not None
+    return MemoryOverTime(rank=rank, lines=found.places, moments=found.moments, held_bytes=found.held, peak=found.peak)
+
+
+# A flame graph a rank, from looks at its host: a file for https://www.speedscope.app.
+
+
+_RUNNER = ("/traceops/capture/script.py", "/traceops/capture/run_as_main.py", "<frozen runpy>")
+
+
+def flame_file(rank: int) -> str:
+    """Its name in the report's folder."""
+    return f"flame.rank_{rank}.speedscope.json"
+
+
+def flame_graph(observed: Observed) -> str | None:
+    """The text of that file; None where nobody looked."""
+    if not len(observed.samples):
+        return None
+    weights = np.bincount(observed.samples[:, 1], observed.samples[:, 2], len(observed.stacks))
+    samples, took = [], []
+    for stack in np.flatnonzero(weights).tolist():
+        if own_overhead(observed, stack):
+            continue
+        samples.append([n for n in observed.stacks[stack] if not observed.frames[n].file.endswith(_RUNNER)])
+        took.append(round(float(weights[stack]) / 1e3, 3))
+    frames = [{"name": frame.function, "file": frame.file, "line": frame.line} for frame in observed.frames]
+    profile = {
+        "type": "sampled", "name": f"rank {observed.rank}", "unit": "milliseconds", "startValue": 0,
+        "endValue": round(sum(took), 3), "samples": samples, "weights": took,
+    }  # fmt: skip
+    return json.dumps(
+        {
+            "$schema": "https://www.speedscope.app/file-format-schema.json",
+            "exporter": "traceops",
+            "name": f"rank {observed.rank}: the host outside of recorded steps",
+            "shared": {"frames": frames},
+            "profiles": [profile],
+        },
+        separators=(",", ":"),
+    )
+
+
 MOST_PIECES = 1000
-MOST_RANKS = 64
+MOST_LISTED_RANKS = 64
 MOST_PLACES = 12
 MOST_STEPS = 256
 
@@ -34,7 +275,7 @@ def _ended(seen: ObservedRun) -> EndedRow | None:
     if least == most:
         return None
     first = sorted(rank for rank, steps in seen.ended.items() if steps == least)
-    return EndedRow(least=least, most=most, first=tuple(first[:MOST_RANKS]))
+    return EndedRow(least=least, most=most, first=tuple(first[:MOST_LISTED_RANKS]))
 
 
 def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
@@ -143,7 +384,7 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Map
 
 
 def _hosts(run: WholeRun) -> Iterator[HostRow]:
-    for rank, own in list(run.host.items())[:MOST_RANKS]:
+    for rank, own in list(run.host.items())[:MOST_LISTED_RANKS]:
         for one in own[:MOST_PLACES]:
             yield HostRow(
                 rank=rank, function=one.place.function, file=one.place.file, line=one.place.line,
@@ -174,7 +415,7 @@ def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
 def _timeline(run: WholeRun) -> Iterator[StepsRow]:
     """Pieces of equally many steps; a piece that holds a recorded step says so."""
     size = -(-len(run.numbers) // MOST_PIECES)
-    for row, rank in list(enumerate(run.ranks))[:MOST_RANKS]:
+    for row, rank in list(enumerate(run.ranks))[:MOST_LISTED_RANKS]:
         for begin in range(1, len(run.numbers), size):
             took = run.took_ms[row, begin : begin + size]
             known = took[~np.isnan(took)]

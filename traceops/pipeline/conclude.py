@@ -15,12 +15,9 @@ from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.assemble import assemble
-from traceops.pipeline.light_run import undisturbed_run
-from traceops.pipeline.observed_run import observed_run
-from traceops.pipeline.one_run import of_one_run
-from traceops.pipeline.own_window import of_own_window, without_profiler_ms
-from traceops.pipeline.run_info import own_gpus, rank_hosts, run_block, world_size
-from traceops.pipeline.same_steps import with_same_steps
+from traceops.pipeline.observed_run import observed_run, undisturbed_run
+from traceops.pipeline.one_run import of_one_run, with_same_steps
+from traceops.pipeline.run_info import of_own_window, own_gpus, rank_hosts, run_block, without_profiler_ms, world_size
 from traceops.report.model import Report
 from traceops.rules.inputs import Inputs
 from traceops.rules.registry import judge

@@ -5,28 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from traceops.across.early_place import early_place
-from traceops.across.early_window import early_window
+from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse, machine_use
 from traceops.across.memory_use import MemoryUse, memory_use
+from traceops.across.plain_step import PlainStep, early_place, early_window
 from traceops.across.run_steps import WholeRun
+from traceops.across.undisturbed import Undisturbed, undisturbed
 from traceops.across.whole_run import whole_run
+from traceops.core.capture_failure import FIRST_STEPS, counted, only_first_steps, shorter_schedule
 from traceops.core.errors import InputError
-from traceops.core.memory_files import SNAPSHOT
+from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, SNAPSHOT
 from traceops.core.rank_text import who
-from traceops.core.shorter_schedule import FIRST_STEPS, counted, only_first_steps, shorter_schedule
 from traceops.core.unrecorded_text import unrecorded_sentences
-from traceops.measure.step_memory import StepMemory
+from traceops.measure.light import LightActivity, light_activity
+from traceops.measure.step_memory import StepMemory, measure_step_memory
 from traceops.measure.summary import RankSummary, numbered_steps
-from traceops.pipeline.recorded_memory import recorded_memory_of
-from traceops.report.whole_run import EarlyWindowRow
+from traceops.report.step_times import EarlyWindowRow
 from traceops.traces.discover import Discovery
+from traceops.traces.kineto import load_trace
+from traceops.traces.light import read_light
+from traceops.traces.memory_events import read_memory_events
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
-from traceops.traces.run_manifest import ended_steps, manifest_ranks, profiled_itself_early
+from traceops.traces.run_manifest import ended_steps, ends_by_calls, manifest_ranks, profiled_itself_early
 from traceops.traces.source import is_remote
-from traceops.traces.step_kinds import ends_by_calls
+
+# What the recorded steps of a run held, from the memory events in the trace of one rank.
+
+
+_MOST_TRIED = 2  # ranks, where the first has none
+
+
+def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int, StepMemory] | None:
+    """The rank with the highest peak, and what its steps held; None where memory was not recorded.
+
+    Its trace is read again for that. Where the run's manifest says that it has no memory events, nothing is read.
+    """
+    options = found.manifest.get("options")
+    if is_remote(found.root) or (isinstance(options, dict) and not options.get("profile_memory")):
+        return None
+    peaks = {use.rank: use.peak or 0 for use in uses}
+    files = [file for window in found.windows[-1:] for file in window.files if not file.summarized]
+    for file in sorted(files, key=lambda file: (-peaks.get(file.rank, 0), file.rank))[:_MOST_TRIED]:
+        try:
+            memory = read_memory_events(file.path)
+            if memory is None:
+                continue
+            steps = measure_step_memory(memory, load_trace(file.path).events, file.steps)
+        except InputError:
+            continue
+        if steps is not None:
+            return file.rank, steps
+    return None
+
 
 _MOST_SNAPSHOTS = 4
 _FIRST_ONES = "the recorded steps are the program's first whole ones, which often take longer than later ones"
@@ -172,3 +205,71 @@ def _late_looks(found: Discovery) -> list[str]:
         if isinstance(entry.get("rank"), int)
     ]
     return [f"{who(ranks)}: {_LATE}"] if ranks else []
+
+
+# The ranks' light windows, read and measured: where the undisturbed step goes.
+
+
+def undisturbed_run(
+    found: Discovery, run: CrossRank, plain: PlainStep | None
+) -> tuple[Undisturbed | None, tuple[str, ...]]:
+    """What lies beside the traces, None without it; and what the reader should be told."""
+    if not found.manifest or run.unit != "step" or len(run.ranks) > MOST_RANKS:
+        return None, ()
+    notes: list[str] = []
+    lights = _read(found, run, LIGHT_FILE, notes)
+    later = [_read(found, run, file, notes) for file in _later_files(found.manifest, run)]
+    copies_ms = {times.summary.rank: times.mean_ms("memory") for times in run.ranks}
+    made, why = undisturbed(lights, [times.summary for times in run.ranks], plain, copies_ms, later)
+    if why is not None:
+        notes.append(f"the light window is not used: {why}")
+    lit = {light.rank for light in lights}
+    without = [times.summary.rank for times in run.ranks if times.summary.rank not in lit]
+    if made is not None and without:
+        notes.append(
+            f"the undisturbed step is of {len(lit)} of {len(run.ranks)} ranks: {who(without)} left no light window "
+            "that can be used, so what others wait for there is not told from transfer"
+        )
+    notes += _light_troubles(found.manifest)
+    return made, tuple(notes)
+
+
+def _read(found: Discovery, run: CrossRank, file: str, notes: list[str]) -> list[LightActivity]:
+    """One window of all ranks, of those that have it; what is wrong with it goes to `notes`."""
+    lights = []
+    for times in run.ranks:
+        log, problem = read_light(found.root, times.summary.rank, file)
+        if problem is not None:
+            notes.append(problem)
+        light = None if log is None else light_activity(log, set(times.summary.comm.name))
+        if light is not None:
+            lights.append(light)
+    return lights
+
+
+def _later_files(manifest: Mapping[str, Any], run: CrossRank) -> tuple[str, ...]:
+    """Of the later windows that all ranks say to have which say to have the first, of those that are looked at."""
+    ranks = {times.summary.rank for times in run.ranks}
+    told = [entry.get("light") for entry in manifest.get("ranks") or () if entry.get("rank") in ranks]
+    counts = [
+        len(later) if isinstance(later := one.get("later"), list) else 0
+        for one in told
+        if isinstance(one, dict) and one.get("file") is not None
+    ]
+    return LATER_LIGHT_FILES[: min(counts, default=0)]
+
+
+def _light_troubles(manifest: Mapping[str, Any]) -> list[str]:
+    """Light windows that were begun and hold nothing, or are not CUPTI's, by the reason."""
+    by_reason: dict[tuple[bool, str], list[int]] = {}
+    for entry in manifest.get("ranks") or ():
+        told = entry.get("light")
+        reasons = told.get("why") if isinstance(told, dict) else None
+        if not isinstance(reasons, dict) or not reasons or not isinstance(entry.get("rank"), int):
+            continue
+        text = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())[:300]
+        by_reason.setdefault((told.get("source") == "torch", text), []).append(entry["rank"])
+    return [
+        f"{who(ranks)}: the light window is {'by torch, which disturbs more' if torch else 'missing'} ({text})"
+        for (torch, text), ranks in by_reason.items()
+    ]

@@ -7,10 +7,37 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.across.apart import begin_ns, most_at_one_time
+from traceops.across.agreed_steps import begin_ns, most_at_one_time
 from traceops.core.units import clock_text
-from traceops.fabric.host_names import LOCAL_HOST, short_host
+from traceops.fabric.model import LOCAL_HOST, short_host
 from traceops.measure.summary import RankSummary
+from traceops.rules.inputs import OtherSteps
+from traceops.traces.run_manifest import RecordedSteps
+from traceops.traces.windows import trace_stem
+
+# Whether the ranks of a capture recorded the same steps; those of which none is the others' are left out.
+
+
+def with_same_steps(
+    ranks: Sequence[RankSummary], recorded: Mapping[str, RecordedSteps]
+) -> tuple[list[RankSummary], tuple[OtherSteps, ...]]:
+    """The ranks that hold the step which most of them hold, of two such the later, and the steps of the rest.
+
+    All, where some step is common to all. recorded: of run.json, by the traces' paths. Only there are steps known to
+    be counted alike on all ranks, so that other numbers are other steps: a program that ended early keeps its first
+    ones, and a median of these and of later ones would be the time of no step.
+    """
+    told = {trace_stem(path) for path in recorded}
+    steps = {summary.rank: summary.numbered_steps for summary in ranks}
+    counts = Counter(number for own in steps.values() for number in own)
+    counted_alike = all(trace_stem(summary.path) in told for summary in ranks if steps[summary.rank])
+    common = any(n == sum(map(bool, steps.values())) for n in counts.values())
+    if not counts or common or not counted_alike:
+        return list(ranks), ()
+    most = max(counts, key=lambda number: (counts[number], number))
+    left = tuple(OtherSteps(rank, tuple(sorted(own))) for rank, own in steps.items() if own and most not in own)
+    return [summary for summary in ranks if summary.rank not in {one.rank for one in left}], left
+
 
 _FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times, and each host may have a zero of its own
 _APART_NS = 600 * 10**9  # clocks that nobody sets go wrong by minutes

@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from traceops.core.findings import Confidence
+
+# How sure a finding is, in words.
+
+
+SURE: dict[Confidence, str] = {
+    "high": "High",
+    "medium": "Medium: likely; check it before you act",
+    "low": "Low: a hint, no proof",
+}
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from traceops.core.short_text import short_name
+from traceops.core.text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
 
 Row = TypeVar("Row")

@@ -2,14 +2,135 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from traceops.core.findings import Check, Finding, count_checks
+from traceops.core.findings import Check, Evidence, Finding, count_checks
+from traceops.core.rank_text import who
 from traceops.core.step_words import STEP, StepWords
+from traceops.core.text import short_name
+from traceops.core.units import as_measured
+from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
-from traceops.render.report.evidence_table import evidence_table
 from traceops.rules.registry import RULES
+
+# The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
+
+
+_MOST_NAME = 40
+_MOST_VALUE = 100
+_MOST_QUOTES = 4
+_MOST_QUOTE = 160
+
+
+def place_text(evidence: Evidence) -> str:
+    """'log.txt:132', or the file alone; empty for a number."""
+    if evidence.file is None:
+        return ""
+    return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+
+
+def value_text(evidence: Evidence) -> str:
+    """The value without its unit."""
+    value = evidence.value
+    return str(as_measured(value) if isinstance(value, float) else value)
+
+
+def quote_text(evidence: Evidence) -> str:
+    """'log.txt:132  NCCL INFO …', without the tabs of a matrix."""
+    value = "" if evidence.value is None else " ".join(str(evidence.value).split())
+    return f"{place_text(evidence)}  {value}".rstrip()
+
+
+def evidence_lines(finding: Finding) -> list[str]:
+    """The numbers in one line, then the lines of files that the finding quotes, each cut to what a line holds."""
+    numbers = [e for e in finding.evidence if e.value is not None and e.file is None]
+    metrics = Counter(e.metric for e in numbers)
+    shown = [_evidence(e, of_several=metrics[e.metric] > 1) for e in numbers]
+    quotes = [quote_text(e) for e in finding.evidence if e.file is not None]
+    lines = ["; ".join(shown)] if shown else []
+    lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
+    if len(quotes) > _MOST_QUOTES:
+        more = len(quotes) - _MOST_QUOTES
+        lines.append(f"… and {more} more line{'' if more == 1 else 's'} in the report")
+    return lines
+
+
+def _evidence(evidence: Evidence, *, of_several: bool) -> str:
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it.
+
+    of_several: other evidence has the same metric, so the rank is said.
+    """
+    if isinstance(evidence.grown, str):
+        usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
+        return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"
+    value = value_text(evidence)
+    if len(value) > _MOST_VALUE and isinstance(evidence.value, str):
+        value = f"{value[:_MOST_VALUE]}…"
+    rank = f" (rank {evidence.rank})" if of_several and evidence.rank is not None else ""
+    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}{rank}"
+
+
+def _short(name: str) -> str:
+    """A kernel without return type and parameters; of other names the beginning and the end."""
+    if "<" in name or len(name) <= _MOST_NAME:
+        return short_name(name, _MOST_NAME)
+    return f"{name[: _MOST_NAME * 2 // 3]}…{name[-(_MOST_NAME // 3) :]}"
+
+
+# The numbers behind a finding, as a table.
+
+
+_NAMES = ("pid",)  # numbers that are pasted elsewhere: 28 593 names no process
+
+
+def evidence_table(finding: Finding) -> Table:
+    """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
+    numbers = [e for e in finding.evidence if e.file is None]
+    columns = [
+        Column("metric", "Metric", number=False, make=lambda e: name(e.metric, 90)),
+        Column("value", "Value", make=_evidence_value),
+    ]
+    if any(e.threshold is not None for e in numbers):
+        columns.append(Column("threshold", "Fires from", make=lambda e: _beside(e, e.threshold)))
+    if any(e.peers is not None for e in numbers):
+        columns.append(Column("peers", "Its peers", make=lambda e: _beside(e, e.peers)))
+    if any(e.rank is not None for e in numbers):
+        columns.append(Column("rank", "Rank", make=lambda e: _number_or_blank(e.rank)))
+    if any(e.step is not None for e in numbers):
+        columns.append(Column("step", "Step", make=lambda e: _number_or_blank(e.step)))
+    whose = f", {who(finding.ranks)}" if finding.ranks else ""
+    return build_table(f"Evidence for {finding.rule}{whose}", columns, numbers)
+
+
+def _evidence_value(evidence: Evidence) -> Cell:
+    unit = f" {evidence.unit}" if evidence.unit else ""
+    if isinstance(evidence.value, str):
+        cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
+    elif evidence.metric in _NAMES:
+        cell = Cell(f"{evidence.value:.0f}")
+    else:
+        cell = _as_measured(evidence.value)
+    return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
+
+
+def _number_or_blank(value: int | None) -> Cell:
+    return Cell("") if value is None else number(value, 0)
+
+
+def _as_measured(value: float | None) -> Cell:
+    """Evidence has the digits that it is worth: none are added."""
+    known = number(value)
+    if known.css or value is None:
+        return known
+    shown = as_measured(value) if isinstance(value, float) else value
+    return Cell(f"{shown:,}".replace(",", "\u202f"))
+
+
+def _beside(evidence: Evidence, value: float | None) -> Cell:
+    """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
+    return Cell("" if value is None else f"{as_measured(value):g}{' ' + evidence.unit if evidence.unit else ''}")
 
 
 def finding_block(

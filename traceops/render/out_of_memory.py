@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceops.core.units import gib_text
 from traceops.render.document import Block, TableBlock, text
-from traceops.render.memory_snapshot import places_table
+from traceops.render.memory import places_table
 from traceops.traces.ran_out import RanOut
 from traceops.traces.snapshot_places import NO_STACK
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from traceops.core.bundled import bundled
 from traceops.core.errors import InputError
-from traceops.core.plain_text import TURNS
+from traceops.core.installation import bundled
+from traceops.core.text import TURNS
 from traceops.render.cells import Cell
 from traceops.report.write import json_bytes
 from traceops.version import __version__

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from traceops.across.memory_use import MemoryUse
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.memory.run_memory import RunMemory
-from traceops.pipeline.assemble_memory import recorded_memory
+from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
-from traceops.render.memory_snapshot import compared, describe_device
+from traceops.render.memory import compared, describe_device, kinds_table, makers_table, recorded_headline
 from traceops.render.out_of_memory import describe_ran_out
-from traceops.render.recorded_memory import headline, kinds_table, makers_table
 
 _GIB = 1 << 30
 _MOST_ROWS = 32
@@ -34,7 +33,7 @@ def describe_run(found: RunMemory) -> list[Block]:
         blocks.append(soft(f"Memory ran out on {len(found.ran_out) - _MOST_RAN_OUT} further ranks."))
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
-        blocks += [text(bold(headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
+        blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
     blocks += _snapshots(found)
     blocks += [soft(problem) for problem in found.problems]
     return blocks

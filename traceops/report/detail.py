@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceops.core.level_of_detail import Bars
+from traceops.core.arrays import Bars
 from traceops.core.words import Role
 
 

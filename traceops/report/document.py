@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from traceops.core.documents import READABLE_VERSIONS
+from traceops.core.errors import FileError, InputError
+from traceops.core.redacted_fields import redact_fields
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report import write
 from traceops.report.model import Report, ReportBase, ReportDocument
+from traceops.traces.source import is_remote, open_binary, read_whole
+from traceops.traces.summary_header import SUFFIX
 
 
 def document_of(report: Report) -> ReportDocument:
@@ -37,3 +44,84 @@ def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
     value: dict[str, Any] = msgspec.json.decode(write.json_bytes(document_of(report)))
     return value
+
+
+# Reading report.json back, of this schema version and of earlier ones.
+
+
+# Parts of a report with words that somebody else wrote: the others are numbers and names of kernels.
+WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
+
+
+def load_object(path: str) -> Any:
+    """The object of a report.json, local or remote, gzipped or not, for `report_of` to check.
+
+    Raises InputError where the file cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(read_whole(path))
+    except (ValueError, RecursionError) as error:
+        raise FileError(path, f"is not valid JSON ({error}); write it again with traceops analyze") from error
+
+
+def report_file(path: str) -> str | None:
+    """The report.json that a path names: itself, or the one in a folder without traces. None for all else."""
+    local = None if is_remote(path) else Path(path)
+    if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
+        path = str(local / "report.json")
+    named = path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path))
+    return path if named else None
+
+
+def report_of(value: Any, path: str, wanted: str = "report.json of traceops") -> ReportDocument:
+    """The report of a decoded report.json, which came from `path`; `wanted` is what it is said not to be.
+
+    Raises InputError saying what is wrong with it.
+    Keys that this version does not know are left out, those that it misses are at their defaults.
+    """
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version not in READABLE_VERSIONS:
+        raise FileError(
+            path,
+            f"has schema version {version}, this traceops reads {_listed(READABLE_VERSIONS)}: "
+            "analyse its traces again, or install the version that wrote it",
+        )
+    try:
+        return redact_fields(msgspec.convert(_known(value), ReportDocument), *WITH_WORDS)
+    except msgspec.ValidationError as error:
+        said = str(error).encode("ascii", "backslashreplace").decode()
+    except (OverflowError, RecursionError, UnicodeError) as error:
+        said = f"a value in it cannot be used ({error})"
+    raise FileError(path, f"is no {wanted}: {said}")
+
+
+def _known(value: Any) -> Any:
+    """Without a hang or fabric that lacks what this version says of one: an earlier traceops found less."""
+    if not isinstance(value, dict):
+        return value
+    known = dict(value)
+    for key, kind in (("hang", HangJson), ("fabric", FabricJson)):
+        try:
+            msgspec.convert(value.get(key), kind | None)
+        except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError):
+            known[key] = None
+    return known
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return " and ".join(map(str, versions))
+
+
+def _has_traces(folder: Path) -> bool:
+    patterns = ("**/*trace.json*", f"**/*{SUFFIX}")
+    return (folder / "run.json").is_file() or any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+def _is_report(path: str) -> bool:
+    """Whether a JSON file says early that it is a report, and not a trace."""
+    try:
+        with open_binary(path) as file:
+            head = file.read(4096)
+    except InputError:
+        return False
+    return b'"schema_version"' in head and b'"traceops"' in head

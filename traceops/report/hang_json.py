@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.file_problem import FileProblem
+from traceops.core.documents import FileProblem
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
 from traceops.hangs.json_types import (

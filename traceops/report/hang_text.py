@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
-from traceops.core.short_text import first_words
+from traceops.core.text import first_words
 from traceops.core.units import size_range_text
 from traceops.fabric.model import Machine
 from traceops.hangs.carried_words import carried_text

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.report.numbers import Count, NotNegative
+from traceops.report.rows import Count, NotNegative
 
 
 class KernelUse(msgspec.Struct, frozen=True, kw_only=True):

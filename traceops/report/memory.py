@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.words import MemoryKind
-from traceops.report.numbers import Count, Number, Whole
+from traceops.report.rows import Count, Number, Whole
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import SEVERITIES, Check, Finding
-from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
-from traceops.report.cross_rows import CollectiveRow, ExpertsRow, PipelineRow, ReferenceRow, RoleRow, WhatIfRow
 from traceops.report.detail import Detail
 from traceops.report.inventory import Inventory
 from traceops.report.memory import MemoryRows
-from traceops.report.rows import HostSummary, PassRow, RankRow, StepRow, UnprofiledStep
+from traceops.report.rows import (
+    CollectiveRow,
+    ExpertsRow,
+    HostSummary,
+    PassRow,
+    PipelineRow,
+    RankRow,
+    ReferenceRow,
+    RoleRow,
+    StepRow,
+    UnprofiledStep,
+    WhatIfRow,
+)
 from traceops.report.run import Run
+from traceops.report.step_times import UndisturbedRows, WholeRunRows
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
-from traceops.report.undisturbed import UndisturbedRows
-from traceops.report.whole_run import WholeRunRows
 
 if TYPE_CHECKING:
     from traceops.fabric.fabric import Fabric

@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.report.numbers import Count, NotNegative, Number, Whole
+# Numbers as a report holds them. A file is from anybody, so what sums and squares cannot hold is not read.
+
+
+Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,3 +162,201 @@ class PassRow(msgspec.Struct, frozen=True, kw_only=True):
         NotNegative | None, Meta(description="In collectives, all members there. Null likewise.")
     ] = None
     unmatched_ms: Annotated[NotNegative, Meta(description="Communication that was not matched.")] = 0.0
+
+
+# Rows of a report that several ranks fill together: collectives, roles, pipelines, experts, what-ifs, links.
+
+
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
+RoleName = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]
+ToldBy = Literal["description", "operations", "messages", "kernels", "nothing"]
+LinkSource = Literal["doctor", "graph", "table", "siblings"]
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and size. Bandwidth in 1e9 bytes a second, by nccl-tests' rules."""
+
+    group: str = ""
+    ranks: tuple[Whole, ...]
+    op: str
+    bytes: Count | None = None
+    count: Count
+    median_ms: Annotated[Number | None, Meta(description="Transfer, all members there.")] = None
+    total_ms: NotNegative | None = None
+    median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")] = None
+    busbw_gbs: Number | None = None
+    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
+    places: Annotated[
+        tuple[Count, ...],
+        Meta(
+            description="Which of the group's collectives in a step they are, counted from 1; the first 64. Empty in "
+            "older reports, and where no step is marked."
+        ),
+    ] = ()
+    places_of: Annotated[Count | None, Meta(description="How many the group has in a step, most often.")] = None
+
+
+class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of one kind of parallelism, ms a step: medians over the ranks that take part in it."""
+
+    role: RoleName
+    told_by: Annotated[
+        tuple[ToldBy, ...],
+        Meta(
+            description="description: the group's name. operations: what it does in which pass. messages: who sends to "
+            "whom. kernels: their library. nothing: the role is unknown."
+        ),
+    ]
+    names: Annotated[tuple[str, ...], Meta(description="Descriptions of its groups, at most 8.")] = ()
+    groups: Annotated[Count, Meta(description="0 where only messages between ranks are known.")] = 0
+    group_sizes: tuple[Count, ...] = ()
+    ranks: Count
+    exposed_ms: Annotated[
+        NotNegative | None,
+        Meta(description="What nothing hides. All roles of a rank add up to its exposed communication."),
+    ] = None
+    wait_ms: Annotated[NotNegative | None, Meta(description="Of it: waiting for late members.")] = None
+    transfer_ms: Annotated[NotNegative | None, Meta(description="Of it: transfer, all members there.")] = None
+    unmatched_ms: Annotated[NotNegative | None, Meta(description="Of it: not matched across ranks.")] = None
+    worst_rank: Whole | None = None
+    worst_exposed_ms: NotNegative | None = None
+    reach: Annotated[
+        Literal["inside", "between"] | None,
+        Meta(description="Whether its groups lie inside hosts or between them; null where hosts are not named."),
+    ] = None
+    host: Annotated[
+        str | None, Meta(description="The one host of several whose ranks have 95 % of the exposed time.")
+    ] = None
+    busbw_gbs: Annotated[Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")] = None
+    waits_for_rank: Annotated[
+        Whole | None, Meta(description="The rank that comes last where most is waited, hidden or not.")
+    ] = None
+    waits_for_pct: Annotated[Number | None, Meta(description="Its part of that waiting.")] = None
+    fused: Annotated[
+        bool,
+        Meta(
+            description="Products gather or scatter what they multiply themselves (asynchronous tensor parallel): "
+            "that communication counts as compute."
+        ),
+    ] = False
+    saved_ms: Annotated[
+        NotNegative | None,
+        Meta(description="A step without its transfers; null where it is the only role, see `what_if`."),
+    ] = None
+
+
+class ExpertTimesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's experts of one layer get and do, a step."""
+
+    rank: Whole
+    layer: Annotated[Count, Meta(description="In the order of forward.")]
+    received_bytes: Annotated[Count, Meta(description="Dispatched in forward, and gradients in backward.")]
+    compute_ms: Annotated[NotNegative, Meta(description="Computation of the rank between a dispatch and its combine.")]
+
+
+class StepImbalance(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a rank receives in a step over the mean of all."""
+
+    step: Whole
+    share: NotNegative
+
+
+class ExpertsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts that a group of ranks shares: ms a step, bandwidth in 1e9 bytes a second that leave a rank."""
+
+    ranks: tuple[Whole, ...]
+    layers: Count
+    imbalance: Annotated[NotNegative, Meta(description="Mean of imbalance_by_step; 1 where all get as much.")]
+    imbalance_by_step: tuple[StepImbalance, ...]
+    dispatch_ms: Annotated[NotNegative, Meta(description="Transfer, all members there.")]
+    combine_ms: NotNegative
+    dispatch_gbs: Number | None = None
+    combine_gbs: Number | None = None
+    reference_gbs: Annotated[Number | None, Meta(description="What the link should give.")] = None
+    even_saves_ms: Annotated[
+        NotNegative | None, Meta(description="What even routing would save, by the replay with the work shared evenly.")
+    ] = None
+    times: tuple[ExpertTimesRow, ...]
+
+
+class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean step of the window as replayed, and under one change."""
+
+    change: str
+    ranks: tuple[int, ...]
+    step_time_ms: float | None
+    predicted_step_time_ms: float | None
+    saved_pct: float | None
+    predicted_least_ms: Annotated[
+        Number | None,
+        Meta(
+            description="Where more than the change decides: with work shared, kernels at the best pace that any "
+            "rank has; with faster transfers, hosts that are never late. predicted_step_time_ms is then the most."
+        ),
+    ] = None
+
+
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank of a pipeline, ms a step, the mean over its typical steps.
+
+    `bubble_ms` is waiting for activations and gradients with nothing else to do; the three after it add up to it.
+    """
+
+    rank: Whole
+    stage: Annotated[Count, Meta(description="The first one, where it holds several.")]
+    step_time_ms: NotNegative
+    work_ms: Annotated[NotNegative, Meta(description="Computation and copies.")]
+    bubble_ms: NotNegative
+    imbalance_ms: Annotated[NotNegative, Meta(description="Of the bubble: for a slower stage.")]
+    fill_drain_ms: Annotated[
+        NotNegative, Meta(description="Of the bubble: while the first micro-batch comes in and the last leaves.")
+    ]
+    late_ms: Annotated[
+        NotNegative, Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule.")
+    ]
+    fill_ms: Annotated[
+        NotNegative | None,
+        Meta(description="Of fill_drain_ms: while it waits for activations. Null in reports of earlier versions."),
+    ] = None
+    drain_ms: Annotated[NotNegative | None, Meta(description="Of fill_drain_ms: while it waits for gradients.")] = None
+
+
+class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks in the order of their stages."""
+
+    ranks: tuple[Whole, ...]
+    schedule: Annotated[
+        ScheduleName, Meta(description="The order of sends and receives; other where it is none of these.")
+    ]
+    stages_per_rank: Count | None = None
+    micro_batches: Annotated[Count | None, Meta(description="A step.")] = None
+    bubble_pct: Annotated[NotNegative, Meta(description="Of the step, mean over the stages.")]
+    schedule_bubble_pct: Annotated[
+        Number | None,
+        Meta(description="What even stages wait by the schedule alone, (p - 1) / (v m + p - 1); null if not known."),
+    ] = None
+    stages: tuple[StageRow, ...]
+
+
+class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and class of size against what their links can do."""
+
+    group: str
+    ranks: tuple[int, ...]
+    op: str
+    bytes_min: Count | None
+    bytes_p50: Count | None
+    bytes_max: Count | None
+    count: Count
+    busbw_gbs: Annotated[float | None, Meta(description="Median.")]
+    reference_gbs: float | None
+    reference_source: Annotated[
+        LinkSource | None,
+        Meta(
+            description="Measured by traceops doctor, NCCL's own search, known of the link, or the best group like it."
+        ),
+    ]
+    reference_link: str | None
+    reference_pct: Annotated[float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")]
+    lost_ms: Annotated[float | None, Meta(description="A step, against the reference.")]
+    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.rank_text import runs_of
-from traceops.report.numbers import NotNegative, Whole
+from traceops.report.rows import NotNegative, Whole
 
 
 class Git(msgspec.Struct, frozen=True, kw_only=True):

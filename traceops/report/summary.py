@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from traceops.core.step_words import STEP, WINDOW, StepWords
 from traceops.core.words import NoReplay, StepsBy
-from traceops.measure.profiler_cost import SLOWED
-from traceops.report.numbers import NotNegative, Number
+from traceops.measure.recording import SLOWED
+from traceops.report.rows import NotNegative, Number
 from traceops.report.step_times import BubbleTimes, Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
-from traceops.fabric.circumstances import Circumstances
+from traceops.fabric.fabric import Circumstances
 from traceops.rules.crashes import judge_crashes
+from traceops.rules.explained import most_important_first
 from traceops.rules.fabric.judge import OF_A_LINK, judge_fabric
 from traceops.rules.fabric.judge import RULES as FABRIC_RULES
 from traceops.rules.fabric.paths import ACROSS_NUMA_NODES
 from traceops.rules.hangs import judge_hang
-from traceops.rules.results import most_important_first
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis

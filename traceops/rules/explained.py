@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from traceops.core.findings import Finding
-from traceops.core.rule import Rule
+from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
+from traceops.core.rule import JudgedBy, Rule, Verdict
 from traceops.rules import stragglers
-from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, THROUGH_HOST
 from traceops.rules.copies import EXPOSED_COPIES
+from traceops.rules.fabric import judge as fabric
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.machine_use import MACHINE
-from traceops.rules.overlap import EXPOSED, LATE_START
-from traceops.rules.overlap_small import SMALL_COLLECTIVES
+from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
+from traceops.rules.registry import RULES
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.steps import UNLIKE_STEPS
+from traceops.rules.steps import CAUSE as SHARED_CORES
+from traceops.rules.steps import UNLIKE_STEPS, WAITS_BEYOND
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
-from traceops.rules.through_host import THROUGH_HOST
-from traceops.rules.unlike_cores import CAUSE as SHARED_CORES
-from traceops.rules.unlike_cores import WAITS_BEYOND
 from traceops.rules.unlike_start import FIRST_USE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
@@ -117,3 +116,55 @@ def _held_up_in(found: Finding, other: Finding) -> bool:
     if found.cause != SHARED_CORES or other.rule != UNLIKE_OVER_RUN.id or not waiting & set(other.ranks):
         return False
     return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0
+
+
+# What the rules say in the end: findings in order, and one check for each rule.
+
+
+_FABRIC = {rule.id for rule in fabric.RULES}
+_UNJUDGED: dict[Unjudged, str] = {
+    "planned": "not judged by this version of traceops",
+    "elsewhere": "not judged of one run alone; traceops compare judges it",
+}
+
+
+def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
+    """By severity, then by what a step loses, so that the first is the one to fix first.
+
+    What is wrong with the fabric comes before the low bandwidth that it causes.
+    """
+    return sorted(
+        findings,
+        key=lambda f: (
+            -SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), f.rule not in _FABRIC, f.rule,
+        ),
+    )  # fmt: skip
+
+
+def checks(verdicts: Sequence[Verdict]) -> list[Check]:
+    """One line for each rule that a report could tell of, also for those that nobody judged."""
+    by_rule = {verdict.rule: verdict for verdict in verdicts}
+    return [
+        _check(by_rule[rule.id]) if rule.id in by_rule else _unjudged(rule)
+        for rule in RULES
+        if rule.id in by_rule or rule.judged_by is not JudgedBy.DOCTOR
+    ]
+
+
+def judged_checks(verdicts: Sequence[Verdict]) -> list[Check]:
+    """One line for each rule that has a verdict."""
+    judged = {verdict.rule for verdict in verdicts}
+    return [check for check in checks(verdicts) if check.rule in judged]
+
+
+def _unjudged(rule: Rule) -> Check:
+    why: Unjudged = "elsewhere" if rule.judged_by is JudgedBy.COMPARE else "planned"
+    return Check(rule.id, "not_evaluated", _UNJUDGED[why], why)
+
+
+def _check(verdict: Verdict) -> Check:
+    if verdict.findings:
+        return Check(verdict.rule, "fired", verdict.findings[0].message)
+    if verdict.not_evaluated:
+        return Check(verdict.rule, "not_evaluated", verdict.not_evaluated)
+    return Check(verdict.rule, "clear", verdict.clear)

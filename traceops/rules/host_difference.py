@@ -6,18 +6,18 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from traceops.across.core_waits import unfair_waits
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loader_pace import slowest_other
+from traceops.across.machine_use import unfair_waits
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
 from traceops.rules.plain_cure import waited_for_ms
-from traceops.rules.straggler_cores import held_by_cores
-from traceops.rules.straggler_evidence import mean_over
+from traceops.rules.straggler_findings import mean_over
+from traceops.rules.stragglers import held_by_cores
 from traceops.rules.whole_run import NOT_OBSERVED
 
 HOST_LONGER = Rule(

@@ -3,29 +3,225 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.loader_pace import has_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
-from traceops.core.findings import severity_of
+from traceops.core.arrays import mean_ms
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who, who_of
 from traceops.core.rule import Rule, Verdict
-from traceops.rules.idle_anomaly import ANOMALY, ANOMALY_ADVICE, of_anomaly
-from traceops.rules.idle_behind import BehindLate, behind_late, hidden_loading
-from traceops.rules.idle_behind_copies import ADVICE as COPIES_ADVICE
-from traceops.rules.idle_behind_copies import CAUSE as COPIES
-from traceops.rules.idle_behind_copies import of_copies
-from traceops.rules.idle_cores import loading_ranks, unsure_of_all, without_waiting
-from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, stretched
-from traceops.rules.idle_held import CALLS, CALLS_ADVICE, UNSEEN, UNSEEN_ADVICE, of_held
-from traceops.rules.idle_input import seen_waiting_ms, waits_for_input
-from traceops.rules.idle_loading import loading_evidence
-from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
-from traceops.rules.idle_recording import certain_severity, may_be_recording, measured
-from traceops.rules.idle_time import Idle, few_steps, host_share, idle_of, unknown_pct
-from traceops.rules.incomplete import why_incomplete
-from traceops.rules.inputs import Inputs
+from traceops.core.step_words import StepWords
+from traceops.core.units import count_text, ms_text, stored
+from traceops.rules.idle_findings import ADVICE as OPTIMIZER_ADVICE
+from traceops.rules.idle_findings import (
+    CALLS,
+    CALLS_ADVICE,
+    UNSEEN,
+    UNSEEN_ADVICE,
+    IdleJudgement,
+    blocking_calls,
+    finding_of,
+    impact_ms,
+    of_held,
+    stretched,
+)
+from traceops.rules.idle_time import (
+    Idle,
+    certain_severity,
+    few_steps,
+    host_share,
+    idle_of,
+    loading_evidence,
+    loading_ranks,
+    may_be_recording,
+    measured,
+    seen_waiting_ms,
+    unknown_pct,
+    unsure_of_all,
+    waits_for_input,
+    without_waiting,
+    workers_needed,
+)
+from traceops.rules.inputs import Inputs, why_incomplete
+from traceops.rules.straggler_conditions import IMPACT_BOUNDS
 from traceops.rules.stragglers import PERSISTENTLY_LATE
+
+# TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not.
+
+
+_ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
+
+
+@dataclass(frozen=True)
+class BehindLate:
+    """A step with the late ranks cured, and what of it is waiting for input, ms. serious: whether one is an error."""
+
+    late: tuple[int, ...]
+    late_by_input: tuple[int, ...]
+    step_ms: float
+    waits_ms: float
+    serious: bool
+
+
+def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
+    """late: what TO-S001 found. None where nothing is late, or the replay cured others than those."""
+    serious = [found for found in late if found.severity != "info"]
+    known, what_if = run.stragglers, run.what_if
+    if known is None or what_if is None or not what_if.holds:
+        return None
+    whole = what_if.mean_ns(known.step_ns) / 1e6
+    told = serious or [found for found in late if _as_slow_as_loaders(run, found, whole)]
+    ranks = {rank for found in told for rank in found.ranks}
+    if not told:
+        return None
+    if {straggler.rank for straggler in known.found} != ranks or known.joint_ns is None or known.fed_ns is None:
+        return None
+    step, fed = (what_if.mean_ns(steps) / 1e6 for steps in (known.joint_ns, known.fed_ns))
+    return BehindLate(
+        late=tuple(sorted(ranks)),
+        late_by_input=tuple(sorted(r for f in serious if f.cause == "input" for r in f.ranks)),
+        step_ms=step,
+        waits_ms=max(step - fed, 0.0),
+        serious=any(found.severity == "error" for found in serious),
+    )
+
+
+def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
+    """Whether a remark may be none but for the loaders: they would make the steps about as long."""
+    small = found.impact_ms is not None and 100 * found.impact_ms < IMPACT_BOUNDS[0] * step_ms
+    return bool(run.loading_ms) and small
+
+
+def hidden_loading(
+    rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
+) -> Finding | None:
+    """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
+
+    It comes after the late rank: it is a remark, or a warning where that is an error.
+    """
+    run = inputs.run
+    by_workers = run.loading_ms
+    reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
+    if reached is None:
+        return None
+    severity: Severity = "warning" if behind.serious and reached != "info" else "info"
+    loads = by_workers or {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
+    ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
+    worst = max((t for t in run.ranks if t.summary.rank in loads), key=lambda t: loads[t.summary.rank])
+    words = run.step_words
+    rest_ms = behind.step_ms - behind.waits_ms
+    if by_workers and loads[worst.summary.rank] < rest_ms:
+        return None  # they have it ready by then: what is left is the price of taking a batch from them
+    if by_workers:
+        said, told = _by_workers(worst, loads[worst.summary.rank], rest_ms, words)
+    elif has_workers(worst.summary):
+        said, told = "", ()
+    else:
+        said, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
+    on = who_of(ranks, len(run.ranks))
+    message = (
+        f"While the others wait for {who(behind.late)}, loading is hidden. With "
+        f"{'it' if len(behind.late) == 1 else 'them'} cured, {on} would wait for the next batch for "
+        f"{behind.waits_ms:.2f} ms of a {words.noun} of {behind.step_ms:.2f} ms "
+        f"({100 * behind.waits_ms / behind.step_ms:.0f} %).{said}"
+    )
+    return rule.finding(
+        severity,
+        "medium",
+        message,
+        (
+            Evidence("waits for input behind late ranks", stored(behind.waits_ms), words.unit("ms")),
+            Evidence("step", stored(behind.step_ms), "ms"),
+            *loading_evidence(worst, words),
+            *told,
+        ),
+        ranks=ranks,
+        impact_ms=stored(behind.waits_ms),
+        cause="input",
+    )
+
+
+def _by_workers(
+    times: RankTimes, period_ms: float, rest_ms: float, words: StepWords
+) -> tuple[str, tuple[Evidence, ...]]:
+    rank = times.summary.rank
+    said = (
+        f" The workers of rank {rank}'s loader need {ms_text(period_ms)} ms for what {words.a} takes, the rest of "
+        f"{words.the} {ms_text(rest_ms)} ms."
+    )
+    return said, (Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),)
+
+
+# TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
+
+
+CAUSE = "copies"
+ADVICE = (
+    "The host waits for copies between host and device: with non_blocking=True it goes on at once, from memory that is "
+    "pinned (pin_memory=True, where it is not yet). Copies to the host: into a pinned tensor, read a "
+    "step later, or every N steps."
+)
+_MOSTLY = 0.5  # of this idle time
+
+
+def of_copies(found: Finding, inputs: Inputs) -> Finding:
+    """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
+    told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
+    rank, idle = (None, 0.0) if told is None else (told.rank, float(told.value or 0.0))
+    behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
+    if rank is None or behind < _MOSTLY * idle or not behind:
+        return found
+    words, pct = inputs.run.step_words, min(100 * behind / idle, 100)
+    return replace(
+        found,
+        message=f"{found.message} {pct:.0f} % of it comes behind copies for which the host waits.",
+        evidence=(*found.evidence, Evidence("behind copies", stored(behind), words.unit("ms"), rank=rank)),
+        cause=CAUSE,
+        advice=ADVICE,
+    )
+
+
+# TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.
+
+
+ANOMALY = "anomaly_detection"
+ANOMALY_ADVICE = (
+    "Switch anomaly detection off: torch.autograd.set_detect_anomaly(False), no detect_anomaly() around the step, "
+    "Lightning's Trainer(detect_anomaly=False). It is for finding where a NaN comes from."
+)
+_LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
+
+
+def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
+    """The finding with how often autograd looks for NaN in a step, where it does."""
+    told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
+    times = None if told is None else inputs.run.times_of(told.rank)
+    checks = None if times is None else times.summary.anomaly
+    if times is None or checks is None or not times.typical.any():
+        return found
+    count, ms = float(checks.count[times.typical].mean()), mean_ms(checks.host_ns[times.typical])
+    if count < _LEAST:
+        return found
+    words = inputs.run.step_words
+    said = (
+        f"Anomaly detection is on: behind {count_text(count)} functions of backward {words.per} autograd reads whether "
+        f"a value is NaN, which takes {ms_text(ms)} ms of the host as recorded."
+    )
+    return replace(
+        found,
+        message=f"{found.message} {said}",
+        evidence=(
+            *found.evidence,
+            Evidence("reads of autograd's anomaly detection", round(count, 1), words.per, rank=times.summary.rank),
+            Evidence("host in them", stored(ms), words.unit("ms"), rank=times.summary.rank),
+        ),
+        cause=ANOMALY,
+        advice=ANOMALY_ADVICE,
+    )
+
 
 HOST_BOUND = Rule(
     id="TO-I001",
@@ -83,7 +279,7 @@ BLOCKED_ON_DEVICE = Rule(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
         "use non_blocking=True and torch.where."
     ),
-    by_cause=((COPIES, COPIES_ADVICE), (ANOMALY, ANOMALY_ADVICE)),
+    by_cause=((CAUSE, ADVICE), (ANOMALY, ANOMALY_ADVICE)),
     loses=("runs dry while the host blocks on the device for", "run dry while the host blocks on the device for up to"),
     cured="without these calls",
 )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.loader_pace import has_workers, slowest_other
+from traceops.across.loading import cores_of_rank, loading_need, told_workers
+from traceops.across.machine_use import recorded_waits
+from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who
+from traceops.core.step_words import StepWords
+from traceops.core.units import ms_text, percent_text, stored
 from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
+from traceops.rules.inputs import Inputs
+from traceops.rules.machine_use import WAITS_PCT
 
 _LEAST_STEPS = 3
 _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
@@ -127,3 +139,323 @@ def host_share(ranks: Sequence[RankTimes]) -> float:
 def unknown_pct(ranks: Sequence[RankTimes]) -> float:
     """The most that any of these ranks is idle for an unknown cause, percent of its step."""
     return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
+
+
+# What of a host's lateness may be the profiler's own, where no step was timed without it.
+
+
+MAY_BE_RECORDING = "recording may be"  # all of it, or most
+AT_MOST = "recording, at most"  # the evidence that says so
+_MOST = 0.5  # of the lateness
+
+
+def recording_ms(times: RankTimes) -> float:
+    """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host."""
+    return times.recording_ms if times.summary.on_gpu else 0.0
+
+
+def within_lateness_ms(times: RankTimes) -> float:
+    """As much of it as the host is late."""
+    return min(recording_ms(times), times.mean_ms("idle_host"))
+
+
+def measured(inputs: Inputs) -> bool:
+    """Whether the run itself tells what its steps take without the profiler."""
+    told = (inputs.slowdown, inputs.unprofiled_ms, inputs.undisturbed)
+    return any(known is not None for known in told)
+
+
+def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Severity) -> Severity | None:
+    """How severe the lateness is that recording cannot explain; None where that is no judgement of what is seen.
+
+    Nothing is certain beyond a warning. Where most of the lateness may be recording, and the rest alone is less severe
+    than all of it, a remark about the rest would be a clean bill for what nobody knows.
+    """
+    cost = recording_ms(worst.times)
+    left, step = worst.ms - cost, worst.step_ms - cost
+    found = severity_of(100.0 * left / step, *bounds) if left > 0 else None
+    found = "warning" if found == "error" else found
+    return None if found != seen and cost > _MOST * worst.ms else found
+
+
+def of_program(worst: Idle) -> str:
+    """'At least about 9.1 ms of it are the program's own: recording takes this host at most about 31.8 ms'."""
+    cost = recording_ms(worst.times)
+    own = f"At least about {ms_text(worst.ms - cost)} ms of it are the program's own"
+    return f"{own}: recording takes this host at most about {ms_text(cost)} ms"
+
+
+def may_be_recording(run: CrossRank, worst: Idle) -> str:
+    """Why the rule is not evaluated."""
+    cost, late = recording_ms(worst.times), worst.ms
+    return (
+        f"{MAY_BE_RECORDING} {'all' if cost >= late else 'most'} of it: launches are {late:.1f} ms late "
+        f"{run.step_words.per}, and recording may take the host up to {cost:.1f} ms"
+    )
+
+
+# What a rank waits for input without the profiler, where input comes late in every few steps.
+
+
+_LEAST_LOOKS = 20  # at a host that waits for input
+
+
+def seen_waiting_ms(times: RankTimes, whole: WholeRun | None) -> float:
+    """What looks at the host see it wait for input in a typical step that is not recorded, the device idle meanwhile.
+
+    Recording makes the host late for its loader, and what the workers do meanwhile it need not wait for. Of the time
+    in the loader the device is idle for the part that is recorded. 0 where it was seen there too seldom.
+    """
+    if whole is None:
+        return 0.0
+    loading = [one for one in whole.host.get(times.summary.rank, ()) if one.does == "input"]
+    took = times.summary.host.input_ms / max(len(times.duration), 1)
+    if not took or sum(one.looks for one in loading) < _LEAST_LOOKS:
+        return 0.0
+    return sum(one.ms for one in loading) * min(times.mean_ms("idle_input") / took, 1.0)
+
+
+def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
+    """The same ranks, with no more of it than the steps leave in which input is in time.
+
+    These tell what a step takes then, and its host with it: what a few recorded steps show leaves the device's time.
+    Where there are none, and looks at the host see it wait longer than the recorded steps do, that is what it waits.
+    """
+    if whole is None or whole.in_time_ms is None:
+        return [_by_looks(one) for one in idle]
+    return [_beyond(one, whole.in_time_ms) for one in idle]
+
+
+def _by_looks(one: Idle) -> Idle:
+    seen = min(one.seen_ms, room_ms(one.times, one.step_ms)) if one.seen_ms else 0.0
+    return replace(one, ms=seen, by_looks=True) if seen > one.recorded_ms else one
+
+
+def _beyond(one: Idle, in_time_ms: float) -> Idle:
+    late_ms = max(one.step_ms - in_time_ms, 0.0)
+    return replace(one, ms=late_ms, in_time_ms=in_time_ms) if late_ms < one.ms else one
+
+
+# What TO-I002 says of data loading: the time in it, and how many workers would load in time.
+
+
+OTHER_LOADER = "slowest other loader"  # the evidence that says so
+_AS_SLOW = 0.5  # of the step
+
+_MUCH = 0.2  # more workers where the rest of a step is shorter: told as a range
+
+
+def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
+    """The time in data loading, device busy or not, and what it was seen as."""
+    host = times.summary.host
+    steps = max(len(times.duration), 1)
+    return (
+        Evidence("time in data loading", stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank),
+        Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
+    )
+
+
+def workers_needed(
+    times: RankTimes,
+    saved: float | None,
+    manifest: Mapping[str, Any],
+    words: StepWords,
+    *,
+    step_ms: float | None = None,
+    recording_ms: float = 0.0,
+) -> tuple[str, tuple[Evidence, ...]]:
+    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it.
+
+    step_ms: the step that `saved` is of, None for the recorded one. recording_ms: about what of the rest of the step
+    may be the profiler's: without it more workers keep up.
+    """
+    rank = times.summary.rank
+    need = loading_need(
+        times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
+    )
+    if need is None:
+        return "", ()
+    rest = Evidence(f"{words.noun} without waiting for input", stored(need.rest_ms), "ms", rank=rank)
+    if need.workers is None or need.load_ms is None:
+        ratio = f"{need.times:.1f}"
+        if need.most_times >= (1 + _MUCH) * need.times:
+            ratio += f" to {need.most_times:.1f}"
+        said = f" Its DataLoader has workers: {ratio} times as many would keep up."
+        return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
+    now = f"now {need.now}" if need.now else "now none"
+    most = max(need.most_workers or 0, need.workers)
+    count = f"{need.workers}" if most == need.workers else f"{need.workers} to {most}"
+    workers = f"{count} DataLoader worker{'s' if most > 1 else ''} a rank"
+    times_ = (
+        f"One process needs {need.load_ms:.2f} ms to load what {words.a} takes, the rest of {words.the}"
+        if need.now
+        else f"The rest of {words.the} takes"  # the rank loads itself, and what it waits for that is said
+    )
+    of_it = "" if most == need.workers else f", of which up to {ms_text(recording_ms)} may be recording"
+    said = f" {times_} {need.rest_ms:.2f} ms{of_it}: {workers} would keep up ({now})."
+    if not need.fits:
+        said += (
+            f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
+            "waits for files."
+        )
+    cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
+    loaded = Evidence(f"loading of {words.a}'s batches by one process", stored(need.load_ms), "ms", rank=rank)
+    return said, (
+        loaded,
+        rest,
+        Evidence("workers that keep up", need.workers if most == need.workers else count, rank=rank),
+        *cores,
+    )
+
+
+def other_loaders(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[str, tuple[Evidence, ...]]:
+    """That the input of these ranks alone is no cure, because another rank's loader is about as slow; else nothing."""
+    slowest = slowest_other(run.loading_ms, ranks)
+    if slowest is None or slowest[1] < _AS_SLOW * step_ms:
+        return "", ()
+    rank, pace = slowest[0], min(slowest[1], step_ms)
+    return (
+        f" Mend the loaders of all ranks: the workers of rank {rank}'s take {ms_text(pace)} ms for the batches of "
+        f"{run.step_words.a}, so with {who(ranks)} alone in time it would take no less.",
+        (Evidence(OTHER_LOADER, stored(pace), run.step_words.unit("ms"), rank=rank),),
+    )
+
+
+def _cores(count: float | None) -> str:
+    return "1 core" if count == 1 else f"{count or 0:.3g} cores"
+
+
+# Whether a rank that waits for its next batch waits for its loader's workers, or for a core of its own.
+
+
+@dataclass(frozen=True)
+class NextBatch:
+    """What is known of a rank that waits for the next batch of a loader with workers.
+
+    core_ms: what it waits for a core in each recorded step, 0 where that is not known. work: what the workers do, None
+    where they were looked at too seldom. waits_ms: for its next batch.
+    """
+
+    rank: int
+    waits_ms: float
+    core_ms: float
+    work: LoaderWork | None
+
+    @property
+    def idle_workers(self) -> bool:
+        """Whether each of its workers is seen to have nothing to do most of the time."""
+        return self.work is not None and self.work.busiest_pct < BUSY_PCT
+
+    @property
+    def wants_a_core(self) -> bool:
+        """Whether it waits for a core as long as for its next batch, so that one may be all of the other."""
+        return self.core_ms >= self.waits_ms
+
+    @property
+    def not_loading(self) -> bool:
+        """Whether its loader is in time, and the rank itself gets no core to take the batch."""
+        return self.idle_workers and self.wants_a_core
+
+    @property
+    def unsure(self) -> bool:
+        """Whether nothing tells if its workers are late, or it gets no core."""
+        return self.work is None and self.wants_a_core
+
+
+def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
+    """Of a rank whose loader has workers; None where it loads by itself, or waits for something else."""
+    if not has_workers(one.times.summary):
+        return None
+    rank = one.times.summary.rank
+    observed = next((own for own in inputs.observed if own.rank == rank), None)
+    if observed is None:
+        return NextBatch(rank, one.recorded_ms, 0.0, None)
+    wait = recorded_waits([observed]).get(rank)
+    work = loader_work(observed) if inputs.whole is None else inputs.whole.loaders.get(rank)
+    return NextBatch(rank, one.recorded_ms, 0.0 if wait is None else wait.ms, work)
+
+
+def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tuple[list[Idle], str]:
+    """The ranks that may wait for their loaders, and why the worst of the others that wait so long does not, or ''."""
+    kept, spared = list[Idle](), list[NextBatch]()
+    for one in idle:
+        batch = next_batch(inputs, one) if one.pct >= least_pct else None
+        if batch is not None and batch.not_loading:
+            spared.append(batch)
+        else:
+            kept.append(one)
+    return kept, _spared_text(spared)
+
+
+def _spared_text(spared: Sequence[NextBatch]) -> str:
+    worst = max(spared, key=lambda one: one.waits_ms, default=None)
+    if worst is None or worst.work is None:
+        return ""
+    return (
+        f"rank {worst.rank} waits {ms_text(worst.waits_ms)} ms for its next batch, but its loader's workers have "
+        f"nothing to do for {100 - worst.work.busy_pct:.0f} % of the time, and it waits {ms_text(worst.core_ms)} ms of "
+        "each recorded step for a core"
+    )
+
+
+def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
+    """A sentence where more workers are not known to help, and its numbers; nothing where they may."""
+    if batch is None:
+        return "", ()
+    core = Evidence("waits for a core", stored(batch.core_ms), "ms/recorded step", rank=batch.rank)
+    if batch.idle_workers and batch.work is not None:
+        busy = Evidence("loader workers busy", round(batch.work.busy_pct, 1), "%", rank=batch.rank)
+        return (
+            f" The workers of rank {batch.rank}'s loader have nothing to do for {100 - batch.work.busy_pct:.0f} % of "
+            "the time: more of them would not help.",
+            (busy,),
+        )
+    if batch.work is not None and batch.work.one_busy:
+        busiest = Evidence("busiest loader worker", round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
+        return (
+            f" One of the {batch.work.processes} workers of rank {batch.rank} that were looked at is busy for "
+            f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. The others are "
+            "of another loader, or wait for the slow one, as batches come in order: nothing tells whether more of them "
+            "would help.",
+            (busiest,),
+        )
+    if batch.unsure:
+        return (
+            f" Rank {batch.rank} waits {ms_text(batch.core_ms)} ms of each recorded step for a core: nothing tells "
+            "whether its loader is late too.",
+            (core,),
+        )
+    return "", ()
+
+
+def without_waiting(
+    found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, bounds: Sequence[float]
+) -> Finding:
+    """The finding of ranks that load by themselves, as severe as the most that waiting for a core leaves of any."""
+    waits = {one.times.summary.rank: _waited_pct(inputs, one) for one in idle}
+    rank = worst.times.summary.rank
+    left = severity_of(max(one.pct - waits[one.times.summary.rank] for one in idle), *bounds) or "info"
+    if not waits[rank] or SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
+        return found
+    return replace(
+        found,
+        severity=left,
+        message=f"{found.message} Rank {rank} waits {percent_text(waits[rank])} of these steps for a core: nothing "
+        "tells how much of its loading is that.",
+        evidence=(*found.evidence, Evidence("waits for a core", round(waits[rank], 1), "%", WAITS_PCT, rank)),
+    )
+
+
+def _waited_pct(inputs: Inputs, one: Idle) -> float:
+    """What a rank without workers wants for a core in its recorded steps; 0 where that is little."""
+    rank = one.times.summary.rank
+    wait = recorded_waits([own for own in inputs.observed if own.rank == rank]).get(rank)
+    if wait is None or wait.beside_pct < WAITS_PCT or has_workers(one.times.summary):
+        return 0.0
+    return wait.beside_pct
+
+
+def unsure_of_all(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> bool:
+    """Whether nothing tells of any rank that waits so long if its workers are late, or it gets no core."""
+    batches = [next_batch(inputs, one) for one in idle if one.pct >= least_pct]
+    return bool(batches) and all(batch is not None and batch.unsure for batch in batches)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.across.cross_rank import CrossRank
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.machine_use import MachineUse
 from traceops.across.memory_use import MemoryUse
 from traceops.across.plain_step import PlainStep
@@ -14,11 +15,22 @@ from traceops.across.profiler_cost import ProfilerCost, profiler_cost
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding
+from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
 from traceops.traces.observed import Observed
 from traceops.traces.source import is_remote
+
+# What is not judged of incomplete traces: what one has lost looks like idle time, and as if its peers waited.
+
+
+def why_incomplete(ranks: Iterable[RankTimes]) -> str:
+    """Why these ranks cannot be judged together; empty where each trace is whole, or nearly."""
+    lost = [times.summary.rank for times in ranks if times.summary.incomplete]
+    traces = "the trace of {} is" if len(lost) == 1 else "the traces of {} are"
+    return f"{traces.format(who(lost))} incomplete, see TO-V002" if lost else ""
+
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis

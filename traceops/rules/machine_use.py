@@ -4,19 +4,102 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from traceops.across.core_waits import recorded_waits, unfair_waits
-from traceops.across.machine_use import MachineUse, Stranger
-from traceops.core.findings import Evidence, Finding
+import numpy as np
+
+from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
+from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, percent_text, size_text, stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.recorded_cores import MUCH_PCT, WAITS_PCT, in_recorded_steps
-from traceops.rules.straggler_cores import HeldByCores, held_by_cores
-from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE, HeldByCores, held_by_cores
+
+# What the recorded steps alone tell of ranks that wait for cores: the launcher looks too seldom at a short run.
+
+
+WAITS_PCT = 10.0  # of the time, for a core
+MUCH_PCT = 25.0  # of the time, for a core: too much, even if all ranks wait alike
+_MOST_SHOWN = 8
+
+
+def in_recorded_steps(
+    rule: Rule, waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
+) -> list[Finding]:
+    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
+
+    told: ranks of which it is said already. on_cpu: whether no rank has a GPU.
+    """
+    of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
+    least = {rank: MUCH_PCT if rank in of_run else WAITS_PCT for rank in waits}
+    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}
+    if not waiting:
+        return []
+    worst = max(waiting, key=lambda rank: waiting[rank])
+    ranks = sorted(waiting)
+    message = "" if len(ranks) == 1 else f"{who_first(ranks)} wait for cores. "
+    message += f"Rank {worst}'s main thread waits {percent_text(waiting[worst])} of its recorded steps for a core"
+    if worst in of_run:
+        message += f", and {percent_text(of_run[worst])} of the whole run"
+    message += "."
+    if on_cpu:
+        message += " This report's compute and transfer hold that time too."
+    much = any(waits[rank].beside_pct >= MUCH_PCT and rank not in of_run for rank in waiting)
+    return [
+        rule.finding(
+            "warning" if much else "info",
+            "high",
+            message,
+            [
+                Evidence("waits for a core", round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
+                for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
+            ],
+            ranks=ranks,
+            cause="shared_cores",
+        )
+    ]
+
+
+# How much of a transfer that the ranks' own cores do may be waiting for a core: TO-O001 to TO-O003 claim the rest.
+
+
+def waited_pct(inputs: Inputs) -> float:
+    """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
+    run = inputs.run
+    if any(times.summary.on_gpu for times in run.ranks) and not run.through_host:
+        return 0.0
+    waits = recorded_waits(inputs.observed)
+    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
+    return float(np.median(told)) if told else 0.0
+
+
+def without_waiting(verdict: Verdict, share_pct: str, bounds: Sequence[float], waited: float) -> Verdict:
+    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
+
+    share_pct: the metric of the finding's evidence that is held to the bounds.
+    """
+    if waited < WAITS_PCT:
+        return verdict
+    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
+
+
+def _without(found: Finding, share_pct: str, bounds: Sequence[float], waited: float) -> Finding:
+    share = next((e.value for e in found.evidence if e.metric == share_pct), None)
+    if not isinstance(share, (int, float)):
+        return found
+    left = severity_of(share - waited, *bounds) or "info"
+    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
+        return found
+    return replace(
+        found,
+        severity=left,
+        message=f"{found.message} The ranks wait {percent_text(waited)} of these steps for a core, and their cores do "
+        "the transfer: nothing tells how much of it is that.",
+        evidence=(*found.evidence, Evidence("waits for a core", round(waited, 1), "% of recorded steps", WAITS_PCT)),
+    )
+
 
 MACHINE = Rule(
     id="TO-W002",

@@ -3,27 +3,90 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from traceops.core.findings import Evidence, Finding
+from traceops.across.host_difference import longer_in_function
+from traceops.across.run_steps import WholeRun
+from traceops.core.arrays import mean_ms
+from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
-from traceops.measure.profiler_cost import SLOWED
+from traceops.measure.recording import SLOWED
+from traceops.measure.stack_times import IDLE, StackTime
 from traceops.rules import host_difference
 from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
-from traceops.rules.late_all_the_time import late_all_the_time
 from traceops.rules.machine_use import MACHINE, core_wait_ms
-from traceops.rules.own_time import in_each_step
-from traceops.rules.plain_cure import in_plain_steps
+from traceops.rules.plain_cure import in_plain_steps, told_of_turns, waited_for_ms
 from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.straggler_conditions import IMPACT_BOUNDS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
+
+# A host that is late by turns in light windows, and does more than its peers do over the whole run.
+
+
+def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
+    """The finding of a late host, no remark where it is one only because another was later in one light window.
+
+    A window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen
+    to do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait.
+    """
+    undisturbed = inputs.undisturbed
+    turns = told_of_turns(undisturbed, IMPACT_BOUNDS[0])
+    if undisturbed is None or not turns or found.severity != "info" or turns not in found.message:
+        return found
+    waits = waited_for_ms(undisturbed, found.ranks[0])
+    saved = min(seen_ms, seen_ms if waits is None else waits)
+    severity = severity_of(100 * saved / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    return found if severity is None else replace(found, severity=severity, confidence="medium")
+
+
+# What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
+
+
+_DOES = {
+    "recompilation": ("torch.compile compiles again", "compiling again"),
+    "garbage_collection": ("Python collects garbage", "collecting garbage"),
+}
+_IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """ms a step, beyond the median peer. cause: as in TO-W001. doing: 'torch.compile compiles again'."""
+
+    rank: int
+    cause: str
+    ms: float
+    doing: str
+    sentence: str
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(_DOES[self.cause][1], stored(self.ms), "ms/step", rank=self.rank)
+
+
+def in_each_step(run: WholeRun, ranks: Sequence[int]) -> OwnTime | None:
+    """What takes most of the first of `ranks` in most steps, beyond its peers; None where nothing does."""
+    rank, steps = ranks[0], int(run.timed.sum()) - len(run.start)
+    found = []
+    for cause, shares in (("recompilation", run.compiled), ("garbage_collection", run.garbage)):
+        own, peers = shares.get(rank), [one.pct for other, one in shares.items() if other != rank]
+        if own is None or not peers or own.steps < _IN_MOST * steps:
+            continue
+        ms = max(own.pct - statistics.median(peers), 0.0) / 100 * run.typical_ms
+        doing, told = _DOES[cause]
+        sentence = f"Rank {rank} spends {ms_text(ms)} ms a step {told}, beyond its peers"
+        found.append(OwnTime(rank, cause, ms, doing, sentence))
+    return max(found, key=lambda one: one.ms, default=None)
+
 
 _LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
 _OF_HOST = ("host", "input", "unknown")
@@ -205,3 +268,96 @@ _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     EXPOSED_COPIES.id: lambda one: bool(one.place.text and _COPIES.search(one.place.text)),
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
 }
+
+
+# Adds to findings about a host the function that it is in, where traces with stacks show one and samples do not.
+
+
+_LATE_RULES = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
+_HOST_CAUSES = ("host", "input", "unknown")
+_NAMES = "host in "  # how evidence begins that names where a host is
+_LEAST_SHARE = 0.2  # of the idle time that a finding is about
+
+
+@dataclass(frozen=True)
+class _About:
+    """The idle time that a rule is about, the functions that can be behind it, and its clause."""
+
+    bucket: str
+    can_be: Callable[[StackTime], bool]
+    clause: str
+
+
+_IDLE: Mapping[str, _About] = {
+    HOST_BOUND.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits, "its GPU waits for launches"),
+    INPUT_BOUND.id: _About("idle_input", lambda one: one.in_loader, "its GPU waits for input"),
+    BLOCKED_ON_DEVICE.id: _About("idle_sync", lambda one: not one.waits, "its GPU idles behind blocking calls"),
+}
+
+
+def with_stacks(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
+    """The verdicts, with functions where they are known; what samples of hosts name is left as it is."""
+    if not any(rank.stacks for rank in inputs.ranks):
+        return list(verdicts)
+    return [
+        replace(verdict, findings=tuple(_with_function(found, inputs) for found in verdict.findings))
+        if verdict.rule in _LATE_RULES or verdict.rule in _IDLE
+        else verdict
+        for verdict in verdicts
+    ]
+
+
+def _with_function(found: Finding, inputs: Inputs) -> Finding:
+    if any(one.metric == REASON or one.metric.startswith(_NAMES) for one in found.evidence):
+        return found
+    return _is_late(found, inputs) if found.rule in _LATE_RULES else _idle(found, inputs)
+
+
+def _is_late(found: Finding, inputs: Inputs) -> Finding:
+    run, sometimes = inputs.run, found.rule == SOMETIMES_LATE.id
+    stragglers = () if run.stragglers is None else (*run.stragglers.found, run.stragglers.leader)
+    own = next((one for one in stragglers if one is not None and found.ranks == (one.rank,)), None)
+    if own is None or found.cause not in _HOST_CAUSES:
+        return found
+    one = longer_in_function(run, own, sometimes=sometimes)
+    if one is None:
+        return found
+    theirs = f"{ms_text(one.peers_ms)} ms"
+    if one.peers_ms < 0.005 * one.ms:  # short calls are not kept, nor what is little of all steps
+        theirs = f"less than {ms_text(one.unseen_ms)} ms"
+    when = "in each of these steps" if sometimes else f"of {run.step_words.each}"
+    on_gpu = any(times.summary.on_gpu for times in run.ranks)
+    idle = f"; for {ms_text(one.idle_ms)} ms of that its GPU has nothing to run" if on_gpu else ""
+    spends = f"for {ms_text(one.ms)} ms {when}, its peers {theirs}{idle}"
+    by = "By the traces' stacks, which slow Python down"
+    said = f"{by}, rank {one.rank}'s host is in {one.said} {spends}."
+    unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
+    evidence = [
+        Evidence(REASON, f"in {one.said}", rank=one.rank),
+        Evidence(f"{_NAMES}{one.said}", stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms)),
+    ]
+    if on_gpu:
+        evidence.append(Evidence("its device idle meanwhile", stored(one.idle_ms), unit, rank=one.rank))
+    return _with(found, said, evidence)
+
+
+def _idle(found: Finding, inputs: Inputs) -> Finding:
+    rank = next((one.rank for one in found.evidence if one.rank is not None), None)
+    times = inputs.run.times_of(rank)
+    if times is None or not times.summary.on_gpu:
+        return found
+    about, words = _IDLE[found.rule], inputs.run.step_words
+    at, whole_ms = IDLE.index(about.bucket), times.mean_ms(about.bucket)
+    held: dict[str, float] = {}
+    for one in times.summary.stacks:
+        if about.can_be(one):
+            held[one.said] = held.get(one.said, 0.0) + mean_ms(one.idle_ns[at][times.typical])
+    said = max(held, key=lambda said: held[said], default=None)
+    if said is None or held[said] < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * whole_ms):
+        return found
+    return _with(
+        found,
+        f"By the stacks of its trace, rank {rank}'s host is in {said} for {ms_text(held[said])} of the recorded "
+        f"{ms_text(whole_ms)} ms {words.per} in which {about.clause}.",
+        [Evidence(f"{_NAMES}{said}", stored(held[said]), words.unit("ms"), rank=rank)],
+    )

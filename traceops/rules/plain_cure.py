@@ -9,9 +9,9 @@ import numpy as np
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.units import ms_text, stored
-from traceops.measure.profiler_cost import SLOWED
+from traceops.measure.recording import SLOWED
 from traceops.rules.inputs import Inputs
-from traceops.rules.straggler_bounds import IMPACT_BOUNDS
+from traceops.rules.straggler_conditions import IMPACT_BOUNDS
 
 PLAIN_STEP = "step without the profiler"
 PLAIN_SAVED = "saved at its peers' pace without the profiler"
@@ -70,3 +70,18 @@ def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
 def _value(found: Finding, metric: str) -> float | None:
     value = next((one.value for one in found.evidence if one.metric == metric), None)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+# That hosts are late by turns, as later light windows show it.
+
+
+def told_of_turns(undisturbed: Undisturbed | None, least_pct: float) -> str:
+    """A sentence where the latest host changes, by `least_pct` of the step or more; '' where the same one stays it."""
+    turns = None if undisturbed is None else undisturbed.turns(least_pct)
+    if turns is None:
+        return ""
+    (begin, end), (then, until) = turns.steps, turns.other_steps
+    return (
+        f" Whose host is the latest changes: rank {turns.rank}'s in steps {begin} to {end}, rank {turns.other}'s in "
+        f"steps {then} to {until}."
+    )

@@ -8,9 +8,9 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
-from traceops.measure.profiler_cost import SLOWED, first_steps_profiled, some_profiled_as_short
+from traceops.measure.recording import SLOWED, first_steps_profiled, some_profiled_as_short
 from traceops.rules.inputs import Inputs
-from traceops.rules.recorded_cores import WAITS_PCT
+from traceops.rules.machine_use import WAITS_PCT
 
 PROFILER_COST = Rule(
     id="TO-V005",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from traceops.across.early_window import is_unlike
+from traceops.across.plain_step import is_unlike
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
@@ -22,16 +22,14 @@ from traceops.rules import (
     regression,
     steps,
     stragglers,
-    through_host,
     validity,
     whole_run,
 )
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine import judge as machine
-from traceops.rules.named_functions import with_stacks
-from traceops.rules.named_lines import with_lines
-from traceops.rules.whole_steps import NO_STEP_REASON
+from traceops.rules.named_lines import with_lines, with_stacks
+from traceops.rules.validity import NO_STEP_REASON
 
 
 @dataclass(frozen=True)
@@ -67,16 +65,16 @@ def judge_idle(inputs: Inputs) -> list[Verdict]:
     return [*idle.judge(inputs), copies.judge_copies(inputs)]
 
 
-LINKS = (*bandwidth.RULES, *through_host.RULES)
+LINKS = (*bandwidth.RULES, *bandwidth.THROUGH_HOST_RULES)
 
 
 def judge_links(inputs: Inputs) -> list[Verdict]:
     """What the links gave, or the way that is taken in their place."""
-    return [*bandwidth.judge(inputs), through_host.judge_through_host(inputs.run)]
+    return [*bandwidth.judge(inputs), bandwidth.judge_through_host(inputs.run)]
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
+    Family("TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
     Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True),
     Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),

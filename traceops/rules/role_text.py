@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.waiting_role import role_of_groups, waiting_role
+from traceops.across.role_times import role_of_groups, waiting_role
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
+from traceops.across.machine_use import CoreWaits, beyond_peers
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups
 from traceops.across.stragglers import LATE_STEP
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
@@ -19,8 +19,8 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
-from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
-from traceops.rules.straggler_evidence import grown_evidence
+from traceops.rules.straggler_conditions import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
+from traceops.rules.straggler_findings import grown_evidence
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer

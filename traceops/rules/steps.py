@@ -3,25 +3,210 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
+from traceops.across.machine_use import beyond_peers, core_waits
 from traceops.across.unlike import MORE_WORK
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule, Verdict
-from traceops.core.units import stored
+from traceops.core.units import percent_text, stored
 from traceops.measure.ledger import OWN_BUCKETS
+from traceops.measure.steps import spells, typical_steps
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
-from traceops.rules.second_kind import second_kind
-from traceops.rules.unlike_cores import CAUSE, WAITS_BEYOND, held_up
 from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, longer_ms, step_ms
-from traceops.rules.unlike_text import comes, steps_text, takes, the_only
-from traceops.rules.unlike_timed import timed_steps
+from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
+
+# How TO-T001 names steps and counts them.
+
+
+def steps_text(steps: tuple[int, ...]) -> str:
+    """'Steps 10, 12', the first eight."""
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"Step{'s' if len(steps) > 1 else ''} {listed}"
+
+
+def takes(took: list[float]) -> str:
+    """'take 20.1 to 30.4 ms'."""
+    return f"takes {took[0]:.1f} ms" if len(took) == 1 else f"take {min(took):.1f} to {max(took):.1f} ms"
+
+
+def the_only(count: int) -> str:
+    """'they are the only ones'."""
+    return "it is the only one" if count == 1 else "they are the only ones"
+
+
+def comes(count: int) -> str:
+    """'such steps come'."""
+    return "it comes" if count == 1 else "such steps come"
+
+
+# TO-T001 where a rank waits for a core in the long steps, by what it told of its recorded steps.
+
+
+CAUSE = "shared_cores"
+WAITS_BEYOND = "waits for a core beyond typical steps"  # in evidence, with the rank that does
+_MOST_OF_IT = 0.5  # of what the steps take longer
+
+
+def held_up(inputs: Inputs, longer_ms: float) -> tuple[int, float] | None:
+    """The rank that waits for a core in the steps unlike the others, and for how long in each beyond its typical ones.
+
+    longer_ms: what these steps take longer, all together. None where that is less than half of it.
+    """
+    run, waits = inputs.run, core_waits(inputs.observed).of_rank
+    more: dict[int, float] = {}
+    for times in run.ranks:
+        own = waits.get(times.summary.rank)
+        typical = times.summary.step_numbers[times.typical].tolist()
+        if own is not None and typical:
+            usual = float(np.mean([own.get(step, 0) for step in typical]))
+            more[times.summary.rank] = sum(own.get(step, 0) - usual for step in run.unlike) / 1e6
+    rank = max(more, key=lambda one: more[one], default=None)
+    if rank is None or more[rank] < _MOST_OF_IT * longer_ms:
+        return None
+    return rank, more[rank] / len(run.unlike)
+
+
+# How much of a run goes to steps unlike the others, over all that were timed (TO-T001).
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
+
+    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
+    """
+
+    steps: int
+    unlike: int
+    spells: int
+    share_pct: float
+    mean_ms: float
+
+
+# What both rules name alike: of a step that is long for one of these, those that are long for another are not more.
+_OF_BOTH = frozenset(("evaluation", "checkpoint", "recompilation", "garbage_collection", "input"))
+
+
+def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str) -> Timed:
+    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out.
+
+    cause: of the recorded ones. Steps in which the whole run shows another one alone are timed, and none of these.
+    """
+    every = numbered_steps(times.summary for times in run.ranks)
+    numbers = sorted(number for number in every if number not in but)
+    unprofiled, alike, others = _unprofiled(inputs, cause)
+    recorded = [step_ms(run, number) for number in numbers]
+    like = [number not in run.unlike for number in numbers]
+    more, total = _beyond_usual(recorded, like), sum(recorded)
+    unlike, times = like.count(False), spells([not typical for typical in like])
+    if unprofiled:
+        more, total = more + _beyond_usual(unprofiled, alike), total + sum(unprofiled)
+        unlike, times = unlike + alike.count(False), times + spells([not typical for typical in alike])
+    total += sum(others)
+    share, steps = 100 * more / total if total else 0.0, len(recorded) + len(unprofiled) + len(others)
+    return Timed(steps, unlike, times, share, total / steps if steps else 0.0)
+
+
+def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], list[float]]:
+    """Steps timed without the profiler, ms, which of them are like the others, and those that have another cause.
+
+    The median over ranks of each. All of them, where the run was observed: that also knows which are typical.
+    """
+    if (whole := inputs.whole) is not None:
+        told = whole.timed & ~np.isin(whole.numbers, whole.start)
+        known = {"unknown", cause} if cause in _OF_BOTH else {one.cause for one in whole.occasions}
+        own, apart = (
+            [number for one in whole.occasions if (one.cause in known) is such for number in one.steps]
+            for such in (True, False)
+        )
+        other = told & np.isin(whole.numbers, apart) & ~np.isin(whole.numbers, own)
+        told = told & ~other
+        return whole.step_ms[told].tolist(), whole.like[told].tolist(), whole.step_ms[other].tolist()
+    series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
+    count = min((len(own) for own in series), default=0)
+    rows = ([own[i] for own in series] for i in range(count))
+    took = [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+    return took, typical_steps(took).tolist(), []
+
+
+def _beyond_usual(steps: list[float], like: list[bool]) -> float:
+    """What the steps that are unlike the others take beyond the mean of those, all together."""
+    usual = [ms for ms, typical in zip(steps, like, strict=True) if typical]
+    mean = float(np.mean(usual)) if usual else 0.0
+    return sum(ms - mean for ms, typical in zip(steps, like, strict=True) if not typical)
+
+
+# Whether another optimizer, which is within some steps only, is why recorded steps take longer, and how much of it.
+
+
+_NOT_ITS = ("comm_wait", "idle_input")  # what no optimizer's work grows
+_MOST = 0.5  # of what these steps take longer
+
+
+@dataclass(frozen=True)
+class SecondKind:
+    """kinds: of the run's steps. left: the part of what these take longer that the other optimizer does not explain."""
+
+    kinds: StepKinds
+    left: float
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is the other optimizer for the most part."""
+        return self.left <= _MOST
+
+    @property
+    def said(self) -> str:
+        """Two kinds of steps, and what else makes these long."""
+        kinds = self.kinds
+        told = f" Steps are of two kinds: {kinds.another} runs in {kinds.count} of {kinds.steps} only."
+        if not self.explains:
+            told += (
+                f" That is not all: {percent_text(100 * self.left)} of what these take longer is waiting for a rank or "
+                "for input."
+            )
+        return told
+
+
+def second_kind(inputs: Inputs, recorded: int) -> SecondKind | None:
+    """None where the unlike steps, of so many recorded ones, do not come as another optimizer does."""
+    kinds, run = step_kinds(inputs.manifest), inputs.run
+    if kinds is None or not kinds.may_be(run.unlike, recorded):
+        return None
+    longer = float(np.mean([_grows(times, run.unlike, times.duration) for times in run.ranks]))
+    own = min(_own(times, run.unlike) for times in run.ranks)
+    left = longer - own - _held_ns(inputs)
+    return SecondKind(kinds, min(max(left / longer, 0.0), 1.0) if longer > 0 else 0.0)
+
+
+def _own(times: RankTimes, steps: tuple[int, ...]) -> float:
+    """What the rank itself does more in these steps, ns."""
+    others = sum(_grows(times, steps, times.buckets[name]) for name in _NOT_ITS)
+    return _grows(times, steps, times.duration) - others
+
+
+def _grows(times: RankTimes, steps: tuple[int, ...], took: np.typing.NDArray[np.int64]) -> float:
+    odd = np.isin(times.summary.step_numbers, steps)
+    return float((took[odd] - float(took[times.typical].mean())).sum()) if times.typical.any() else 0.0
+
+
+def _held_ns(inputs: Inputs) -> float:
+    """What a rank without a GPU waits for a core in these steps beyond its peers: the machine's doing."""
+    run: CrossRank = inputs.run
+    if any(times.summary.on_gpu for times in run.ranks):
+        return 0.0
+    waits, ranks = core_waits(inputs.observed), [times.summary.rank for times in run.ranks]
+    more = [beyond_peers(waits, rank, [o for o in ranks if o != rank], run.unlike) for rank in ranks]
+    return float(max(own.sum() for own in more))
+
 
 UNLIKE_STEPS = Rule(
     id="TO-T001",

@@ -5,16 +5,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.core_waits import CoreWaits, beyond_peers
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
+from traceops.across.machine_use import CoreWaits, beyond_peers
 from traceops.across.own_times import far_beyond, own_time
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.rules.clocks import OUT_OF_STEP, ends_fit
-from traceops.rules.incomplete import why_incomplete
-from traceops.rules.straggler_bounds import BURST_PCT, FELT, IMPACT_BOUNDS, VISIBLE
+from traceops.rules.inputs import why_incomplete
+
+# Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
+
+
+IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
+CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
+SURE = 0.05  # chance up to which a finding has high confidence
+VISIBLE = 0.25  # of the saving: what the others must be seen to wait
+PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
+FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
+
 
 _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
 _ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traceops.across.core_waits import CoreWaits, unfair_waits
+from msgspec import UNSET
+
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
+from traceops.across.machine_use import CoreWaits, unfair_waits
+from traceops.across.replay.what_if import NO_LOADING
 from traceops.across.slow_group import SlowGroups, far_ranks
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.findings import Finding, Severity, severity_of
+from traceops.core.cause_words import CAUSES, COMPUTES_LONGER
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
-from traceops.measure.typical import spells
+from traceops.core.units import stored
+from traceops.measure.steps import spells
 from traceops.rules import slow_group
 from traceops.rules.inputs import Inputs
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.straggler_behind_loading import behind_loading
-from traceops.rules.straggler_bounds import BURST_PCT, CHANCE, IMPACT_BOUNDS
 from traceops.rules.straggler_conditions import (
+    BURST_PCT,
+    CHANCE,
+    IMPACT_BOUNDS,
     beyond_doubt,
     comparable,
     cured_beside,
@@ -37,9 +43,112 @@ from traceops.rules.straggler_conditions import (
     uncertain,
     without_a_known_core,
 )
-from traceops.rules.straggler_cores import held_by_cores
-from traceops.rules.straggler_evidence import mean_over, waiting_ms
-from traceops.rules.straggler_findings import clear_text, finding_of, only_waited_for, steps_text
+from traceops.rules.straggler_findings import (
+    clear_text,
+    finding_of,
+    grown_evidence,
+    mean_over,
+    only_waited_for,
+    steps_text,
+    waiting_ms,
+)
+
+# Ranks that are late because they wait for a core: cores of their own are the cure.
+
+
+@dataclass(frozen=True)
+class HeldByCores:
+    """A rank whose waits for cores explain that it is late. Times in ms, mean over the recorded steps.
+
+    waited_ms: for a core, beyond its peers. saved_ms: at most, with cores as its peers have them. step_ms: measured.
+    """
+
+    rank: int
+    waited_ms: float
+    saved_ms: float
+    step_ms: float
+
+
+def held_by_cores(run: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
+    """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
+    if not comparable(run):
+        return {}
+    assert run.stragglers is not None
+    if run.stragglers.alone is not None or not seen_waiting(run):
+        return {}
+    held = (_held(run, straggler, waits) for straggler in run.stragglers.found)
+    return {one.rank: one for one in held if one is not None}
+
+
+def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores | None:
+    assert run.stragglers is not None
+    if not cured_beside(run, straggler):
+        straggler = replace(straggler, saved=straggler.alone)
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    wanted = in_want_of_a_core(run, straggler, waits)
+    own = straggler.saved - wanted
+    stands_out = (
+        straggler.share >= least_share(len(run.ranks))
+        and straggler.apart
+        and straggler.chance <= CHANCE
+        and late_in_most(straggler, run)
+        and saved >= step * IMPACT_BOUNDS[0] / 100
+        and (not uncertain(run) or beyond_doubt(run, straggler, saved / step))
+    )
+    if not stands_out or not (wanted > 0).any() or late_by_itself(run, straggler, own, most=True):
+        return None
+    by_cores = mean(wanted.clip(max=straggler.saved.clip(min=0.0)))
+    return HeldByCores(straggler.rank, mean(wanted) / 1e6, by_cores / 1e6, step / 1e6)
+
+
+# TO-S001 as a remark: a rank whose device is late, which data loading hides as long as it bounds the step.
+
+
+def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
+    """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
+    late = run.late_behind_loading
+    saved_by_loading = None if run.what_if is None else run.what_if.saved_ns(NO_LOADING)
+    if late is None or run.what_if is None or saved_by_loading is None:
+        return []
+    mean, words = mean_over(run), run.step_words
+    step, saved = mean(run.what_if.replayed_ns), mean(late.saved)
+    in_time = step - saved_by_loading
+    if saved < IMPACT_BOUNDS[0] / 100 * in_time or late.chance > CHANCE or not late.apart:
+        return []
+    if not late_in_most(late, run):
+        return []
+    compared = run.work.get(late.rank)
+    longer = UNSET if compared is None else compared.kind
+    why = CAUSES[late.cause] if longer is UNSET else COMPUTES_LONGER[longer]
+    more = " or more" if run.cures_are_least else ""
+    message = (
+        f"Rank {late.rank} is late behind data loading: {why.clause}. Nobody waits for it while batches come no "
+        f"faster. With batches in time {words.the} would take {in_time / 1e6:.2f} instead of {step / 1e6:.2f} ms, and "
+        f"with this rank at its peers' pace too {(in_time - saved) / 1e6:.2f} ms{more}."
+    )
+    evidence = [
+        Evidence("saved with batches in time", stored(saved_by_loading / 1e6), words.unit("ms")),
+        Evidence(
+            "saved at its peers' pace too", stored(saved / 1e6), words.unit("ms"), stored(in_time / 1e7), late.rank
+        ),
+        Evidence("late steps", f"{len(late.late_steps)} of {len(late.saved)}", rank=late.rank),
+        Evidence("chance", round(late.chance, 4), "probability", CHANCE, late.rank),
+        *grown_evidence(run, late.rank, late.cause),
+    ]
+    return [
+        rule.finding(
+            "info",
+            "medium",
+            message,
+            evidence,
+            ranks=[late.rank],
+            steps=late.late_steps,
+            cause=late.cause,
+            computes_longer=longer,
+        )
+    ]
+
 
 PERSISTENTLY_LATE = Rule(
     id="TO-S001",

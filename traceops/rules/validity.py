@@ -5,23 +5,223 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.across.gradients import reduced_behind_step
-from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
-from traceops.core.findings import Evidence
-from traceops.core.rank_text import ranks_text, who
+from traceops.across.agreed_steps import ApartInTime, apart_in_time
+from traceops.across.cross_rank import CrossRank
+from traceops.across.roles import reduced_behind_step
+from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text, counted, shorter_schedule
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.core.rule import Rule, Verdict
-from traceops.core.shorter_schedule import counted
-from traceops.core.units import size_text
-from traceops.measure.summary import RankSummary
+from traceops.core.units import clock_text, size_text
+from traceops.core.words import STEPS_FOUND, steps_found_text
+from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.activity import KERNELS_MISSING, NO_COMMUNICATION_SEEN, judge_communication, judge_kernels
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
-from traceops.rules.contradictions import CONTRADICTIONS, judge_contradictions
-from traceops.rules.inputs import Inputs
+from traceops.rules.inputs import Inputs, OtherSteps
 from traceops.rules.profiler_cost import PROFILER_COST, judge_profiler
-from traceops.rules.uneven_steps import ENDED_EARLY, UNEVEN_STEPS, judge_steps
-from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP, ended_before
-from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
+
+# TO-V007: traces that contradict each other, their names or run.json, and are used all the same.
+
+
+CONTRADICTIONS = Rule(
+    id="TO-V007",
+    title="Traces contradict each other",
+    fires=(
+        "Fires for every file that is used and whose rank, times, step numbers or run differ from what its name, the "
+        "other traces or run.json say. What cannot be of the run is left out, and is a finding of TO-V002."
+    ),
+    advice=(
+        "Put the traces of one capture, and its run.json, into a separate folder, each trace under its own "
+        "rank. Until then, numbers that compare ranks may mix two runs."
+    ),
+)
+RULES = (CONTRADICTIONS,)
+
+
+def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> Verdict:
+    """TO-V007: one finding a file, so that each is named."""
+    doubted = {path for path, _ in doubts}
+    apart = apart_in_time([times.summary for times in run.ranks], run.matching)
+    told = [*doubts, *((one.path, _apart_text(one)) for one in apart if one.path not in doubted)]
+    found = [
+        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)]) for path, what in told
+    ]
+    return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
+
+
+def _apart_text(one: ApartInTime) -> str:
+    when = "before" if one.after_ns < 0 else "after"
+    return (
+        f"begins {clock_text(abs(one.after_ns) / 1e9)} {when} the {'trace' if len(one.others) == 1 else 'traces'} of "
+        f"{who(one.others)} with the same steps, and none of its collectives is among theirs: it is of another "
+        "capture. It is used; put each capture in a folder of its own"
+    )
+
+
+# TO-V003: ranks that cover different steps.
+
+
+ENDED_EARLY = (
+    "ended_early",
+    "Have all ranks train past the schedule's window, or record with lower --skip-first, --unprofiled, "
+    "--warmup and --active.",
+)
+UNEVEN_STEPS = Rule(
+    id="TO-V003",
+    title="Ranks cover different steps",
+    fires=(
+        "Fires where the step numbers differ between ranks. A rank of a capture of traceops that recorded none of the "
+        "steps of most others is left out of all numbers."
+    ),
+    advice="Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
+    by_cause=(ENDED_EARLY,),
+)
+
+
+def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Verdict:
+    """TO-V003: the same steps on every rank."""
+    if left_out:
+        return UNEVEN_STEPS.verdict(_left_out(ranks, left_out))
+    steps = {summary.rank: summary.numbered_steps for summary in ranks}
+    if not any(steps.values()):
+        return UNEVEN_STEPS.not_evaluated("the traces mark no steps (no ProfilerStep annotation)")
+    if len(ranks) == 1:
+        return UNEVEN_STEPS.not_evaluated("there is only one rank")
+    common, every = set.intersection(*steps.values()), set.union(*steps.values())
+    if common == every:
+        return UNEVEN_STEPS.clear(f"all ranks cover the {len(every)} steps {_span(every)}")
+    odd = [rank for rank, own in steps.items() if own != every]
+    return UNEVEN_STEPS.verdict(
+        UNEVEN_STEPS.finding(
+            "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
+            "high",
+            f"{who_first(odd)} {'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
+            f"{_common(len(common))} common to all ranks.",
+            [Evidence("common steps", len(common), "steps", len(every))]
+            + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
+            ranks=odd,
+            steps=sorted(every - common),
+        )
+    )
+
+
+def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Finding:
+    used = numbered_steps(ranks)
+    others = {number for one in left_out for number in one.steps}
+    odd = [one.rank for one in left_out]
+    return UNEVEN_STEPS.finding(
+        "warning",
+        "high",
+        f"{who_first(odd)} recorded other steps ({_span(others)}) than {who([s.rank for s in ranks])} "
+        f"({_span(used)}), and none in common. All numbers are of {who([s.rank for s in ranks])} alone.",
+        [Evidence("common steps", 0, "steps", len(used | others))]
+        + [Evidence("steps", _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
+        ranks=odd,
+        steps=sorted(others),
+        cause=ENDED_EARLY[0],
+    )
+
+
+def _common(count: int) -> str:
+    return "no step is" if count == 0 else "1 step is" if count == 1 else f"{count} steps are"
+
+
+def _span(steps: set[int]) -> str:
+    if not steps:
+        return "none"
+    ordered = sorted(steps)
+    dense = ordered[-1] - ordered[0] + 1 == len(ordered)
+    if dense and len(ordered) > 1:
+        return f"{ordered[0]}–{ordered[-1]}"
+    return ", ".join(map(str, ordered[:20])) + (" …" if len(ordered) > 20 else "")
+
+
+# TO-V010: traces without a complete step, and what would record one.
+
+
+NO_WHOLE_STEP = Rule(
+    id="TO-V010",
+    title="No complete step",
+    fires=(
+        "Info where the traces mark no step and no repetition shows one. All numbers are then of the whole "
+        "window, and findings about time are warnings at most. Warning where a capture of traceops recorded no "
+        "complete step: then nothing is said about time."
+    ),
+    advice=(
+        "Record whole steps: `traceops run`, or torch.profiler with a schedule and profiler.step() where each "
+        "iteration ends."
+    ),
+    by_cause=(
+        ("too_short", "Leave fewer steps out before the recorded ones, or let the program run longer."),
+        ("given_way", "Take the profiler out of the program for this run: two cannot record at once."),
+    ),
+)
+NO_STEP_REASON = "no step was recorded whole, see TO-V010"
+_MOST_SAID = 4
+
+
+def judge(inputs: Inputs) -> Verdict:
+    """Whether there are steps to speak of."""
+    ranks = inputs.ranks
+    cut = [summary.rank for summary in ranks if summary.steps_by == "cut_off"]
+    if cut:
+        return _cut_off(cut, len(ranks), inputs.manifest)
+    without = [summary.rank for summary in ranks if summary.steps_by == "window"]
+    if len(without) < len(ranks):
+        return NO_WHOLE_STEP.clear(_found(ranks))
+    return NO_WHOLE_STEP.verdict(
+        NO_WHOLE_STEP.finding(
+            "info",
+            "high",
+            "The traces mark no steps, and none could be found by what repeats: all numbers are of the whole window.",
+            [Evidence("steps", 0, "steps", 1)],
+            ranks=without,
+        )
+    )
+
+
+def _found(ranks: Sequence[RankSummary]) -> str:
+    first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
+    count = len(numbered_steps(ranks))
+    return steps_found_text(count, first.steps_by, first.step_mark)
+
+
+def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verdict:
+    entries = [entry for entry in manifest.get("ranks") or () if entry.get("rank") in ranks]
+    steps = min((n for entry in entries if isinstance(n := entry.get("steps"), int)), default=None)
+    shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
+    said = "No step was recorded whole"
+    if len(ranks) < count:
+        said = f"On rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks, _MOST_SAID)} no step was recorded whole"
+    evidence = [Evidence("whole steps", 0, "steps", 1)]
+    cause = None
+    if any(entry.get("status") == "given_way" for entry in entries):
+        said += ", because the program started a profiler of its own"
+        cause = "given_way"
+    elif shorter is not None and steps is not None:
+        said += f": the program ended after {counted(steps)}, and the schedule needs {shorter.needed}"
+        cause = "too_short"
+        evidence.append(Evidence("steps of the program", steps, "steps", shorter.needed))
+    said += ". Nothing is said about its time."
+    if shorter is not None and cause == "too_short":
+        said += f" {_would_record(shorter.active)}: traceops run {shorter.flags}"
+    return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause))
+
+
+def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
+    """The steps of a rank whose program ended by itself before its window, and those that the schedule needs."""
+    entry: Mapping[str, Any] = next((one for one in manifest.get("ranks") or () if one.get("rank") == rank), {})
+    steps = entry.get("steps")
+    if entry.get("status") != "finished" or entry.get("traces") or not isinstance(steps, int):
+        return None
+    shorter = shorter_schedule(manifest.get("schedule"), steps)
+    return None if shorter is None else (steps, shorter.needed)
+
+
+def _would_record(steps: int) -> str:
+    return "What would record one" if steps == 1 else f"What would record {steps}"
+
 
 NOT_USED = "file not used"  # evidence of TO-V002
 MISSING_RANKS = Rule(
@@ -65,7 +265,7 @@ NO_SYNC_IN_BACKWARD = Rule(
     ),
 )
 
-RULES = (
+VALIDITY_RULES = (
     MISSING_RANKS,
     DAMAGED,
     UNEVEN_STEPS,
@@ -80,7 +280,7 @@ RULES = (
 _MOST_LISTED = 1024  # ranks named in one finding
 
 
-def judge(inputs: Inputs) -> list[Verdict]:
+def judge_traces(inputs: Inputs) -> list[Verdict]:
     """How far the traces can be trusted."""
     return [
         judge_missing(
@@ -101,7 +301,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         judge_contradictions(inputs.found.doubts, inputs.run),
         judge_kernels(inputs.ranks),
         judge_communication(inputs.ranks, inputs.run.world, inputs.run.step_words),
-        judge_whole_steps(inputs),
+        judge(inputs),
     ]
 
 

@@ -17,7 +17,7 @@ from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.steps import causes_of_unlike
 from traceops.traces.observed import Compilation
-from traceops.traces.step_kinds import step_kinds
+from traceops.traces.run_manifest import step_kinds
 
 UNLIKE_OVER_RUN = Rule(
     id="TO-W001",

@@ -5,18 +5,270 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from traceops.compare.student import quantile
+import msgspec
+from msgspec import Meta
+
+from traceops.across.links import bus_factor, link_by_name
+from traceops.compare.statistics import quantile
+from traceops.core.documents import Tool
+from traceops.core.errors import UsageError
 from traceops.core.units import count_text
 from traceops.core.words import Role
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS
-from traceops.report.cross_rows import RoleRow
-from traceops.runs.from_one import step_from_one
-from traceops.runs.row import row_of
-from traceops.runs.scale_model import LostPart, PredictedBy, PredictionRow, ScaleDocument, ScalingKind, SizeRow
-from traceops.runs.scale_runs import MeasuredRun, refuse
-from traceops.runs.trend import trend_rate
+from traceops.report.model import ReportBase
+from traceops.report.rows import Count, NotNegative, Number, RoleRow
+from traceops.report.tables import KernelRow
+from traceops.runs.row import RunRow, row_of
+
+# How a training scales: what scale.json holds.
+
+
+SCALE_VERSION = 1
+ScalingKind = Literal["weak", "strong", "mixed"]
+PredictedBy = Literal["replay", "trend", "gradients"]
+
+
+class LostPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a step that a size takes more than its share of the smallest size's step, on the average rank."""
+
+    bucket: str
+    role: Annotated[Role | None, Meta(description="Of communication: what its groups are for.")] = None
+    ms: Annotated[Number, Meta(description="Negative where it takes less.")]
+    pct: Annotated[Number | None, Meta(description="Of all that is lost; all parts add up to 100.")] = None
+
+
+class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All captures with as many ranks."""
+
+    ranks: Count
+    captures: Count
+    hosts: Count | None = None
+    samples_per_step: NotNegative
+    samples_per_s: Annotated[NotNegative, Meta(description="Mean over captures.")]
+    step_ms: NotNegative
+    speedup: Annotated[NotNegative, Meta(description="Samples a second over those of the smallest size.")]
+    efficiency_pct: Annotated[
+        NotNegative, Meta(description="Samples a second and rank over those of the smallest size.")
+    ]
+    low_pct: Annotated[
+        NotNegative | None,
+        Meta(description="Of the efficiency's 95 % interval over captures; null where one size has one capture."),
+    ] = None
+    high_pct: NotNegative | None = None
+    lost_ms: Annotated[
+        Number | None, Meta(description="Of a recorded step, against its share of the smallest size's.")
+    ] = None
+    lost: Annotated[tuple[LostPart, ...], Meta(description="Largest first; they add up to lost_ms.")] = ()
+    rank_hours_per_million: Annotated[NotNegative, Meta(description="Hours of ranks (GPUs) for a million samples.")]
+    cost_per_million: NotNegative | None = None
+
+
+class PredictionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a size would get done, predicted from smaller ones: no measurement."""
+
+    ranks: Count
+    from_ranks: tuple[Count, ...]
+    by: Annotated[
+        PredictedBy,
+        Meta(
+            description="replay: the largest smaller size's steps, with collectives of larger groups on links like "
+            "those measured. trend: samples a second and rank as a power of the ranks. gradients: one GPU's step, with "
+            "its gradients over NVLink beside backward (DDP)."
+        ),
+    ]
+    samples_per_s: NotNegative
+    efficiency_pct: NotNegative
+    error_pct: Annotated[
+        Number | None, Meta(description="Against the measured size; null for one that was not measured.")
+    ] = None
+    leaves_host: Annotated[bool, Meta(description="Other links than measured come into it.")] = False
+
+
+class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What scale.json holds."""
+
+    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCALE_VERSION})] = SCALE_VERSION
+    tool: Tool = Tool()
+    name: str
+    scaling: Annotated[
+        ScalingKind,
+        Meta(description="weak: the batch of a rank stays. strong: that of all ranks does. mixed: neither."),
+    ]
+    device: str | None = None
+    price: Annotated[NotNegative | None, Meta(description="Of a rank (GPU) and hour, as it was given.")] = None
+    best_value: Annotated[Count, Meta(description="Ranks of the size that takes least rank-hours a sample.")]
+    fastest: Count
+    sizes: tuple[SizeRow, ...]
+    predictions: tuple[PredictionRow, ...] = ()
+    runs: tuple[RunRow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# A step of DDP on several GPUs of one host, predicted from one GPU, whose trace has no collective to replay.
+
+
+_GPUS_A_HOST = 8
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "bf16-params": 2, "fp64": 8}  # of a parameter
+_BUCKET_MB = 25.0  # torch's, and the built-in training's on GPUs
+_LATENCY_MS = 0.03  # of an all-reduce of a few bytes over NVLink
+_FOREACH = "multi_tensor_apply"
+_BACKWARD = 2.0 / 3.0  # of what the batch decides of the compute: twice forward's products
+_WAITS_FOR_HOST = 0.1  # of the step: then less compute makes it no shorter
+
+
+def optimizer_ms(kernels: Sequence[KernelRow]) -> float:
+    """Time a step of torch's foreach and fused optimizers, which the parameters decide and no batch does."""
+    return sum(row.ms_per_step or 0.0 for row in kernels if _FOREACH in row.name)
+
+
+def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float = 0.0) -> float | None:
+    """The step on `ranks` GPUs, ms, each with `work` times the one's batch; None where too little is known.
+
+    The gradients leave in buckets as backward makes them, evenly, one after the other at the rate that NVLink gives to
+    this GPU; what of them ends after backward is added to the step. No rank is late. pytorch_ddp only. fixed_ms: of the
+    compute, what another batch does not change.
+    """
+    training, step = report.run.training or {}, report.summary.own_step_ms
+    config = training.get("config")
+    link = link_by_name(report.run.device, ranks)
+    if (
+        not isinstance(config, dict)
+        or training.get("strategy") != "pytorch_ddp"
+        or link is None
+        or ranks > _GPUS_A_HOST
+    ):
+        return None
+    size, compute = _gradients(training, config), report.summary.ledger_ms.of("compute")
+    if size is None or compute is None or not step:
+        return None
+    waits = max(step - compute, 0.0) / step > _WAITS_FOR_HOST
+    of_batch = max(min(compute, step) - fixed_ms, 0.0)
+    alone = step if waits else step - of_batch * (1.0 - work)
+    backward = _BACKWARD * of_batch * work
+    count = math.ceil(size / _bucket_bytes(config))
+    each = _LATENCY_MS + size / count * bus_factor("all_reduce", ranks) / (link.busbw_gbs * 1e9) * 1e3
+    end = 0.0
+    for number in range(1, count + 1):
+        end = max(end, backward * number / count) + each
+    return alone + max(end - backward, 0.0)
+
+
+def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> float | None:
+    count, each = training.get("parameters"), _GRADIENT_BYTES.get(str(config.get("precision")))
+    return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
+
+
+def _bucket_bytes(config: Mapping[str, object]) -> float:
+    mb = config.get("bucket_mb")
+    return (float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20
+
+
+# What sizes that were measured tell of one that was not, without traces.
+
+
+def trend_rate(measured: Sequence[tuple[int, float]], ranks: int) -> float:
+    """Samples a second of `ranks` ranks, from (ranks, samples a second) of two sizes or more, ascending.
+
+    What a rank gets done is taken as a power of the ranks: the slope is least squares' over all sizes, in logarithms,
+    and it goes on from the largest. On public tables the error is in docs/runs.md. Raises ValueError for one size.
+    """
+    if len(measured) < 2:
+        raise ValueError("a trend needs two sizes")
+    sizes = [math.log(n) for n, _ in measured]
+    each = [math.log(rate / n) for n, rate in measured]
+    slope = statistics.linear_regression(sizes, each).slope
+    return ranks * math.exp(each[-1] + slope * (math.log(ranks) - sizes[-1]))
+
+
+# The runs that a scaling is made of, and which of them are none of one training.
+
+
+# step with so many times as many ranks, and so many times as much work of a rank, over the measured one
+Replay = Callable[[float, float], float]
+OPEN_LINE = "with traceops.capture() as profile:"
+STEP_LINE = "profile.step(samples=len(batch))"
+_MODEL = (
+    "model", "model_name", "parameters", "layers", "dim", "heads", "vocab", "hidden_size", "n_layers", "seq_len",
+    "precision", "dtype", "strategy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
+
+    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.
+    """
+
+    name: str
+    path: str
+    report: ReportBase
+    replay: Replay | None = None
+    fixed_ms: float = 0.0
+
+    @property
+    def ranks(self) -> int:
+        return self.report.run.world_size or len(self.report.ranks)
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of all ranks."""
+        return self.report.summary.samples_per_s or 0.0
+
+    @property
+    def samples(self) -> float:
+        return self.report.run.samples_per_step or 0.0
+
+
+def no_samples(path: str) -> UsageError:
+    """What a run is refused with that does not tell its samples."""
+    return UsageError(
+        f"{path} does not say how many samples a step has. If all ranks together have N at every size, train with "
+        "--global-batch-size N (and --overwrite). If each rank has as many at every size, put the script's loop into "
+        f"`{OPEN_LINE}`, and `{STEP_LINE}` where an optimizer step ends, with that rank's samples in it"
+    )
+
+
+def refuse(captures: Sequence[MeasuredRun]) -> None:
+    """Raise UsageError where these are not runs of one training at several sizes."""
+    for capture in captures:
+        if not capture.samples:
+            raise no_samples(capture.path)
+        if not capture.rate:
+            raise UsageError(f"{capture.path}: no step was found, so its samples a second are not known")
+    if len({capture.ranks for capture in captures}) < 2:
+        ranks = captures[0].ranks if captures else 0
+        raise UsageError(f"scaling needs runs with different numbers of ranks, all of these have {ranks}")
+    first = captures[0]
+    for other in captures[1:]:
+        for key in _MODEL:
+            mine, theirs = (_settings(capture).get(key) for capture in (first, other))
+            if mine is not None and theirs is not None and mine != theirs:
+                raise UsageError(f"different trainings: {key} is {mine} in {first.path}, and {theirs} in {other.path}")
+        if _device(first) != _device(other):
+            raise UsageError(
+                f"different kinds of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
+            )
+        scripts = [(capture.report.run.command or ("",))[0] for capture in (first, other)]
+        if all(scripts) and scripts[0] != scripts[1]:
+            raise UsageError(f"different trainings: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}")
+
+
+def _device(capture: MeasuredRun) -> str | None:
+    return capture.report.run.device
+
+
+def _settings(capture: MeasuredRun) -> dict[str, object]:
+    """What the run tells of its training, one level deep."""
+    training = capture.report.run.training or {}
+    config = training.get("config")
+    flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
+    return {**(config if isinstance(config, dict) else {}), **flat}
+
 
 _SURE = 0.975
 _SAME = 0.01  # batches that differ by less are the same

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import inspect
 
 from traceops.answers import model as answers
+from traceops.baseline.entry import Key
 from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
-from traceops.baseline.key import Key
 from traceops.baseline.store import Problem
 from traceops.compare.model import (
     CaptureInfo,
@@ -30,18 +30,17 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
-from traceops.core.file_problem import FileProblem
+from traceops.core.documents import FileProblem, Tool
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.tool import Tool
 from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, ModuleMemory, RankMemory
 from traceops.report.model import ReportDocument
 from traceops.report.step_times import Ledger, StepTime, WorstRank
 from traceops.report.summary import Clocks, Matching, Replay
-from traceops.runs.model import FindingCount, RunRow, RunsDocument
-from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
-from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepTrial
+from traceops.runs.row import FindingCount, RunRow, RunsDocument
+from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
+from traceops.runs.sweep import LedgerDifference, PointRow, SweepDocument, SweepTrial
 
 FOLDER = Path(__file__).parent
 

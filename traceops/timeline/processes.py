@@ -8,6 +8,78 @@ import msgspec
 
 from traceops.timeline.reader import WholeEvent
 
+# Keeps the ids of flows and asynchronous events of different ranks apart.
+
+
+_BLOCK_BITS = 32  # ids of a rank; with 2**21 ranks they still are exact in a double
+_COUNTED_FROM = 1 << 31  # ids that are no small number are counted from here
+_ID_KEYS = ("id", "bind_id")
+
+
+def first_id(slot: int) -> int:
+    """The smallest id of the rank in this place of the timeline."""
+    return slot << _BLOCK_BITS
+
+
+class Ids:
+    """New ids for one rank's events: equal ones stay equal, and none is another rank's."""
+
+    def __init__(self, slot: int) -> None:
+        self._first = first_id(slot)
+        self._counted: dict[bytes, int] = {}
+
+    def rewrite(self, event: WholeEvent) -> None:
+        """Replace every id in the event; a counter's is part of its name and stays."""
+        if bytes(event.get("ph", b"")) == b'"C"':
+            return
+        for key in _ID_KEYS:
+            if key in event:
+                event[key] = self.new(bytes(event[key]))
+        if "id2" in event:
+            try:
+                parts = msgspec.json.decode(event["id2"], type=WholeEvent)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return
+            new = {key: self.new(bytes(part)) for key, part in parts.items()}
+            event["id2"] = msgspec.Raw(msgspec.json.encode(new))
+
+    def new(self, text: bytes) -> msgspec.Raw:
+        """The id for one written as `text` in the file: a number for a number, hex text for text."""
+        if text.isdigit() and len(text) <= 10 and (number := int(text)) < _COUNTED_FROM:
+            return msgspec.Raw(b"%d" % (self._first + number))
+        number = self._first + _COUNTED_FROM + self._counted.setdefault(text, len(self._counted))
+        return msgspec.Raw(b'"0x%x"' % number if text.startswith(b'"') else b"%d" % number)
+
+
+# Numbers of tracks: what is common to all ranks, each rank's, and what lies in it.
+
+
+FINDINGS = 1
+_HOSTS, _RANKS, _ROWS = 1 << 20, 1 << 24, 1 << 32
+
+
+def host_uuid(number: int) -> int:
+    """The track of a host, counted from 0."""
+    return _HOSTS + number
+
+
+def rank_uuid(slot: int) -> int:
+    """The track that all tracks of the rank in this place of the timeline lie in."""
+    return _RANKS + slot
+
+
+class TrackNumbers:
+    """Hands out numbers for the tracks of one rank; `added` for those that traceops adds to it."""
+
+    def __init__(self, slot: int, added: bool = False) -> None:
+        self._next = (2 * slot + 1 + added) * _ROWS
+
+    def next(self) -> int:
+        """A number that no other track has."""
+        self._next += 1
+        return self._next
+
+
 BLOCK = 1000  # process ids of a rank; the first is the rank's overview
 _ABSENT = msgspec.Raw(b"null")
 DEVICE_CATEGORIES = frozenset(

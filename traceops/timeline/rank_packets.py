@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traceops.timeline.packets import Bar, Packets, Track, lanes
-from traceops.timeline.places import TrackNumbers, rank_uuid
-from traceops.timeline.processes import DEVICE_CATEGORIES
+from traceops.timeline.processes import DEVICE_CATEGORIES, TrackNumbers, rank_uuid
 
 _ROW = tuple[int, str]  # process and thread, as text: a file may have either as number or text
 _OWN = frozenset({"process_name", "process_labels", "process_sort_index"})

@@ -16,27 +16,55 @@ from traceops.across.cross_rank import CrossRank
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.measure.summary import RankSummary
-from traceops.pipeline.analyze import run_pipeline
+from traceops.pipeline.analyze import own_kernels, run_pipeline
 from traceops.pipeline.conclude import Analysis, NoEventsError
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
-from traceops.pipeline.settings import own_kernels
-from traceops.timeline.added_packets import stream_words, write_packets
-from traceops.timeline.around import around_finding
-from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
-from traceops.timeline.file_name import FILE_NAME
-from traceops.timeline.findings_track import findings_track
-from traceops.timeline.lanes import well_formed
+from traceops.timeline.added_packets import findings_track, stream_words, write_packets
+from traceops.timeline.choose import FILE_NAME, around_finding, choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.part import Form, PartTask, RankPart, write_part
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
 from traceops.timeline.placing import place_files
 from traceops.timeline.reader import TimelineHeader, read_header
-from traceops.timeline.size import Expected, expect_size
-from traceops.timeline.tracks import ShownRank, rank_tracks
+from traceops.timeline.tracks import ShownRank, rank_tracks, well_formed
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote
 from traceops.version import __version__
+
+# How large a timeline will be, before it is written.
+
+
+# Bytes written for a byte of the trace, by the form and whether trace and timeline are gzipped: measured over ddp4,
+# fsdp2_4 and two gloo runs of tests/data, where it differs by a fifth from run to run.
+_PER_BYTE: dict[tuple[Form, bool, bool], float] = {
+    ("json", True, True): 1.25,
+    ("json", False, True): 0.1,
+    ("json", True, False): 11.0,
+    ("json", False, False): 0.9,
+    ("perfetto", True, True): 1.05,
+    ("perfetto", False, True): 0.085,
+    ("perfetto", True, False): 4.0,
+    ("perfetto", False, False): 0.35,
+}
+LARGE_BYTES = 100_000_000  # the browser holds a multiple of it in memory
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What will be written: about so many bytes, of so many ranks and steps (None: all)."""
+
+    size_bytes: int
+    ranks: int
+    steps: int | None
+
+
+def expect_size(files: Sequence[TraceFile], steps: int | None, recorded: int, form: Form, gzipped: bool) -> Expected:
+    """About how large the timeline of these traces is, of whose `recorded` steps so many are shown (None: all)."""
+    share = 1.0 if steps is None or not recorded else min(steps / recorded, 1.0)
+    size = sum(file.size_bytes * _PER_BYTE[form, file.path.endswith(".gz"), gzipped] for file in files)
+    return Expected(int(size * share), len(files), steps)
+
 
 _JSON = (".json", ".json.gz")
 _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work

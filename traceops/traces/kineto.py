@@ -11,11 +11,10 @@ from traceops.core.units import events_text
 from traceops.traces.collective import count, parse_ranks, with_known_ranks
 from traceops.traces.event_columns import EventColumns
 from traceops.traces.model import Group, RankTrace, TraceMeta
-from traceops.traces.read_ahead import read_ahead
 from traceops.traces.recorded import with_recorded
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.scan import Scanner
-from traceops.traces.source import chunks, is_remote, open_binary
+from traceops.traces.source import chunks, is_remote, open_binary, read_ahead
 from traceops.traces.times import EXACT_FLOAT_US, first_times_us
 
 _MOST_UNREADABLE = 0.01  # of the events: with more of them lost, what is missing is not told from what was not there

@@ -1,4 +1,4 @@
-"""Reads a rank's light window: the device alone in a few steps. Format: `core/light_log.py`."""
+"""Reads a rank's light window: the device alone in a few steps. Format: `core/rank_files.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.errors import InputError, problem_of
-from traceops.core.light_log import FIELDS, LIGHT_FILE, MAGIC, ROW
+from traceops.core.rank_files import LIGHT_FILE, LIGHT_LOG_FIELDS, LIGHT_LOG_MAGIC, ROW
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
@@ -29,7 +29,7 @@ class LightLog:
     """One rank's light window.
 
     source: 'cupti' or 'torch'. steps, step_ms: the measured steps, and what each took by events on the device. rows: a
-    structured array (`core/light_log.py`) in order of begin, start and end in Unix ns. mark_bytes: of the copies that
+    structured array (`core/rank_files.py`) in order of begin, start and end in Unix ns. mark_bytes: of the copies that
     mark where a step ends, 0 without. discarded: activities that are missing.
     """
 
@@ -70,13 +70,13 @@ def read_light(root: str, rank: int, file: str = LIGHT_FILE) -> tuple[LightLog |
 
 def parse_light(raw: bytes) -> LightLog:
     """Raises ValueError, TypeError or KeyError for what is none, or whose times are on no known clock."""
-    if not raw.startswith(MAGIC):
-        if raw.startswith(MAGIC.rstrip(b"1\n")):
+    if not raw.startswith(LIGHT_LOG_MAGIC):
+        if raw.startswith(LIGHT_LOG_MAGIC.rstrip(b"1\n")):
             raise ValueError("it is of another version of traceops")
         raise ValueError("it does not begin as one")
-    head, _, body = raw[len(MAGIC) :].partition(b"\n")
+    head, _, body = raw[len(LIGHT_LOG_MAGIC) :].partition(b"\n")
     told = json.loads(head)
-    rows = np.frombuffer(body[: len(body) // ROW.size * ROW.size], np.dtype(list(FIELDS))).copy()
+    rows = np.frombuffer(body[: len(body) // ROW.size * ROW.size], np.dtype(list(LIGHT_LOG_FIELDS))).copy()
     steps, step_ms = tuple(map(_count, told["steps"])), tuple(float(ms) for ms in told["step_ms"])
     if len(steps) != len(step_ms) or not all(0 < ms < 1e9 for ms in step_ms):
         raise ValueError("its steps and their times do not fit each other")

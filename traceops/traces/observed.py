@@ -1,6 +1,6 @@
 """Reads what ranks and launchers kept of a whole run beside its traces, as far as it can be believed.
 
-Formats: `core/step_log.py` and `core/machine_log.py`. A line or record that is damaged is left out, a file that is none
+Formats: `core/rank_files.py`. A line or record that is damaged is left out, a file that is none
 at all is told.
 """
 
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.errors import InputError, problem_of
-from traceops.core.machine_log import PREFIX, SUFFIX
-from traceops.core.step_log import FIELDS, FLAGS, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE, split_log
+from traceops.core.rank_files import FIELDS, FLAGS, LOADER_GLOB, OBSERVED_FILE, PREFIX, STEPS_FILE, SUFFIX, split_log
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
@@ -57,7 +56,7 @@ class Compilation:
 class Observed:
     """One rank's whole run.
 
-    steps: a structured array, a record a step from number `first` on (`core/step_log.py`). began_ns: Unix time of the
+    steps: a structured array, a record a step from number `first` on (`core/rank_files.py`). began_ns: Unix time of the
     first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
     cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
     in pieces between blocks in use, most held and most reserved until then. loaders: looks at workers of its data
@@ -92,7 +91,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class MachineLog:
-    """What one launcher saw of its machine: the lines of each kind, in order of time (`core/machine_log.py`)."""
+    """What one launcher saw of its machine: the lines of each kind, in order of time (`core/rank_files.py`)."""
 
     host: str
     gpus: dict[int, GpuFacts]

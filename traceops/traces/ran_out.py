@@ -1,4 +1,4 @@
-"""Reads what a rank kept of the moment in which its GPU's memory ran out (`core/memory_files.py`)."""
+"""Reads what a rank kept of the moment in which its GPU's memory ran out (`core/rank_files.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.core.memory_files import HELD, OUT_OF_MEMORY, RAN_OUT
+from traceops.core.rank_files import HELD, OUT_OF_MEMORY, RAN_OUT
 from traceops.core.regular_file import read_regular
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 

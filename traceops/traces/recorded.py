@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from traceops.core.trace_keys import COLLECTIVES, RECORDED
+from traceops.core.rank_files import COLLECTIVES, RECORDED_KEY
 from traceops.traces.collective import count
 from traceops.traces.model import CommArgs, Events
 
@@ -94,7 +94,7 @@ def _created(one: _Recorded) -> int:
 
 def _read(row: Any) -> tuple[str, _Recorded] | None:
     """The name and what was recorded of one collective; None for what is no such list."""
-    if not isinstance(row, list) or len(row) != len(RECORDED):
+    if not isinstance(row, list) or len(row) != len(RECORDED_KEY):
         return None
     name, group, description, sequence, elements_in, elements_out, dtype, created = row
     texts = (name, group, description)

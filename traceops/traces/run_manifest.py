@@ -4,17 +4,74 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traceops.core.capture_failure import CaptureFailure, read_failure
+from traceops.core.capture_failure import FIRST_STEPS, CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
-from traceops.core.memory_files import HELD
+from traceops.core.rank_files import HELD, round_steps, rounds, seldom, usual_ends
 from traceops.core.run_lock import Launcher, launcher_state
-from traceops.core.shorter_schedule import FIRST_STEPS
 from traceops.traces.source import is_remote, read_whole
+
+# Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells.
+
+
+_CALL = ".forward"
+
+
+@dataclass(frozen=True)
+class StepKinds:
+    """ends: what ended the steps; another: what was within `count` of `steps` only, perhaps of the same name."""
+
+    ends: tuple[str, ...]
+    another: str
+    count: int
+    steps: int
+
+    @property
+    def every(self) -> float:
+        """How many steps a round of the training has."""
+        return round_steps(self.steps, self.count)
+
+    def may_be(self, numbers: Sequence[int], recorded: int) -> bool:
+        """Whether these of so many recorded steps may be those that have it: they are as many, and in its rhythm."""
+        lengths = rounds(self.steps, self.count)
+        in_rhythm = not lengths or any(
+            all((number - numbers[0]) % length == 0 for number in numbers) for length in lengths
+        )
+        return len(numbers) <= recorded / self.every + 1 and in_rhythm
+
+
+def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
+    """Of the first rank that tells; None where all steps are alike, as far as known."""
+    for entry in manifest.get("ranks") or ():
+        ends, within = _counts(entry.get("step_ends")), _counts(entry.get("steps_within"))
+        if not ends:
+            continue
+        steps = sum(ends.values())
+        names = seldom(steps, within)
+        if not names:
+            return None
+        return StepKinds(tuple(usual_ends(ends, within)), names[0], within[names[0]], steps)
+    return None
+
+
+def ends_by_calls(manifest: Mapping[str, Any]) -> bool:
+    """Whether a step ended where a model's forward returned, on each rank that tells (`--step-on forward`)."""
+    told = [_counts(entry.get("step_ends")) for entry in manifest.get("ranks") or ()]
+    return any(told) and all(name.endswith(_CALL) for ends in told for name in ends)
+
+
+def _counts(told: Any) -> dict[str, int]:
+    items = told.items() if isinstance(told, dict) else ()
+    return {
+        str(name)[:200]: count
+        for name, count in items
+        if isinstance(count, int) and not isinstance(count, bool) and count > 0
+    }
+
 
 _MOST_BYTES = 1 << 26  # ten thousand ranks have a tenth of it
 MOST_RANKS = 1 << 20  # more is garbage, and lists of missing ranks must fit in memory

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.core.compiled_code import is_compiled_code
+from traceops.core.code_places import is_compiled_code
 
 _LIBRARIES = (
     "/site-packages/",

@@ -2,14 +2,262 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
 
 from traceops.core.errors import FileError
-from traceops.traces.encodings import as_utf8, encoding_of
-from traceops.traces.envelopes import form_of, without_envelopes
 from traceops.traces.packed import CannotUnpackError, packing_of
 from traceops.traces.source import Damaged, chunks, open_binary
+
+# Text in UTF-16, as Windows' shells write it, as UTF-8.
+
+
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_SAMPLE = 1 << 12  # bytes
+_SHARE = 0.7  # of every second byte that is NUL in text of the West
+_FEWEST = 16  # bytes
+
+
+def encoding_of(head: bytes) -> str | None:
+    """The encoding of a text that begins so, where it is UTF-16; None for all others, as UTF-8."""
+    if (marked := _MARKS.get(head[:2])) is not None:
+        return marked
+    sample = head[:_SAMPLE]
+    if len(sample) < _FEWEST:
+        return None
+    odd, even = (sample[first::2] for first in (1, 0))
+    for encoding, zeros, letters in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if zeros.count(0) >= _SHARE * len(zeros) and letters.count(0) * 20 < len(letters):
+            return encoding
+    return None
+
+
+def as_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Chunks of a text, in UTF-8 where they are UTF-16."""
+    decoder = None
+    for number, chunk in enumerate(chunks):
+        if number == 0 and (encoding := encoding_of(chunk)) is not None:
+            decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        if decoder is None:
+            yield chunk
+        elif text := decoder.decode(chunk).removeprefix("\ufeff"):
+            yield text.encode(errors="replace")
+
+
+# Lines of a log that a collector put into JSON: journald, Docker, Stackdriver, CloudWatch, Loki, fluent-bit.
+
+
+# Where the collectors put the line itself; the first that is there counts.
+_KEYS = ("MESSAGE", "log", "textPayload", "line", "@message", "_raw", "message", "msg")
+# Where structlog, OpenTelemetry and loguru put what a record says, by a key that tells them from a data set: such a
+# record is opened only for its traceback, because its other keys hold steps and levels.
+_OF_LOGGERS = (
+    ("event", ("level", "timestamp", "ts")), ("Body", ("SeverityText",)), ("body", ("severityText",)),
+    ("text", ("record",)),
+)  # fmt: skip
+_AROUND = ("jsonPayload", "_source", "result", "event")  # objects that hold the line
+# Of a program's own logger.
+_TRACES = ("exc_info", "exception", "stack_trace", "stacktrace", "traceback", "exception.stacktrace")
+_LEVELS = ("level", "levelname", "severity")
+_OWN_KEYS = ("message", "msg")
+# A line of a document that was printed with a key a line.
+_PRETTY = re.compile(
+    rb'^[ \t]{1,40}"(?:textPayload|message|MESSAGE|log|line|@message|_raw)": ?("(?:[^"\\]|\\.)*"),?\s*$'
+)
+_KEYS_BESIDE = (
+    b'"insertId"', b'"ingestionTime"', b'"logName"', b'"eventId"', b'"@timestamp"', b'"textPayload"', b'"MESSAGE"',
+)  # fmt: skip
+_PRETTY_HEAD = re.compile(rb"^\s{0,40}[\[{]")
+_SYNTAX = re.compile(rb'^\s{0,40}(?:[\]}\[{]|"[^"\\]{1,80}": ?(?:[\[{]|"|-?\d|true|false|null))')
+_OF_TRACEBACK = (b"Traceback (most recent call last)", rb"File \"")
+_LOOKED_AT = 20  # lines
+
+Form = Literal["lines", "pretty"]
+
+
+def form_of(block: bytes) -> Form | None:
+    """How a log whose first block this is was put into JSON; None for all other texts."""
+    if _PRETTY_HEAD.match(block[:80]) is None:
+        return None
+    first = [line for line in block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT] if line.strip()]
+    if any(_said(line, structured=True) is not None or _is_of_logger(_record(line)) for line in first):
+        return "lines"
+    lines = block.split(b"\n", 20 * _LOOKED_AT)
+    of_collector = any(key in block for key in _KEYS_BESIDE)  # any document may hold a message
+    return "pretty" if of_collector and any(_PRETTY.match(line) for line in lines) else None
+
+
+def without_envelopes(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Numbered blocks of whole lines as the program wrote them; one line of the log for each of the document.
+
+    What a line holds of several is divided by carriage returns: they have one number.
+    """
+    form: Form | None = None
+    structured = False
+    for order, (number, block) in enumerate(blocks):
+        if order == 0:
+            form = form_of(block)
+        if form is None:
+            yield number, block
+            continue
+        # A program's own logger has a level beside each message, which says more than the message; unless it is torn.
+        structured = structured or any(words in block for words in _OF_TRACEBACK)
+        if form == "pretty":
+            yield from _plain(number, block)
+        else:
+            yield number, b"\n".join(_opened(line, structured) for line in block.split(b"\n"))
+
+
+def _opened(line: bytes, structured: bool) -> bytes:
+    said = _said(line, structured)
+    return line if said is None else _as_line(said)
+
+
+def _plain(number: int, block: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages of a document with a key a line; its other lines are left out."""
+    for own, line in enumerate(block.split(b"\n"), number):
+        if (match := _PRETTY.match(line)) is not None:
+            with contextlib.suppress(msgspec.DecodeError):
+                yield own, _as_line(str(_decoded(match[1]))) + b"\n"
+        elif _SYNTAX.match(line) is None and line.strip():
+            yield own, line + b"\n"
+
+
+def _said(line: bytes, structured: bool) -> str | None:
+    """What a record holds of the program's text; None where the line is no such record."""
+    record = _record(line)
+    if _is_of_logger(record):
+        return _traceback(record)
+    for name in _AROUND:
+        if isinstance(inner := record.get(name), dict) and (said := _message(inner)) is not None:
+            return said
+    if not structured and any(isinstance(record.get(name), str) for name in _LEVELS):
+        return None if any(name in record for name in _OWN_KEYS) else _message(record)
+    return _message(record)
+
+
+def _decoded(text: bytes) -> Any:
+    """Raises msgspec.DecodeError. Programs write bytes of other encodings into JSON too: those are replaced."""
+    try:
+        return msgspec.json.decode(text)
+    except UnicodeDecodeError:
+        return msgspec.json.decode(text.decode("utf-8", "replace"))
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A line that is an object of JSON; empty for all others."""
+    if line.lstrip()[:1] != b"{":
+        return {}
+    try:
+        record = _decoded(line)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_of_logger(record: dict[str, Any]) -> bool:
+    return any(
+        isinstance(record.get(key), str) and any(map(record.__contains__, beside)) for key, beside in _OF_LOGGERS
+    )
+
+
+def _traceback(record: dict[str, Any]) -> str | None:
+    """What a logger's record says with its traceback; None without one."""
+    attributes = record.get("Attributes", record.get("attributes"))
+    fields = {**attributes, **record} if isinstance(attributes, dict) else record
+    said = [fields.get(key) for key in (*(key for key, _ in _OF_LOGGERS), *_TRACES)]
+    text = "\n".join(one for one in said if isinstance(one, str))
+    return text if "Traceback (most recent call last)" in text else None
+
+
+def _message(record: dict[str, Any]) -> str | None:
+    for name in _KEYS:
+        said = record.get(name)
+        if name == "MESSAGE" and isinstance(said, list):  # journald, of what is no plain text
+            said = bytes(one for one in said if isinstance(one, int) and 0 <= one < 256).decode(errors="replace")
+        if isinstance(said, str):
+            traces = [record[key] for key in _TRACES if isinstance(record.get(key), str)]
+            return "\n".join((said, *traces))
+    return None
+
+
+def _as_line(said: str) -> bytes:
+    return said.rstrip("\r\n").replace("\r\n", "\n").replace("\n", "\r").encode(errors="replace")
+
+
+# Which of many words stand in a block of bytes, in one pass over it and not in one for each word.
+
+
+_PIECE = 4  # bytes of each word that are looked for at first
+_HASH = np.uint32(2_654_435_761)
+_SHIFT = np.uint32(16)
+_RARE, _USUAL, _COMMON, _SPACE = 1, 2, 5, 8  # how often a byte stands in logs, roughly
+
+
+class WordSearch:
+    """One piece of each word is looked for at every place; a word itself where its piece is there."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        self._short = [word for word in words if len(word) < _PIECE]
+        self._words: dict[int, list[bytes]] = {}
+        for word in words:
+            if len(word) >= _PIECE:
+                self._words.setdefault(int.from_bytes(_rarest(word), "little"), []).append(word)
+        self._pieces = np.array(sorted(self._words), dtype=np.uint32)
+        self._table = np.zeros(1 << 16, dtype=np.bool_)
+        self._table[(self._pieces * _HASH) >> _SHIFT] = True
+
+    def any_in(self, block: bytes) -> bool:
+        """Whether one of the words stands in the block."""
+        return next(self._all_in(block), None) is not None
+
+    def all_in(self, block: bytes) -> list[bytes]:
+        """The words that stand in the block."""
+        return list(self._all_in(block))
+
+    def _all_in(self, block: bytes) -> Iterator[bytes]:
+        yield from (word for word in self._short if word in block)
+        pieces: set[int] = set()
+        for offset in range(_PIECE):
+            count = (len(block) - offset) // _PIECE
+            if count <= 0:
+                continue
+            at = np.frombuffer(block, dtype="<u4", count=count, offset=offset)
+            likely = at[self._table[(at * _HASH) >> _SHIFT]]
+            pieces.update(np.intersect1d(likely, self._pieces).tolist())
+        yield from (word for piece in pieces for word in self._words[piece] if word in block)
+
+
+@lru_cache(maxsize=16)
+def word_search(words: tuple[bytes, ...]) -> WordSearch:
+    """The search for these words, made once."""
+    return WordSearch(words)
+
+
+def _rarest(word: bytes) -> bytes:
+    """The piece of a word that stands in the fewest blocks without the word."""
+    return min((word[at : at + _PIECE] for at in range(len(word) - _PIECE + 1)), key=_weight)
+
+
+def _weight(piece: bytes) -> int:
+    return sum(map(_frequency, piece))
+
+
+def _frequency(byte: int) -> int:
+    char = chr(byte)
+    if char == " ":
+        return _SPACE
+    if char.isascii() and char.islower():
+        return _COMMON
+    return _USUAL if char.isalnum() or char in ":=.,-_/[]()" else _RARE
+
 
 LONGEST_LINE = 1 << 14
 _MANY = 16  # words, from which one pass for all is faster than one for each
@@ -153,14 +401,12 @@ def holds_any(block: bytes, needles: Sequence[bytes]) -> bool:
     """Whether any of the needles is in the block: far faster than a look at each line."""
     if len(needles) < _MANY:
         return any(needle in block for needle in needles)
-    from traceops.traces.word_search import word_search
 
     return word_search(tuple(needles)).any_in(block)
 
 
 def words_in(block: bytes, words: Sequence[bytes]) -> list[bytes]:
     """Those of the words that stand in the block."""
-    from traceops.traces.word_search import word_search
 
     return word_search(tuple(words)).all_in(block)
 

@@ -19,10 +19,16 @@ from sample_comparison import HOSTILE, KERNELS, STEP, many_changes, sample_compa
 from traceops.compare.model import Comparison
 from traceops.core.errors import InputError
 from traceops.render.comparison import FILES, FORMATS, write_comparison
-from traceops.render.comparison.csv import CHANGE_COLUMNS, METRIC_COLUMNS, render_comparison_csv
-from traceops.render.comparison.json import render_comparison_json
-from traceops.render.comparison.junit import render_junit
-from traceops.render.comparison.sarif import FALLBACK_FILE, location, render_sarif
+from traceops.render.comparison.exports import (
+    CHANGE_COLUMNS,
+    FALLBACK_FILE,
+    METRIC_COLUMNS,
+    location,
+    render_comparison_csv,
+    render_comparison_json,
+    render_junit,
+    render_sarif,
+)
 from traceops.schemas import schema_path
 
 SCHEMA = json.loads(schema_path("compare").read_text())

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sample_comparison import STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison
-from traceops.render.comparison.github import SUMMARY_LIMIT, announce, step_summary, workflow_commands
+from traceops.render.comparison.markdown import SUMMARY_LIMIT, announce, step_summary, workflow_commands
 
 
 def read_back(line: str) -> tuple[str, str, str]:

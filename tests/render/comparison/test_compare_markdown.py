@@ -12,7 +12,7 @@ from sample_comparison import HOSTILE, STEP, many_changes, sample_comparison, si
 
 from traceops.compare.model import Comparison, ComparisonVerdict, Explanation
 from traceops.render.comparison.markdown import LIMIT, marker, render_markdown
-from traceops.render.markdown_text import code, prose, table
+from traceops.render.writers.markdown import code, prose, table
 
 ALL = (
     *(sample_comparison(verdict) for verdict in ("regression", "improvement", "no_regression", "inconclusive")),

@@ -8,8 +8,8 @@ from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, sample_comparison,
 from sample_comparison import UNKNOWN as NOT_KNOWN
 
 from traceops.compare.model import MetricChange
-from traceops.core.short_text import one_line
-from traceops.render.comparison import method_text, text
+from traceops.core.text import one_line
+from traceops.render.comparison import text
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_cost_that_the_words_name_is_not_said_twice() -> None:
 
 
 def test_how_it_was_compared_names_captures_commits_and_what_is_missing() -> None:
-    said = dict(method_text.method(sample_comparison(hostile="x")))
+    said = dict(text.method(sample_comparison(hostile="x")))
     assert said["Base"] == "3 captures of base x, 60 steps, commits db015ac012, db015ac012 + changes"
     assert said["step time, sensitivity"].startswith("a change of 1.6 %")
     assert said["Setting seed"] == "1"
     nowhere = replace(sample_comparison(), metrics=(replace(NOT_KNOWN, head=None),))
-    assert dict(method_text.method(nowhere))["Not known on either side"] == "bus bandwidth"
+    assert dict(text.method(nowhere))["Not known on either side"] == "bus bandwidth"
 
 
 @pytest.mark.parametrize(
     ("started_ns", "said"), [(None, "–"), (1 << 62, "2116-02-20 23:53 UTC"), (10**30, "–"), (0, "1970-01-01 00:00 UTC")]
 )
 def test_a_time_no_calendar_has_is_not_known(started_ns: int | None, said: str) -> None:
-    assert method_text.started_text(started_ns) == said
+    assert text.started_text(started_ns) == said

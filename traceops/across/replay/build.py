@@ -10,8 +10,7 @@ import numpy as np
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.graph import HostWaits, Label, RankNodes, StepGraph, spent_before
-from traceops.core.arrays import Int
-from traceops.core.intervals import spread_before
+from traceops.core.arrays import Int, spread_before
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
 

@@ -3,15 +3,184 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.own_times import own_steps
-from traceops.across.replay.graph import StepGraph
+from traceops.across.replay.graph import RankNodes, StepGraph, place_of, step_of
 from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import Scenario
-from traceops.across.replay.usual import usual_program
+from traceops.core.arrays import Int
+from traceops.measure.program import NEVER
+
+# The program of a cured rank: its peers' usual one, in which no step has one peer's luck or mishap.
+
+
+_MOST_RANKS = 16  # peers, and cured ranks, whose times are compared
+
+_Cube = NDArray[np.float64]  # (ranks, places, steps), NaN where a step has no such place
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """What lies less, `ns`, before each of these `nodes`, which are at these `moments`, in rising order."""
+
+    nodes: Int
+    moments: Int
+    ns: Int
+
+    def at(self, moments: Int) -> Int:
+        """What lies less before each of other moments."""
+        return np.rint(np.interp(moments, self.moments, self.ns)).astype(np.int64)
+
+    def before(self, moments: Int) -> Int:
+        """The same of all nodes: nothing where a moment is not known."""
+        found = np.where(moments > NEVER, self.at(moments), 0)
+        found[self.nodes] = self.ns
+        return found
+
+
+def usual_program(
+    graph: StepGraph, source: int, peers: Sequence[int], cured: Sequence[int], typical: NDArray[np.bool_]
+) -> RankNodes:
+    """The program of `source`, one of `peers`, with the times that these usually take from one node to the next.
+
+    From step to step a rank's time varies with that of all ranks of the role, and by chance. A cured rank has the first
+    and not the second: with one peer's own steps it would never be waited for where that peer is lucky. So each step
+    has the median over peers and `typical` steps, and what most ranks, the `cured` ones too, take longer or shorter in
+    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them.
+    """
+    nodes = graph.ranks[source]
+    chosen = _thinned(graph, peers)
+    programs = [graph.ranks[rank] for rank in (source, *chosen, *_thinned(graph, cured))]
+    own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
+    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
+    if own is None:
+        return nodes
+    work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
+    return replace(
+        nodes,
+        work=nodes.work - work,
+        standing=nodes.standing - work,
+        join_work=nodes.join_work - joins,
+        host=nodes.host if host is None else nodes.host - host.before(nodes.host),
+        waits=replace(
+            waits,
+            work=waits.work - own.at(waits.work),
+            host=waits.host if host is None else waits.host - host.at(waits.host),
+        ),
+    )
+
+
+def usual_moments(
+    graph: StepGraph,
+    source: int,
+    peers: Sequence[int],
+    cured: Sequence[int],
+    moments: Mapping[int, Int],
+    typical: NDArray[np.bool_],
+) -> Int:
+    """The same of other times of each rank's nodes, such as what it has computed by then: those of `source`, ns."""
+    chosen = _thinned(graph, peers)
+    ranks = (source, *chosen, *_thinned(graph, cured))
+    programs = [graph.ranks[rank] for rank in ranks]
+    gone = _gone(programs, [moments[rank] for rank in ranks], len(chosen), graph.steps, typical)
+    return moments[source] if gone is None else moments[source] - gone.before(moments[source])
+
+
+def _thinned(graph: StepGraph, ranks: Sequence[int]) -> list[int]:
+    """So many of them as are compared, from the quickest to the slowest."""
+    ordered = sorted(ranks, key=lambda rank: (float(own_steps(graph, rank).mean()), rank))
+    return ordered[:: -(-len(ordered) // _MOST_RANKS) or 1]
+
+
+def _gone(
+    programs: Sequence[RankNodes],
+    moments: Sequence[Int],
+    peers: int,
+    steps: tuple[int, ...],
+    typical: NDArray[np.bool_],
+) -> _Gone | None:
+    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are.
+
+    moments: of their nodes, in own time or the host's. None where they have no two known ones in common.
+    """
+    aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
+    order = np.argsort(aligned[0], kind="stable")
+    order = order[aligned.min(axis=0)[order] > NEVER]
+    if len(order) < 2:
+        return None
+    index = {number: place for place, number in enumerate(steps)}
+    labels = [programs[0].labels[at] for at in order.tolist()]
+    step = np.array([step_of(label, index, len(index)) for label in labels[1:]], dtype=np.int64)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(place_of, labels[1:])))}
+    place = np.array([numbers[place_of(label)] for label in labels[1:]], dtype=np.int64)
+    took = np.diff(aligned[:, order], axis=1).astype(np.float64)
+    inside = step >= 0
+    cube = np.full((len(programs) - 1, len(numbers), len(index)), np.nan)
+    cube[:, place[inside], step[inside]] = took[1:, inside]
+    cured = _usual(cube, peers, typical)
+    less = np.where(inside, took[0] - cured[place, np.maximum(step, 0)], 0.0)
+    gone = np.concatenate(([0.0], np.cumsum(less)))
+    return _Gone(order, aligned[0][order], np.rint(gone).astype(np.int64))
+
+
+def _in_order_of(first: RankNodes, nodes: RankNodes, moments: Int) -> Int:
+    """A program's moments in the order of another's nodes, NEVER for those that it lacks."""
+    if nodes.labels == first.labels:
+        return moments
+    at = {label: node for node, label in enumerate(nodes.labels)}
+    same = np.array([at.get(label, -1) for label in first.labels], dtype=np.int64)
+    found: Int = np.where(same >= 0, moments[same], NEVER)
+    return found
+
+
+def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """What the first `peers` of these ranks usually take in each place and step, ns.
+
+    Places add up to what steps usually take: a pause that comes somewhere in most steps is in the median of no place.
+    """
+    taken = _expected(cube, peers, typical)
+    whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
+    if not whole.any():
+        return np.nan_to_num(taken)
+    steps = _expected(cube[:, :, whole].sum(axis=1)[:, None, :], peers, typical[whole])[0]
+    sums = taken[:, whole].sum(axis=0)
+    scale = np.full(len(typical), float(np.median(steps)) / max(float(np.median(sums)), 1.0))
+    scale[whole] = steps / np.maximum(sums, 1.0)
+    found: NDArray[np.float64] = np.nan_to_num(taken * scale)
+    return found
+
+
+def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The median of peers over typical steps, and what all ranks have in common in each; other steps: theirs there."""
+    now = _median(cube[:peers], 0)
+    if not typical.any():
+        return now
+    usual = _median(cube[:peers][:, :, typical].transpose(1, 0, 2).reshape(len(now), -1), 1)
+    apart = cube - _median(cube[:, :, typical].reshape(-1, int(typical.sum())), 1).reshape(len(cube), -1, 1)
+    return np.where(typical & ~np.isnan(usual)[:, None], usual[:, None] + _in_common(apart), now)
+
+
+def _in_common(apart: _Cube) -> NDArray[np.float64]:
+    """The median over ranks; of an even number the middle one that is nearer to 0, and 0 between two ways."""
+    ordered = np.sort(apart, axis=0)
+    low, high = ordered[(len(apart) - 1) // 2], ordered[len(apart) // 2]
+    found: NDArray[np.float64] = np.where(low > 0, low, np.where(high < 0, high, 0.0))
+    return found
+
+
+def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The median over an axis, of what is there."""
+    if not np.isnan(values).any():
+        found: NDArray[np.float64] = np.median(values, axis=axis)
+        return found
+    kept = ~np.isnan(values).all(axis=axis)
+    found = np.full(kept.shape, np.nan)
+    found[kept] = np.nanmedian(values[:, kept] if axis == 0 else values[kept], axis=axis)
+    return found
 
 
 def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> Scenario | None:

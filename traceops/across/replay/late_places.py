@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps
-from traceops.across.replay.places import place_of, step_of
+from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, place_of, step_of
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 

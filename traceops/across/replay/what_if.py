@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,12 +10,23 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.cure import cure, faster_median, median_rank
-from traceops.across.replay.graph import WORK, Label, StepGraph, Steps
-from traceops.across.replay.shared_hosts import HostShift, shared_hosts
-from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
-from traceops.across.replay.usual import usual_moments
+from traceops.across.links import bus_factor
+from traceops.across.match import Collective
+from traceops.across.pipelines import Bubble, passes_of
+from traceops.across.replay.cure import cure, faster_median, median_rank, usual_moments
+from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, batch_ns, paced
+from traceops.across.replay.simulate import (
+    HostShift,
+    Scenario,
+    SimulatedSteps,
+    measured_step_ns,
+    shared_hosts,
+    simulate,
+)
+from traceops.across.roles import Roles
 from traceops.core.arrays import Int
+from traceops.core.words import ROLES, Role
+from traceops.measure.program import NEVER
 
 _WORTH = 0.01  # of the time: how much shorter it might be to be told as a range
 _SLOWED = 0.005  # of the step: what kernels beside communication must take longer to be looked at
@@ -290,3 +302,195 @@ def _compute_alone(graph: StepGraph, rank: int) -> Int:
     alone = nodes.spent[:, _COMPUTE] - nodes.slowed
     since: Int = alone - alone[graph.edges[rank][0]]
     return since
+
+
+# What the communication of each kind of parallelism costs a step.
+
+
+def role_change(role: Role) -> str:
+    """The name of the change that takes a role's transfers away."""
+    return f"{ROLES[role]} communication free"
+
+
+def predict_roles(graph: StepGraph, roles: Roles) -> list[Prediction]:
+    """The steps without the transfers of each role; nothing where there is one only: communication as a whole."""
+    if not roles.several:
+        return []
+    of_node = np.array([roles.of_collective[number] for number in graph.kind])
+    return [
+        Prediction(
+            role_change(role),
+            (),
+            simulate(graph, Scenario(transfer=np.where(of_node == role, 0, graph.transfer))).step_ns(),
+        )
+        for role in roles.known
+        if (of_node == role).any()
+    ]
+
+
+# The steps replayed with more ranks: what the measured ones say of a larger job.
+
+
+_COMPUTE_BUCKETS = WORK.index("compute")
+
+
+def predicted_share(
+    graph: StepGraph, collectives: Sequence[Collective], world: int, times: float, work: float
+) -> float:
+    """Duration of a step with `times` as many ranks over the measured one's, mean over the replayed steps.
+
+    Groups of all ranks grow with the job; others stay as they are. Their collectives cost what links like the measured
+    ones would take: the part that the smallest of their kind takes grows with the hops of a ring, the rest with the
+    bytes on the bus [nccl-tests]. Ranks compute `work` times as much as measured, evenly (1: the batch of a rank
+    stays). Nobody is later than measured.
+    """
+    transfer = larger_transfers(collectives, graph.kind, graph.transfer, world, times)
+    compute = {} if work == 1.0 else {rank: _less_work(graph, rank, work) for rank in graph.ranks}
+    base = float(simulate(graph).step_ns().mean())
+    changed = float(simulate(graph, Scenario(transfer=transfer, compute=compute)).step_ns().mean())
+    return changed / base
+
+
+def larger_transfers(
+    collectives: Sequence[Collective], kind: Sequence[int], transfer: Int, world: int, times: float
+) -> Int:
+    """Transfer of each replayed collective (ns) where groups of all ranks have `times` as many members."""
+    least: dict[str, int] = defaultdict(lambda: np.iinfo(np.int64).max)
+    for place, number in enumerate(kind):
+        op = collectives[number].op
+        least[op] = min(least[op], int(transfer[place]))
+    made = transfer.astype(float)
+    for place, number in enumerate(kind):
+        one = collectives[number]
+        n = len(one.group)
+        if n < world or n < 2 or one.links:
+            continue
+        more = n * times
+        latency = float(least[one.op])
+        hops = (more - 1) / (n - 1)
+        bus = _bus(one.op, more) / bus_factor(one.op, n)
+        made[place] = latency * hops + (made[place] - latency) * bus
+    whole: Int = np.rint(made).astype(np.int64)
+    return whole
+
+
+def _bus(op: str, n: float) -> float:
+    return bus_factor(op, max(round(n), 2))
+
+
+def _less_work(graph: StepGraph, rank: int, work: float) -> Int:
+    """Compute before each node, from the first step on `work` times as much (ns)."""
+    nodes = graph.ranks[rank]
+    spent = nodes.spent[:, _COMPUTE_BUCKETS]
+    first = int(spent[graph.edges[rank][0]])
+    less: Int = first + np.rint((spent - first) * work).astype(np.int64)
+    return less
+
+
+# What even stages, and more micro-batches, would buy a pipeline.
+
+
+STAGES_EVEN = "stages even"
+STAGE_PACE = "slowest stage at the others' pace"
+TWICE_THE_MICRO_BATCHES = "twice the micro-batches"
+INTERLEAVED = "interleaved, two stages a rank"
+_MOVES = [WORK.index(name) for name in ("compute", "memory", "idle_host")]  # with the layers; the rest is the rank's
+_MOST_LAUNCHING = 2.0  # times as long as now, where a stage gets more to compute
+_HOST_BOUND = 0.05  # of the step: a host that is late so long would be later with twice as many launches
+
+
+def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Prediction]:
+    """The steps with the same work shared evenly over the stages, and with twice as many micro-batches, half as large.
+
+    Where all kernels take longer on the slowest stage than on the others, the steps without that too. Twice the batches
+    only where the schedule's bubble is known and no host bounds its stage. It takes kernels of half the size to need
+    half the time, so it is the most that can be saved. Two stages a rank where each has one (interleaved) fill and
+    drain half as long too, with whole kernels, but with the sends of a pipeline of twice as many stages: they are taken
+    as exposed as they are now.
+    """
+    inside = [bubble for bubble in bubbles if all(stage.rank in graph.ranks for stage in bubble.stages)]
+    if not inside:
+        return []
+    ranks = tuple(sorted(stage.rank for bubble in inside for stage in bubble.stages))
+    shares = {
+        stage.rank: bubble.mean_work / stage.work for bubble in inside for stage in bubble.stages if stage.work > 0
+    }
+    nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
+    made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
+    slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
+    if slow:
+        quicker = {rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()}
+        steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
+        made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))
+    saved = [_half_the_passage(bubble, graph) for bubble in inside]
+    if all(own is not None for own in saved):
+        base = simulate(graph).step_ns()
+        least = min(own for own in saved if own is not None)
+        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _paced(graph, base - least)))
+        if all(_can_interleave(bubble) for bubble in inside):
+            more = max(_further_sends(bubble) for bubble in inside)
+            made.append(Prediction(INTERLEAVED, ranks, _paced(graph, base - max(least - more, 0.0))))
+    return made
+
+
+def _paced(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The steps, as far as loaders keep up with them."""
+    return paced(steps, batch_ns(graph, {}), graph.typical)
+
+
+def _can_interleave(bubble: Bubble) -> bool:
+    """Whether its ranks hold one stage each, and its micro-batches come in rounds of as many as there are ranks."""
+    pipeline = bubble.pipeline
+    rounds = (pipeline.micro_batches or 0) % len(bubble.stages) == 0
+    return rounds and pipeline.chunks == 1 and pipeline.schedule in ("gpipe", "1f1b")
+
+
+def _further_sends(bubble: Bubble) -> float:
+    """What the sends between twice as many stages would take more, ns a step, as exposed as those of today."""
+    ranks = len(bubble.stages)
+    return bubble.sending * ((2 * ranks - 1) / (ranks - 1) - 1)
+
+
+def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
+    """Half of the time in which a pipeline fills and drains, ns; None where it cannot be said what that becomes."""
+    if passes_of(bubble.pipeline) is None or bubble.pipeline.schedule == "forward_only":
+        return None
+    late = WORK.index("idle_host")
+    for stage in bubble.stages:
+        nodes, edges = graph.ranks[stage.rank], graph.edges[stage.rank]
+        spent = nodes.spent[edges[-1], late] - nodes.spent[edges[0], late]
+        if spent > _HOST_BOUND * (nodes.begin[edges[-1]] - nodes.begin[edges[0]]):
+            return None
+    return min(stage.fill_drain for stage in bubble.stages) / 2
+
+
+def _quicker(nodes: RankNodes, share: float) -> RankNodes:
+    """A rank whose kernels take this share of their time; its host does what it did."""
+    column = WORK.index("compute")
+    less, joined, waited = (
+        np.rint((share - 1) * spent[:, column]).astype(np.int64)
+        for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
+    )
+    waits = replace(nodes.waits, work=nodes.waits.work + waited)
+    return replace(nodes, work=nodes.work + less, join_work=nodes.join_work + joined, waits=waits)
+
+
+def _scaled(nodes: RankNodes, share: float) -> RankNodes:
+    """A rank with this share of its computation, and of the host's time that launches it.
+
+    That time grows no further than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators
+    as the others all the same, and what comes to it takes no longer to launch there than where it was.
+    """
+    known = nodes.host > NEVER
+    launching = min(share, _MOST_LAUNCHING)
+    host, waiting = nodes.host.copy(), nodes.waits.host
+    if known.any():
+        first = int(host[known].min())
+        host[known] = first + np.rint(launching * (host[known] - first)).astype(np.int64)
+        waiting = first + np.rint(launching * (waiting - first)).astype(np.int64)
+    more, joined, waited = (
+        np.rint((share - 1) * spent[:, _MOVES].sum(axis=1)).astype(np.int64)
+        for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
+    )
+    waits = replace(nodes.waits, work=nodes.waits.work + waited, host=waiting)
+    return replace(nodes, work=nodes.work + more, join_work=nodes.join_work + joined, host=host, waits=waits)

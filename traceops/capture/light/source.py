@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Activities:
-    """What the device did, `ROW`s of `core/light_log.py`.
+    """What the device did, `ROW`s of `core/rank_files.py`.
 
     discarded: activities that are missing. clocks: before and after, where the times are not Unix ns.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained
 from traceops.capture.light.source import Activities
-from traceops.core.light_log import KERNEL, MEMCPY, MEMSET, NO_NAME, ROW
+from traceops.core.rank_files import KERNEL, MEMCPY, MEMSET, NO_NAME, ROW
 
 _COPIES = (("memcpy", MEMCPY), ("memset", MEMSET))
 _MOST_NAMES = 1 << 16

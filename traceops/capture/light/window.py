@@ -20,8 +20,8 @@ from traceops.capture.light.torch_device import TorchDevice
 from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu
-from traceops.core.light_log import LATER_LIGHT_FILES, LIGHT_FILE, MAGIC
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
+from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, LIGHT_LOG_MAGIC
 
 AFTER = 2  # steps after the last recorded one: writing its trace has driven the ranks apart
 STEPS = 6  # measured; the one before them, in which recording begins, is not
@@ -289,5 +289,5 @@ def _packed(header: dict[str, Any], found: Activities) -> bytes:
     except ImportError:
         import gzip as packer
     text = json.dumps(header, separators=(",", ":")).encode()
-    packed: bytes = packer.compress(MAGIC + text + b"\n" + found.rows, compresslevel=1)
+    packed: bytes = packer.compress(LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
     return packed

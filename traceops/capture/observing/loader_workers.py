@@ -22,7 +22,7 @@ from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.started_anew import StartedAnew
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import daemon_thread
-from traceops.core.step_log import LOADER_GLOB, loader_file
+from traceops.core.rank_files import LOADER_GLOB, loader_file
 
 FIRST_S = 0.5  # until a worker knows its number
 LOOK_S = 0.04  # between two looks, on average: 31 µs each, less than 0.1 % of a core

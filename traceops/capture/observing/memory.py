@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained
-from traceops.core.memory_files import HELD, OUT_OF_MEMORY, RAN_OUT, SNAPSHOT
-from traceops.core.whole_file import write_whole
+from traceops.core.files import write_whole
+from traceops.core.rank_files import HELD, OUT_OF_MEMORY, RAN_OUT, SNAPSHOT
 
 HISTORY = 20_000  # events: some steps of a large model, and a few MB in the snapshot
 _MOST_SAVED = 4  # a program that tries batch after batch until one fits runs out again and again

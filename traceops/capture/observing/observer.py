@@ -19,7 +19,7 @@ from traceops.capture.observing.step_clock import FIRST, StepClock, tells_core_w
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
-from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
+from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
 
 _FLUSH_S = 2.0
 _COUNTERS_S = 1.0

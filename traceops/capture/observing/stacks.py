@@ -14,7 +14,7 @@ from traceops.capture.all_frames import all_frames, with_callers
 from traceops.capture.observing.grad_lines import without_gradients
 from traceops.capture.observing.looks import Frames, Look
 from traceops.capture.threads import our_threads
-from traceops.core.compiled_code import is_compiled_code
+from traceops.core.code_places import is_compiled_code
 from traceops.core.redaction import redact_text
 
 _MOST_FRAMES = 100

@@ -1,4 +1,4 @@
-"""Times every step of a training, and keeps the times as records of `core/step_log.py`."""
+"""Times every step of a training, and keeps the times as records of `core/rank_files.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.timing import uses_gpu
-from traceops.core.step_log import CORE_WAIT_NS, EVENT, MOST_CORE_WAIT, MOST_US, RECORD, SPAN
+from traceops.core.rank_files import CORE_WAIT_NS, EVENT, MOST_CORE_WAIT, MOST_US, RECORD, SPAN
 
 _MOST_NS = 1000 * MOST_US
 _MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up

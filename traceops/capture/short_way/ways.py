@@ -1,7 +1,7 @@
 """The end of a step in which nothing is due: what most steps of a training are.
 
 A step leaves the caches to its own code, so that a step's end costs by what it touches. The compiled `ShortWay`
-(native/short_way.c) touches little. It times the step into a record (core/step_log.py), with what Python's garbage
+(native/short_way.c) touches little. It times the step into a record (core/rank_files.py), with what Python's garbage
 collector took, and tells the heartbeat's memory. `Capture.step` asks it first and goes the long way where it says no:
 
 - it is not armed. The long way arms it at its end (`Capture._shorten`), where nothing but watching is due in the

@@ -13,8 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote
-from traceops.fabric.readers.nccl_lines import Speaker, quoted
-from traceops.fabric.readers.nccl_links import bus_id
+from traceops.fabric.readers.nccl_lines import Speaker, bus_id, quoted
 
 # Until 2.20 a device is ``GPU/3B000``, later ``GPU/0-3b000``: the first number counts hosts joined by NVLink.
 _ID = rb"(?:([0-9A-Fa-f]{1,4})-)?([0-9A-Fa-f]{1,16})"

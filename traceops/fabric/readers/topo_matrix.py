@@ -3,14 +3,242 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from traceops.core.errors import FileError
-from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
+from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote, normal_bus_id
 from traceops.fabric.nics import is_bonded, nic_kind, with_numa
-from traceops.fabric.readers.topo_lines import CORES, GPU, KINDS, NVLINKS, Matrix, Row, matrices_in
 from traceops.traces.text_lines import lines as text_of
 from traceops.traces.text_lines import text_lines
+
+# The matrices in the text of ``nvidia-smi topo -m``: their words, whatever stands around and between them.
+
+
+KINDS: dict[str, PathKind] = {
+    "C2C": "C2C", "PIX": "PIX", "PSB": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "NODE", "SYS": "SYS", "SOC": "SYS",
+}  # fmt: skip
+_SELF = "X"
+_UNKNOWN = ("N/A", "ERR!", "Err")
+NVLINKS = re.compile(r"NV(\d{1,3})", re.ASCII)
+GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z](?=[\w.:/-]{0,63}\d)[\w.:/-]{0,63}")
+_TAIL = re.compile(r"(?:\s|(?<=\d)(?=C))(CPU Affinity|NUMA Affinity|GPU NUMA ID)(?=\s|$)")
+# A paste that lost its tabs: ``GPU0GPU1``, ``NIC8NIC9``, and in the rows below ``NODENODE``.
+_STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
+_STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
+# ``NV120-31``: the last cell and the cores.
+_STUCK_CORES = re.compile("(NV(?:1[0-8]|[1-9])|" + "|".join(KINDS) + r")(\d{1,4}[,-][\d,-]{0,4000})", re.ASCII)
+_LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
+CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
+# Who a line is of, before it: mpirun's tag, ``[default0]:`` of torchrun, ``[pod/a/b]`` of kubectl; ``node1:`` of pdsh,
+# ``trainer-1 |`` of docker compose, ``0:`` of srun -l.
+_SPEAKER = re.compile(
+    r"(?:(\[\d{1,6},\d{1,6}\]<\w{1,10}>|\[[A-Za-z][\w./,-]{0,199}\]):?|([A-Za-z0-9][\w.-]{0,99})\s{0,40}[:|](?=\s))"
+)
+_NO_HOST = re.compile(r"\[.{0,99}|\d{1,99}|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE)
+# Whose output follows: ansible, a prompt, ssh.
+_HOST_BEFORE = (
+    re.compile(r"([\w.-]{1,100}) \| (?:CHANGED|SUCCESS|FAILED)\b"),
+    re.compile(r"\[?[\w.-]{1,40}@([\w.-]{1,100})[: ].{0,300}\bnvidia-smi topo\b"),
+    re.compile(r".{0,40}\bssh (?:[\w.-]{1,40}@)?([\w.-]{1,100}) .{0,40}\bnvidia-smi topo\b"),
+)
+_ASKED = re.compile(r"\bnvidia-smi topo (-{1,2}[a-z_]{1,20})")  # what for
+_PCI_ONLY = ("-mp", "--matrix_pci")
+_RULE = re.compile(r"-{4,200}")  # clush -b and dshbak: the host's name between two rules
+_MOST_LABELS = 256
+_MOST_CELLS = 1 << 20
+_FAR_LINES = 500  # after as many that are none of its own, nothing more of a matrix comes
+_MOST_MATRICES = 2048
+_SPOKEN_BEFORE = 8  # words of a logger before a matrix's own
+_WIDEST = 1 << 14  # of a header
+_QUOTED = 300
+
+
+@dataclass
+class Row:
+    """A device's row. words: from its first cell on. tail: the line that ends it, where tabs tell of empty columns."""
+
+    line: int
+    text: str
+    words: list[str]
+    tail: str
+
+
+@dataclass
+class Matrix:
+    """A matrix while it is read. header: its text, where a terminal wrapped it joined. end: the latest line of it.
+
+    pci_only: it was made with ``topo -mp``, which shows the ways over PCIe alone, also where NVLink joins two GPUs.
+    """
+
+    host: str | None
+    labels: list[str]
+    columns: list[str]
+    header: str
+    end: int
+    rows: dict[str, Row] = field(default_factory=dict)
+    last: Row | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    pci_only: bool = False
+
+
+def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
+    """Everything that begins with a header, each with the rows and legends that its speaker said after it."""
+    found: list[Matrix] = []
+    open_: dict[str, Matrix] = {}  # by who speaks
+    host: str | None = None
+    before = ("", "")
+    latest = cells = 0
+    pci_only = False
+    for number, line in numbered:
+        if " topo " in line and (asked := _ASKED.search(line)) is not None:
+            pci_only = asked[1] in _PCI_ONLY
+        host = _host_before(line, before) or host
+        before = (before[1], line)
+        if number - latest > _FAR_LINES:
+            open_.clear()
+        if cells > _MOST_CELLS or not line.strip() or not (open_ or "GPU" in line):
+            continue
+        speaker, said = _spoken(line, open_)
+        matrix = open_.get(speaker)
+        if matrix is not None and not matrix.rows and number == matrix.end + 1 and _widen(matrix, said):
+            matrix.end = latest = number
+            continue
+        header = _header(said) or _header_begin(said)
+        if header is not None and len(found) < _MOST_MATRICES:
+            open_[speaker] = Matrix(_named(speaker) or host, *header, said, number)
+            open_[speaker].pci_only = pci_only
+            found.append(open_[speaker])
+            latest = number
+        elif matrix is not None and (words := _add(matrix, number, said, line)):
+            cells += words
+            matrix.end = latest = number
+    return found
+
+
+def _host_before(line: str, before: tuple[str, str]) -> str | None:
+    if not line.startswith("--") and " | " not in line and "nvidia-smi" not in line:
+        return None
+    if _RULE.fullmatch(line.rstrip()) and _RULE.fullmatch(before[0].rstrip()) and len(before[1].split()) == 1:
+        return before[1].strip()
+    match = next((match for pattern in _HOST_BEFORE if (match := pattern.match(line))), None)
+    return None if match is None else match[1]
+
+
+def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
+    """Who says a line, '' where nobody is named, and what; a row of a Markdown table without its bars."""
+    if line.lstrip().startswith("|"):
+        return "", line.replace("|", " ")
+    match = _SPEAKER.match(line)
+    if match is None or _LEGEND.match(line.strip()):
+        return "", line
+    rest = line[match.end() :]
+    speaker = match[1] or match[2]
+    if speaker in open_ or GPU.search(rest):
+        return speaker, rest
+    return "", line
+
+
+def _named(speaker: str) -> str | None:
+    return None if not speaker or _NO_HOST.fullmatch(speaker) else speaker
+
+
+def _header(line: str) -> tuple[list[str], list[str]] | None:
+    """The labels and the names of the columns after them, where the line is a matrix's header."""
+    if not GPU.search(line):
+        return None
+    tails = list(_TAIL.finditer(line))
+    columns = [match[1] for match in tails]
+    if tails and _TAIL.sub("", line)[tails[0].start() :].strip():
+        return None
+    words = _STUCK.sub(r"\1 ", line[: tails[0].start()] if tails else line).split()
+    start = next((place for place, word in enumerate(words[:_SPOKEN_BEFORE]) if GPU.fullmatch(word)), None)
+    if start is None:
+        return None
+    labels = words[start:]
+    if not all(_LABEL.fullmatch(word) for word in labels[:_MOST_LABELS]) or len(labels) > _MOST_LABELS:
+        return None
+    if any(_is_cell(word) for word in labels) or len(set(labels)) < len(labels):
+        return None
+    if not (columns or len(labels) > 1):
+        return None
+    return labels, columns
+
+
+def _header_begin(line: str) -> tuple[list[str], list[str]] | None:
+    """The same of a header that a terminal broke off inside a word or a column's name."""
+    if len(GPU.findall(line)) < 2 or len(line) > _WIDEST:
+        return None
+    for words in (1, 2, 3):  # ``GPU NUMA I``
+        begun = line.rsplit(maxsplit=words)[0]
+        if len(begun.split()) > 1 and (header := _header(begun)) is not None:
+            return header
+    return None
+
+
+def _add(matrix: Matrix, number: int, said: str, line: str) -> int:
+    """A row, the rest of a row or header that was wrapped, or a line of the NIC legend: the words that were taken."""
+    commented = _LEGEND.match(said.strip())  # 'NIC0: mlx5_0  -> eth0  (rail 0)'
+    legend = _LEGEND.fullmatch(" ".join(said.split()[-2:])) or commented
+    if legend is not None and (legend is not commented or legend[1] in matrix.labels):
+        matrix.names.setdefault(legend[1], legend[2])
+        return 2
+    words = [cell for word in said.split() for cell in _apart(word)]
+    for place, (label, cell) in enumerate(pairwise(words[: _SPOKEN_BEFORE + 1])):
+        if label in matrix.labels and (_is_cell(cell) or cell in _UNKNOWN):
+            row = Row(number, line.rstrip()[:_QUOTED], words[place + 1 :], said)
+            matrix.rows.setdefault(label, row)
+            matrix.last = row
+            return len(words)
+    if not words or matrix.last is None or number != matrix.end + 1:
+        return 0
+    if len(matrix.last.words) >= len(matrix.labels) + len(matrix.columns):
+        return 0
+    return _lengthen(matrix.last, said, len(matrix.labels))
+
+
+def _widen(matrix: Matrix, said: str) -> bool:
+    """Whether it is the rest of a header that a terminal wrapped, between words or inside one."""
+    for joined in (f"{matrix.header} {said}", matrix.header + said):
+        header = _header(joined) or _header_begin(joined)
+        wider = header is not None and sum(map(len, header)) > len(matrix.labels) + len(matrix.columns)
+        if header is not None and wider and len(joined) < _WIDEST:
+            matrix.labels, matrix.columns = header
+            matrix.header = joined
+            return True
+    return False
+
+
+def _lengthen(row: Row, said: str, cells: int) -> int:
+    """The rest of a row that a terminal wrapped, between words or inside one; `cells` come before the cores."""
+    first, *words = (cell for word in said.split() for cell in _apart(word))
+    joined = row.words[-1] + first
+    is_broken = not row.tail[-1:].isspace() and not said[:1].isspace()
+    if _is_cell(joined):
+        row.words[-1:] = [joined, *words]
+    elif _is_cell(first):
+        row.words += [first, *words]
+    elif not first.strip("0123456789,-"):
+        in_list = is_broken and len(row.words) > cells
+        row.words[len(row.words) - in_list :] = [joined if in_list else first, *words]
+    else:
+        return 0
+    row.tail = said
+    return len(words) + 1
+
+
+def _apart(word: str) -> list[str]:
+    if (cores := _STUCK_CORES.fullmatch(word)) is not None:
+        return [cores[1], cores[2]]
+    cells = _STUCK_CELL.findall(word)
+    return cells if len(cells) > 1 and "".join(cells) == word else [word]
+
+
+def _is_cell(word: str) -> bool:
+    return word == _SELF or word in KINDS or NVLINKS.fullmatch(word) is not None
+
 
 _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 
@@ -126,3 +354,92 @@ def _is_told(machine: Machine, by: Machine) -> bool:
         a is None or (b is not None and ((a.kind, a.count) == (b.kind, b.count) or (b.kind == "NV" and not hides)))
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+# Machines from the text of ``rocm-smi --showtopo`` and ``amd-smi topology``.
+
+
+_KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
+# ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.
+_TITLE = re.compile(r"={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:")
+_LINK_TYPES = ("link type between two gpus", "link type")
+_GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
+_NUMA = re.compile(r"GPU ?\[?(\d{1,4})\]?\s{0,40}: \(Topology\) Numa Node: (\d{1,6})", re.ASCII)
+_MOST_ROCM_LABELS = 1024
+
+
+@dataclass
+class _RocmTables:
+    """labels: of the columns; bus ids in amd-smi's tables. paths: by two GPUs' places."""
+
+    labels: list[str] = field(default_factory=list)
+    paths: dict[tuple[int, int], Path] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
+
+
+def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
+    """The machine whose link types are in a file, or in `text`: what runs over XGMI and what over PCIe.
+
+    NUMA nodes where rocm-smi says them. GPUs count in the order of the table, which is the tools' own. Raises
+    InputError where the file cannot be read or holds no table of link types.
+    """
+    told = _told(path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1))
+    if not _tells(told):
+        raise FileError(
+            path,
+            "holds no table of link types; save the whole output of `rocm-smi --showtopo` or of `amd-smi topology`",
+        )
+    gpus = [
+        Gpu(told.indices[label], bus_id=normal_bus_id(label), numa=told.nodes.get(told.indices[label]))
+        for label in told.labels
+    ]
+    paths = {(f"GPU{one}", f"GPU{other}"): found for (one, other), found in told.paths.items()}
+    return (Machine(None, tuple(gpus), (), paths, (path,)),)
+
+
+def looks_like_rocm_topo(head: str) -> bool:
+    """Whether a text has a table of link types."""
+    return _tells(_told("", text_of(head.encode(errors="surrogateescape"), 1)))
+
+
+def _tells(told: _RocmTables) -> bool:
+    return bool(told.paths) or len(told.labels) == 1  # one GPU has no links
+
+
+def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _RocmTables:
+    told = _RocmTables()
+    in_table = False
+    for number, line in numbered:
+        if title := _TITLE.fullmatch(line.strip()):
+            in_table = (title[1] or title[2]).strip().lower() in _LINK_TYPES
+        elif numa := _NUMA.fullmatch(line.strip()):
+            told.nodes.setdefault(int(numa[1]), int(numa[2]))
+        elif in_table:
+            _add_link(told, line, path, number)
+    return told
+
+
+def _add_link(told: _RocmTables, line: str, path: str, number: int) -> None:
+    words = line.split()
+    if not told.labels:
+        indices = {word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None}
+        if 0 < len(indices) == len(words) <= _MOST_ROCM_LABELS:
+            told.labels, told.indices = words, indices
+        return
+    if not words or words[0] not in told.indices:
+        return
+    one = told.indices[words[0]]
+    for other_label, word in zip(told.labels, words[1:], strict=False):
+        kind, other = _KINDS.get(word), told.indices[other_label]
+        if kind is not None and other != one and (other, one) not in told.paths:
+            quote = Quote(path, number, line.rstrip()[:_QUOTED])
+            told.paths.setdefault((one, other), Path(kind, quote=quote))
+
+
+def _index(label: str, place: int) -> int | None:
+    """A GPU's index: in its label, or, of bus ids, its place."""
+    match = _GPU.fullmatch(label)
+    if match is not None:
+        return int(match[1])
+    return None if normal_bus_id(label) is None else place

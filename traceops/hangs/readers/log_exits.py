@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from traceops.core.exit_codes import reported_codes, signal_name
+from traceops.core.errors import reported_codes, signal_name
 
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from traceops.core.short_text import first_words
+from traceops.core.text import first_words
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.line_prefixes import without_prefixes
 from traceops.hangs.readers.log_steps import sightings

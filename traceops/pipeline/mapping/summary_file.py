@@ -2,18 +2,260 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
-from typing import IO, Any
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import IO, Any, TypeVar, cast, get_args, get_origin
 
+import msgspec
+import numpy as np
 from isal import isal_zlib
+from numpy.typing import NDArray
 
 from traceops.core.errors import FileError
+from traceops.measure.copies import BY_STEP
+from traceops.measure.ledger import OWN_BUCKETS
+from traceops.measure.program import EXPOSED, PAINTED
+from traceops.measure.stack_times import IDLE
 from traceops.measure.summary import RankSummary
-from traceops.pipeline.mapping.codec import decode, encode
-from traceops.pipeline.mapping.summary_check import check_summary
 from traceops.traces.model import CommArgs, Group
+from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.source import Damaged, chunks, open_binary
 from traceops.traces.summary_header import ANEW, SummaryHeader, split, with_header
+
+# Frozen dataclasses of numbers, text, tuples and arrays as MessagePack, read back by their types.
+
+
+T = TypeVar("T")
+
+_LEAVES = frozenset({int, float, bool, bytes, type(None), np.ndarray})  # nothing in them is shared or replaced
+_NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
+
+
+class _PackedArray(msgspec.Struct, array_like=True):
+    """An array: `data` in C order in `dtype`, differences to the row before if there is a `first` row."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    first: tuple[int, ...] | None
+    data: bytes
+
+
+def encode(value: Any) -> bytes:
+    """A dataclass as bytes. Raises TypeError where it holds what MessagePack has no word for."""
+    try:
+        return _encoder().encode(value)
+    except UnicodeEncodeError:  # half a surrogate pair, from a file's name for instance
+        return _encoder().encode(_replace(copy.deepcopy(value), _well_formed))
+
+
+def decode(data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()) -> T:
+    """What `encode` made of a `kind`, every value checked against its type.
+
+    Text and instances of the `shared` types that equal one in `seen` are that one: many decoded with one
+    `seen` take little memory. Raises ValueError where the bytes are anything else.
+    """
+    try:
+        value = _decoder(cast(Any, kind)).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    unpacked: T = _replace(value, seen.setdefault, shared)
+    return unpacked
+
+
+@functools.cache
+def _encoder() -> msgspec.msgpack.Encoder:
+    return msgspec.msgpack.Encoder(enc_hook=_pack)
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_unpack)
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return _pack_array(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be written to a summary")
+
+
+def _pack_array(array: NDArray[Any]) -> _PackedArray:
+    """In the narrowest integers that hold it, or else its differences along the first axis: times only grow."""
+    if array.dtype == np.int64 and array.ndim and array.size:
+        low, high = int(array.min()), int(array.max())
+        for dtype in _NARROWER:
+            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+                return _PackedArray(array.shape, dtype.str, None, array.astype(dtype).tobytes())
+        steps = np.diff(array, axis=0)  # wraps around where it overflows, and so does the sum
+        low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
+        for dtype in _NARROWER:
+            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+                first = tuple(array[0].ravel().tolist())
+                return _PackedArray(array.shape, dtype.str, first, steps.astype(dtype).tobytes())
+    return _PackedArray(array.shape, array.dtype.str, None, array.tobytes())
+
+
+def _unpack(kind: type, packed: Any) -> Any:
+    if get_origin(kind) is not np.ndarray:
+        raise NotImplementedError(f"{kind} in a summary")
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
+    array = msgspec.convert(packed, _PackedArray)
+    if array.dtype not in _stored_as(dtype) or (array.first is not None and not array.shape):
+        raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
+    stored = np.dtype(array.dtype)
+    shape = array.shape if array.first is None else (array.shape[0] - 1, *array.shape[1:])
+    if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != len(array.data):
+        raise ValueError("an array of another size than it says")
+    values = np.frombuffer(array.data, stored).reshape(shape).astype(dtype)
+    if array.first is None:
+        return values
+    first = np.array(array.first, dtype=dtype).reshape(1, *array.shape[1:])
+    return np.concatenate((first, values)).cumsum(axis=0, dtype=dtype)
+
+
+def _stored_as(dtype: np.dtype[Any]) -> tuple[str, ...]:
+    return (dtype.str, *(narrow.str for narrow in _NARROWER)) if dtype == np.int64 else (dtype.str,)
+
+
+def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
+    """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
+
+    Dataclasses are changed in place: nobody else has them yet.
+    """
+    kind: Any = type(value)
+    if kind in _LEAVES:
+        return value
+    if kind is str or (kind is tuple and value and type(value[0]) is type(value[-1]) is int):
+        return known(value, value)
+    if kind is tuple or kind is list:
+        return kind([_replace(item, known, shared) for item in value])
+    if kind is dict:
+        return {known(key, key): _replace(item, known, shared) for key, item in value.items()}
+    if kind in shared and (same := known(value, value)) is not value:
+        return same
+    for name in _field_names(kind):
+        item = getattr(value, name)
+        own = type(item)
+        if own not in _LEAVES:
+            object.__setattr__(value, name, known(item, item) if own is str else _replace(item, known, shared))
+    return value
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    if not is_dataclass(kind):  # where the types allow anything, a file may have what we never write
+        raise ValueError(f"a value of the kind {kind.__name__} is in it")
+    return tuple(field.name for field in fields(kind))
+
+
+def _well_formed(part: Any, _: Any) -> Any:
+    return part.encode("utf-8", "replace").decode() if isinstance(part, str) else part
+
+
+# Whether the parts of a summary that came from a file fit each other: the reduce looks things up across them.
+
+
+_CELL = (str, int, float, type(None))
+_MOST_TIME = 1 << 61  # ns, in 2043; sums of some still fit an int64
+
+
+def check_summary(summary: RankSummary) -> None:
+    """Raises ValueError naming the part that does not fit the others."""
+    for what, fits in _conditions(summary):
+        if not fits:
+            raise ValueError(f"its {what} does not fit the rest")
+
+
+def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
+    comm, program, steps = summary.comm, summary.program, len(summary.step_numbers)
+    count = len(comm.args)
+    edges = summary.step_edges
+    yield "rank", 0 <= summary.rank < MOST_RANKS and _is_world(summary.meta.world_size)
+    yield "steps", steps > 0 and edges.shape == (steps + 1,) and _sorted(edges)
+    yield ("collectives", all(column.shape == (count,) for column in (comm.start, comm.end, comm.step, comm.stream)))
+    yield "collectives", len(comm.name) == len(comm.parts) == count and _sorted(comm.start)
+    beside = (comm.before, comm.after, comm.stage, comm.micro_batch, comm.phase, comm.slowed)
+    yield "collectives", all(column.shape == (count,) for column in beside)
+    yield "collectives", _within(comm.step, -1, steps + 1) and _within(comm.slowed, 0, _MOST_TIME)
+    yield "collectives", bool((comm.start <= comm.end).all()) and _within(comm.end, -_MOST_TIME, _MOST_TIME)
+    yield "ledger", summary.ledger.duration.shape == (steps,)
+    yield "ledger", summary.ledger.buckets.keys() >= {"comm", *OWN_BUCKETS}
+    yield "ledger", all(column.shape == (steps,) for column in summary.ledger.buckets.values())
+    exposed = summary.ledger.exposed
+    yield "ledger", exposed.start.shape == exposed.end.shape == (len(exposed.start),)
+    yield "ledger", _sorted(np.stack((exposed.start, exposed.end), axis=1).ravel())
+    moments = len(program.times)
+    yield ("program", moments > 0 and _sorted(program.times) and program.own.shape == (moments, len(OWN_BUCKETS)))
+    yield "program", program.ready.shape == (count,)
+    for start, end, waited_for in (
+        (program.join_start, program.join_end, program.join_comm),
+        (program.spell_start, program.spell_end, program.spell_comm),
+    ):
+        yield "program", start.shape == end.shape == waited_for.shape == (len(waited_for),)
+        yield "program", _within(waited_for, 0, count) and bool((start <= end).all())
+    unheld = program.unheld
+    yield "program", unheld.start.shape == unheld.end.shape == (len(unheld.start),)
+    yield "program", _sorted(np.stack((unheld.start, unheld.end), axis=1).ravel())
+    yield (
+        "program",
+        all(
+            _within(times, -_MOST_TIME, _MOST_TIME)
+            for times in (
+                program.ready,
+                program.own,
+                program.host,
+                program.join_start,
+                program.join_end,
+                program.spell_start,
+                program.spell_end,
+            )
+        ),
+    )
+    yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
+    yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
+    inventory = summary.inventory
+    yield (
+        "inventory",
+        all(
+            column.shape == (steps,)
+            for column in (
+                inventory.step_kernels,
+                inventory.step_collectives,
+                inventory.step_bytes,
+                inventory.step_blocking,
+            )
+        ),
+    )
+    yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
+    yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
+    if (anomaly := summary.anomaly) is not None:
+        yield "anomaly", anomaly.count.shape == anomaly.host_ns.shape == (steps,)
+    yield "held launches", all(one.idle_ns.shape == one.count.shape == (steps,) for one in summary.held)
+    columns = (getattr(kind, name) for kind in summary.copies.kinds for name in BY_STEP)
+    yield "copies", all(own.shape == (steps,) for own in (summary.copies.sync_ns, *columns))
+    yield "backward", summary.backward.device_end.shape == (steps,)
+    tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
+    yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
+    cells = (cell for table in tables for column in table.values() for cell in column)
+    yield "HTA tables", all(isinstance(cell, _CELL) for cell in cells)
+
+
+def _is_world(size: int | None) -> bool:
+    return size is None or 0 < size <= MOST_RANKS
+
+
+def _sorted(values: NDArray[np.int64]) -> bool:
+    return bool((values[:-1] <= values[1:]).all()) and _within(values, -_MOST_TIME, _MOST_TIME)
+
+
+def _within(values: NDArray[np.integer], low: int, high: int) -> bool:
+    return not values.size or (int(values.min()) >= low and int(values.max()) < high)
+
 
 _SHARED = frozenset({CommArgs, Group})  # ranks say the same of the same collective
 _LARGEST = 1 << 28  # of the unzipped summary; real ones have less than a hundredth

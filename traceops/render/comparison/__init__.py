@@ -6,11 +6,14 @@ from pathlib import Path
 
 from traceops.compare.model import Comparison
 from traceops.render import write_files
-from traceops.render.comparison.csv import CSV_FILES, render_comparison_csv
-from traceops.render.comparison.json import render_comparison_json
-from traceops.render.comparison.junit import render_junit
+from traceops.render.comparison.exports import (
+    CSV_FILES,
+    render_comparison_csv,
+    render_comparison_json,
+    render_junit,
+    render_sarif,
+)
 from traceops.render.comparison.markdown import render_markdown
-from traceops.render.comparison.sarif import render_sarif
 
 FORMATS = ("html", "md", "json", "junit", "sarif", "csv")
 FILES = (

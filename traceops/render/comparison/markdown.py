@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TextIO, TypeVar
 
 from traceops.compare.model import (
     OUTCOMES,
@@ -17,9 +18,9 @@ from traceops.compare.model import (
     OutlierStep,
 )
 from traceops.core.findings import Finding
-from traceops.render.comparison import method_text, text
-from traceops.render.markdown_text import code, prose, table
-from traceops.render.writers.markdown import FoldedPart, fitting, folded, size
+from traceops.core.text import one_line
+from traceops.render.comparison import text
+from traceops.render.writers.markdown import FoldedPart, code, fitting, folded, prose, size, table
 from traceops.version import __version__
 
 LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it may add a line
@@ -50,7 +51,7 @@ def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMI
     Everything from a trace is escaped: no mention, reference, link or HTML of its own takes effect.
     """
     lines = [marker(name), *_overview(comparison)]
-    sides = [prose(method_text.side_text(side), 200) for side in (comparison.base, comparison.head)]
+    sides = [prose(text.side_text(side), 200) for side in (comparison.base, comparison.head)]
     end = f"<sub>Base: {sides[0]} · head: {sides[1]} · traceops {__version__}</sub>"
     left = limit - size([*lines, "", end, ""])
     for section in _sections(comparison):
@@ -129,7 +130,7 @@ def _reason(reason: Explanation) -> str:
 
 
 def _outlier(step: OutlierStep) -> str:
-    return f"- {prose(method_text.outlier_text(step), 300)}"
+    return f"- {prose(text.outlier_text(step), 300)}"
 
 
 def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> FoldedPart:
@@ -194,13 +195,11 @@ def _finding(finding: Finding) -> str:
 
 
 def _method(comparison: Comparison) -> list[str]:
-    lines = [f"- {prose(label, 80)}: {prose(value, 300)}" for label, value in method_text.method(comparison)]
+    lines = [f"- {prose(label, 80)}: {prose(value, 300)}" for label, value in text.method(comparison)]
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
         for capture in side.captures[:20]:
             steps = f"{capture.steps} profiled steps, {capture.unprofiled_steps} without the profiler"
-            lines.append(
-                f"- {word}: {code(capture.path, 120)}, {steps}, {method_text.started_text(capture.started_ns)}"
-            )
+            lines.append(f"- {word}: {code(capture.path, 120)}, {steps}, {text.started_text(capture.started_ns)}")
         if len(side.captures) > 20:
             lines.append(f"- {word}: {len(side.captures) - 20} captures more")
     return lines + [f"- {prose(note, 400)}" for note in comparison.notes]
@@ -222,3 +221,73 @@ def _table(
 ) -> FoldedPart:
     lines = table(header, [row(thing) for thing in things[:most]], right)
     return FoldedPart(f"{title} ({len(things)})", tuple(lines[:2]), tuple(lines[2:]), len(things), file)
+
+
+# Annotations and the job summary of GitHub Actions, where a workflow runs the comparison.
+
+
+SUMMARY_LIMIT = 1024 * 1024  # bytes that GitHub takes from one step, all that is appended together
+_MOST = 9  # GitHub shows 10 annotations of a kind from one step
+_MESSAGE = 1000
+
+
+def announce(comparison: Comparison, environ: Mapping[str, str], stdout: TextIO, *, name: str = "") -> None:
+    """Print annotations and append to the job's summary; does nothing outside GitHub Actions.
+
+    A summary that cannot be written is said in an annotation: it is no reason to fail the gate.
+    """
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return
+    for line in workflow_commands(comparison):
+        print(line, file=stdout)
+    path = environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        problem = _append(Path(path), step_summary(comparison, name=name))
+    except OSError as error:
+        problem = f"{path} cannot be appended to ({error.strerror or error})"
+    if problem:
+        print(_command("warning", "No job summary", problem), file=stdout)
+
+
+def workflow_commands(comparison: Comparison) -> list[str]:
+    """The annotations: an error a regression, a warning a metric left open, the verdict as a notice."""
+    lines = [_command("notice", "traceops compare", comparison.sentence)]
+    regressed = [metric for metric in comparison.gated if metric.outcome == "regression"]
+    undecided = [metric for metric in comparison.gated if metric.outcome == "inconclusive"]
+    for metric in regressed[:_MOST]:
+        said = f"{text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
+        said += f"limit {text.threshold_text(metric)}. {text.reason_text(metric)}"
+        lines.append(_command("error", f"{metric.label} regressed", said))
+    for metric in undecided[:_MOST]:
+        lines.append(_command("warning", f"{metric.label} is inconclusive", text.reason_text(metric)))
+    return lines
+
+
+def step_summary(comparison: Comparison, *, name: str) -> str:
+    """What the comparison adds to $GITHUB_STEP_SUMMARY: the pull request's comment, far below 1 MiB."""
+    return render_markdown(comparison, name=name)
+
+
+def _append(path: Path, summary: str) -> str:
+    """Add to the file; why not, where GitHub would refuse the whole of it then."""
+    content = summary.encode("utf-8", "replace") + b"\n"
+    with path.open("ab") as file:
+        if file.tell() + len(content) > SUMMARY_LIMIT:
+            return f"{path} would be larger than the {SUMMARY_LIMIT} bytes GitHub takes"
+        file.write(content)
+    return ""
+
+
+def _command(kind: Literal["error", "warning", "notice"], title: str, message: str) -> str:
+    said = one_line(message, _MESSAGE) or title
+    return f"::{kind} title={_property(one_line(title, 200))}::{_data(said)}"
+
+
+def _data(said: str) -> str:
+    return said.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(said: str) -> str:
+    return _data(said).replace(":", "%3A").replace(",", "%2C")

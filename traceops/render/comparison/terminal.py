@@ -9,9 +9,9 @@ from typing import TextIO
 
 from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.core.findings import Finding
-from traceops.core.short_text import one_line, short_name
+from traceops.core.text import one_line, short_name
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.comparison import method_text, text
+from traceops.render.comparison import text
 from traceops.render.document import Block, Code, TableBlock, Text
 from traceops.render.document import text as text_block
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -38,7 +38,7 @@ def describe_summary(comparison: Comparison, written: Path | None = None) -> lis
     for refusal in comparison.refusals:
         blocks.append(_line(f"{MARK['warning']} Compared although they differ: {refusal}", "level-warning"))
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
-        blocks.append(_line(f"{word}: {method_text.side_text(side)}", "soft", (0, 6)))
+        blocks.append(_line(f"{word}: {text.side_text(side)}", "soft", (0, 6)))
     known = text.known(comparison.gated)
     if shown := [*known, *text.movers(comparison)]:
         blocks += [_BLANK, _metrics(shown)]
@@ -154,7 +154,7 @@ def _remarks(comparison: Comparison) -> Iterator[Block]:
     if comparison.outliers or comparison.warnings or comparison.notes:
         yield _BLANK
     for kind, look, lines in (
-        ("Outlier step, left in", "", [method_text.outlier_text(outlier) for outlier in comparison.outliers]),
+        ("Outlier step, left in", "", [text.outlier_text(outlier) for outlier in comparison.outliers]),
         ("Warning", "level-warning", comparison.warnings),
         ("Note", "soft", comparison.notes),
     ):

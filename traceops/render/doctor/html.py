@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
-from traceops.doctor.model import BAD, Checkup
+from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.fabric.alike import alike_machines
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host
-from traceops.fabric.model import Machine
+from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
-from traceops.machine.look import count_levels
+from traceops.machine.look import Level, Look, count_levels
 from traceops.render import page
-from traceops.render.cells import Cell
-from traceops.render.doctor import tables as doctor_tables
-from traceops.render.doctor.figures import sweep_figure
-from traceops.render.doctor.rows import measured_with, pair_matrices
+from traceops.render.cells import Cell, Column, Table, build_table, name, number
+from traceops.render.doctor.files import Attempt, PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     broken_trials,
+    change_text,
     doctor_verdict,
     fallback_lines,
     heading,
     largest,
     look_finding,
     looks_not_ok,
+    measured_devices,
     other_findings,
     read_text,
+    trial_devices,
     with_text,
 )
 from traceops.render.document import (
@@ -51,17 +54,284 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, finding_block, not_used
-from traceops.render.inspector_table import inspector_table
-from traceops.render.report.fabric_html import benchmarks_table, connections_table, nccl_sentence
-from traceops.render.topology.figure import Figure, topology_figure
+from traceops.render.report.fabric_html import benchmarks_table, connections_table, inspector_table, nccl_sentence
+from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.render.report.terms import COLUMNS
+from traceops.render.topology.figure import Figure as TopologyFigure
+from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
+
+# Plotly figure of a checkup: bus bandwidth over message size.
+
+
+_COLOURS = {"all_reduce": "#0072B2", "all_gather": "#D55E00", "reduce_scatter": "#009E73", "send_recv": "#CC79A7"}
+_OTHER = "#7A7A7A"
+_DASHES = ("solid", "dot", "dashdot", "longdash")  # hosts, or groups of devices, one after the other
+_MOST_TICKS = 10
+
+
+def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] = ()) -> Figure | None:
+    """Bus bandwidth in GB/s over bytes of a message, a line an operation, with dashed lines of earlier references.
+
+    Lines need two sizes at least; None without any.
+    """
+    lines = _lines(measured)
+    if not lines:
+        return None
+    whose = list(dict.fromkeys((gpus, host) for _, gpus, host in lines))
+    many = len(whose) > 1
+    traces = [
+        _trace(
+            rows,
+            f"{_safe(op)}{_whose(gpus, host) if many else ''}",
+            _COLOURS.get(op, _OTHER),
+            _DASHES[whose.index((gpus, host)) % len(_DASHES)],
+        )
+        for (op, gpus, host), rows in lines.items()
+    ]
+    for reference in references:
+        for (op, gpus, _), rows in _lines(reference.measured).items():
+            now = lines.get((op, gpus, reference.host)) or lines.get((op, gpus, None))
+            if now is not None and _points(now) != _points(rows):
+                name = f"{_safe(op)} as measured before on {_safe(reference.host)}"
+                traces.append(_trace(rows, name, _COLOURS.get(op, _OTHER), "dash", faint=True))
+    sizes = sorted({one.bytes for rows in lines.values() for one in rows})
+    ticks = sizes[:: -(-len(sizes) // _MOST_TICKS)]
+    return laid_out(
+        traces,
+        14,
+        pixels=20,
+        xaxis={
+            "type": "log",
+            "title": {"text": "bytes of a message"},
+            "tickvals": ticks,
+            "ticktext": [message_text(nbytes) for nbytes in ticks],
+        },
+        yaxis={"title": {"text": "bus bandwidth, GB/s"}, "rangemode": "tozero", "automargin": True},
+        grid_y=True,
+        showlegend=True,
+        legend={"orientation": "h", "y": -0.28},
+    )
+
+
+def _lines(measured: Sequence[Measured]) -> dict[tuple[str, tuple[int, ...], str | None], list[Measured]]:
+    """Collectives by operation, devices and host in order of size; pairs are in the matrix."""
+    lines: dict[tuple[str, tuple[int, ...], str | None], list[Measured]] = {}
+    for one in measured:
+        if one.op != "send_recv":
+            lines.setdefault((one.op, one.gpus, one.host), []).append(one)
+    return {
+        key: sorted(rows, key=lambda one: one.bytes)
+        for key, rows in lines.items()
+        if len({one.bytes for one in rows}) > 1
+    }
+
+
+def _points(rows: Sequence[Measured]) -> list[tuple[int, float]]:
+    return [(one.bytes, one.busbw_gbs) for one in rows]
+
+
+def _trace(rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint: bool = False) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines" if faint else "lines+markers",
+        "x": [one.bytes for one in rows],
+        "y": [rounded(one.busbw_gbs) for one in rows],
+        "name": name,
+        "line": {"color": colour, "dash": dash, "width": 1.5 if faint else 2.5},
+        "opacity": 0.6 if faint else 1.0,
+        "text": [f"{message_text(one.bytes)}, {one.time_us:.1f} µs" for one in rows],
+        "hovertemplate": f"{name}: %{{y:.4~g}} GB/s<br>%{{text}}<extra></extra>",
+    }
+
+
+def _whose(gpus: Sequence[int], host: str | None) -> str:
+    return f", {len(gpus)} devices" + (f" on {_safe(host)}" if host else "")
+
+
+def _safe(text: str) -> str:
+    """Cut and escaped: plotly reads tags in names and hover texts."""
+    return html.escape(text[:40], quote=False)
+
+
+# The tables of a checkup on the page: what was looked at and tried, bandwidth, and the matrix of pairs.
+
+
+_WORD = 160  # characters before the middle of a text is left out
+_CSS: dict[Level | Outcome, str] = {
+    "ok": "status clear",
+    "note": "status note",
+    "warning": "status warned",
+    "error": "status fired",
+    "wrong": "status fired",
+    "failed": "status fired",
+    "hung": "status fired",
+    "not_evaluated": "status not_evaluated",
+}
+_MOST_WHY = 2000
+_HEAT = "0, 114, 178"
+
+
+@dataclass(frozen=True)
+class _LookRow:
+    """A look, and all hosts of which it is true."""
+
+    look: Look
+    hosts: tuple[str, ...]
+
+
+def looks_table(checkup: Checkup) -> Table:
+    """Everything that was looked at, the worst first; equal looks of several hosts in one row."""
+    order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
+    merged: dict[tuple[str, ...], tuple[Look, list[str]]] = {}
+    for look in order:
+        key = (look.area, look.what, look.found, look.level, look.why, look.advice)
+        merged.setdefault(key, (look, []))[1].append(look.host)
+    rows = [_LookRow(look, tuple(hosts)) for look, hosts in merged.values()]
+    columns = [
+        Column("level", "Level", number=False, make=lambda row: _state(row.look.level)),
+        Column("area", "Area", number=False, make=lambda row: Cell(row.look.area)),
+        Column("what", "What", number=False, make=lambda row: _text(row.look.what)),
+        Column("found", "Found", number=False, make=lambda row: _text(row.look.found)),
+        Column("why", "Why, and what to do", number=False, make=_why),
+    ]
+    if any(look.rule for look in order if look.level != "ok"):
+        columns.insert(1, Column("rule", "Rule", number=False, make=lambda row: _rule(row.look)))
+    if len(checkup.hosts) > 1:
+        columns.insert(1, Column("hosts", "Host", number=False, make=_hosts))
+    return build_table("What was looked at", columns, rows)
+
+
+def trials_table(checkup: Checkup) -> Table:
+    """Every test in child processes, as it ran."""
+    columns = [
+        Column("trial", "Test", number=False, make=lambda row: Cell(row.name)),
+        Column("outcome", "Outcome", number=False, make=lambda row: _state(row.outcome)),
+        Column("gpus", "On", number=False, make=lambda row: Cell(trial_devices(checkup, row), css="nowrap")),
+        Column("seconds", "Took s", make=lambda row: number(row.seconds, 1)),
+        Column("deadline", "Allowed s", make=lambda row: number(row.deadline_s, 0)),
+        Column("changed", "Changed", "variables against the environment as it is", number=False, make=_changed),
+        Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(row.transports))),
+        Column("message", "What it said", number=False, make=_message),
+    ]
+    empty = set() if any(trial.transports for trial in checkup.trials) else {"ways"}
+    empty |= {"changed"} if all(trial.as_it_is for trial in checkup.trials) else set()
+    shown = [column for column in columns if column.key not in empty]
+    return build_table("Tests, each in processes of its own with a deadline", shown, checkup.trials)
+
+
+def attempts_table(checkup: Checkup) -> Table | None:
+    """What was tried where something failed or was slow; None where nothing else was tried."""
+    rows = attempts(checkup)
+    if not rows:
+        return None
+    columns = [
+        Column("change", "With", number=False, make=lambda row: _text(row.change)),
+        Column("works", "Works", number=False, make=_works),
+        Column("gbs", "All-reduce GB/s", "bus bandwidth", make=lambda row: number(row.gbs)),
+        Column("said", "What it said", number=False, make=lambda row: _text(row.said)),
+    ]
+    return build_table("Changes tried one at a time", columns, rows)
+
+
+def bandwidth_table(checkup: Checkup) -> Table | None:
+    """The largest message of each operation; None where nothing was measured."""
+    rows = largest(checkup.measured)
+    if not rows:
+        return None
+    columns = [
+        Column("op", "Operation", number=False),
+        Column("gpus", "On", number=False, make=lambda row: Cell(measured_devices(checkup, row), css="nowrap")),
+        Column("bytes", "Message", make=lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes")),
+        Column("time_us", "Time µs", "median of one operation", make=lambda row: number(row.time_us, 1)),
+        Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], make=lambda row: number(row.busbw_gbs)),
+    ]
+    if len({row.host for row in rows}) > 1:
+        columns.insert(1, Column("host", "Host", number=False))
+    change = measured_with(checkup)
+    with_ = f" {with_text(change)}" if change.size else ""
+    return build_table(f"The largest message of each operation{with_}; bandwidth.csv has all sizes", columns, rows)
+
+
+def matrix_table(matrix: PairMatrix) -> Table:
+    """Send and receive between every two devices, GB/s: the darker the faster; far below the others is marked."""
+    most = max(matrix.gbs.values(), default=0.0)
+    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(matrix.name(row)))]
+    for gpu in matrix.gpus:
+        columns.append(
+            Column(str(gpu), matrix.name(gpu), make=lambda row, gpu=gpu: _pair(matrix, row, gpu, most))  # type: ignore[misc]
+        )
+    host = f" on {matrix.host}" if matrix.host else ""
+    return build_table(f"Send and receive{host}, GB/s one way", columns, matrix.gpus)
+
+
+def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
+    if one == other:
+        return Cell("", css="self")
+    pair = one, other
+    if pair in matrix.outcomes:
+        return Cell(
+            matrix.outcomes[pair],
+            f"{matrix.name(one)} and {matrix.name(other)}: {matrix.outcomes[pair]}",
+            "status fired",
+        )
+    gbs = matrix.gbs.get(pair)
+    if gbs is None:
+        return number(None)
+    title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
+    if pair in matrix.slow:
+        return Cell(rate_text(gbs), f"{title}, far below the other pairs", "worst")
+    share = gbs / most if most else 0.0  # a file may say that nothing was moved
+    return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * share:.3f})")
+
+
+def _works(one: Attempt) -> Cell:
+    said = "yes, advised" if one.chosen and one.works else "yes" if one.works else "no"
+    return Cell(said, css="status clear" if one.works else "status fired")
+
+
+def _changed(trial: Trial) -> Cell:
+    return Cell("" if trial.as_it_is else change_text(EnvironmentChange(trial.set, trial.unset)))
+
+
+def _message(trial: Trial) -> Cell:
+    """Its message; what it said of it unfolds."""
+    if not trial.said:
+        return _text(trial.message)
+    return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
+
+
+def _rule(look: Look) -> Cell:
+    return Cell("" if look.level == "ok" else look.rule, css="nowrap")
+
+
+def _why(row: _LookRow) -> Cell:
+    look = row.look
+    why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
+    return Cell(f"{why} {look.advice}".strip()[:_MOST_WHY], css="why")  # advice may be a command: nothing behind it
+
+
+def _hosts(row: _LookRow) -> Cell:
+    hosts = list(dict.fromkeys(row.hosts))
+    return Cell(hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:60]))
+
+
+def _state(state: Level | Outcome) -> Cell:
+    return Cell(state.replace("_", " "), css=_CSS[state])
+
+
+def _text(text: str, limit: int = _WORD) -> Cell:
+    return Cell(text) if len(text) <= limit else name(text, limit)
+
 
 _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices
 _MOST_PROBLEMS = 200
 _MOST_TITLE = 80
-_COLOURS = "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
+_STATE_COLOURS = (
+    "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
+)
 _LATENCY = "Small messages are bound by latency: the curve should rise and level off at what the links give."
 _SWEEP = "Lines: bus bandwidth in GB/s over bytes of a message, one for each operation; bandwidth.csv has the numbers"
 
@@ -146,7 +416,7 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
     figures, blocks = _figures(checkup), list[Block]()
     if figures:
         measured = " Bandwidth is as measured here, on links one way." if _bandwidth(checkup) else ""
-        blocks.append(soft(f"{_COLOURS}{measured}"))
+        blocks.append(soft(f"{_STATE_COLOURS}{measured}"))
         blocks += [Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)]
         if more := max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0):
             blocks.append(soft(f"{more} more makes of machine are in doctor.json."))
@@ -162,7 +432,7 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
 
 def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
     """The largest message of each operation, the sweep, and the matrices of pairs."""
-    table = doctor_tables.bandwidth_table(checkup)
+    table = bandwidth_table(checkup)
     matrices = [matrix for matrix in pair_matrices(checkup) if 1 < len(matrix.gpus) <= _MOST_MATRIX]
     blocks: list[Block] = [] if table is None else [TableBlock(table, "narrow")]
     if (tests := benchmarks_table(checkup.benchmarks)) is not None:
@@ -174,7 +444,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         dashed = " Dashed: measured before." if _has_dashes(figure) else ""
         blocks += [Heading("Over message size"), soft(f"{_LATENCY}{dashed}"), Chart("sweep", _SWEEP, figure)]
     for matrix in matrices:
-        blocks += [Heading("Between every two GPUs"), TableBlock(doctor_tables.matrix_table(matrix), "narrow matrix")]
+        blocks += [Heading("Between every two GPUs"), TableBlock(matrix_table(matrix), "narrow matrix")]
     return tuple(blocks)
 
 
@@ -183,13 +453,13 @@ def _has_dashes(figure: dict[str, Any]) -> bool:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    tables = (doctor_tables.attempts_table(checkup), doctor_tables.trials_table(checkup))
+    tables = (attempts_table(checkup), trials_table(checkup))
     blocks = tuple(TableBlock(table) for table in tables if table is not None and table.rows)
     return blocks if checkup.trials else (*blocks, text("Nothing was tested."))
 
 
 def _looks(checkup: Checkup) -> tuple[Block, ...]:
-    table = doctor_tables.looks_table(checkup)
+    table = looks_table(checkup)
     problems = checkup.problems[:_MOST_PROBLEMS]
     return (
         TableBlock(table) if table.rows else text("Nothing was looked at."),
@@ -197,7 +467,7 @@ def _looks(checkup: Checkup) -> tuple[Block, ...]:
     )
 
 
-def _figures(checkup: Checkup) -> list[Figure]:
+def _figures(checkup: Checkup) -> list[TopologyFigure]:
     talked = talks(Fabric(checkup.machines, checkup.log))
     networks = () if checkup.log is None else checkup.log.networks
     # The figure is of the ways that NCCL takes without the change.

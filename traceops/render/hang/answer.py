@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traceops.core.rank_text import ranks_text
 from traceops.hangs.model import Diagnosis
+from traceops.render.answer import SURE
 from traceops.render.document import Answer, Block, Span, text
-from traceops.render.sure import SURE
 from traceops.report.hang_text import root_advice
 
 

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who_first, who_runs
-from traceops.core.short_text import first_words
+from traceops.core.text import first_words
 from traceops.hangs.model import HOW_IT_ENDED, Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from traceops.core.bucket_words import BUCKETS
+from traceops.core.cause_words import BUCKETS
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.render.report.cross_text import check_of
+from traceops.render.report.cross_tables import check_of
 from traceops.render.report.unmatched_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
-from traceops.rules.idle_recording import MAY_BE_RECORDING
+from traceops.rules.idle_time import MAY_BE_RECORDING
 
 KERNELS_UNJUDGED = "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from traceops.render.cells import number
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
-from traceops.render.report import cross_figures, cross_tables, cross_text, detail_tables, path_figures
+from traceops.render.report import cross_figures, cross_tables, detail_tables
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
 from traceops.render.report.step_timeline import how_to_open, step_timeline
 from traceops.render.report.then_text import why_no_what_if
@@ -28,7 +28,7 @@ def hang(report: Report, shown: Sequence[int]) -> Section | None:
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     """Who is waited for, and why."""
     table, words = cross_tables.lateness_table(report), report.summary.step_words
-    sentence = cross_text.waiting_sentence(report) if len(report.ranks) > 1 else ""
+    sentence = cross_tables.waiting_sentence(report) if len(report.ranks) > 1 else ""
     sentence = " ".join(said for said in (sentence, _tied_sentence(report)) if said)
     if not sentence and table is None:
         return None
@@ -62,7 +62,7 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     ]
     for pipeline in report.pipelines:
         blocks += [
-            text(cross_text.pipeline_sentence(pipeline, report.summary.step_words)),
+            text(cross_tables.pipeline_sentence(pipeline, report.summary.step_words)),
             TableBlock(detail_tables.stages_table(pipeline, report.summary.step_words)),
         ]
     return Section("pipelines", "What stages wait for each other", tuple(blocks), "Pipelines")
@@ -75,7 +75,7 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         why = (text(why_no_what_if(report, 0.0)),)
         return Section("what-if", "What a change would save", why, "What if") if no_replay else None
-    replay, words = cross_text.replay_sentence(report), report.summary.step_words
+    replay, words = cross_tables.replay_sentence(report), report.summary.step_words
     return Section(
         "what-if",
         "What a change would save",
@@ -102,7 +102,7 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     table = cross_tables.path_table(report)
     if table is None:
         return None
-    step, sentence = report.tables.critical_path[0].step, cross_text.path_sentence(report)
+    step, sentence = report.tables.critical_path[0].step, cross_tables.path_sentence(report)
     words = report.summary.step_words
     return Section(
         "path",
@@ -116,7 +116,7 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
             Chart(
                 "path",
                 "Lanes: the pieces of the critical path on each rank in ms; the folded table lists them",
-                path_figures.critical_path_figure(report),
+                cross_figures.critical_path_figure(report),
             ),
             fold("Pieces as a table", TableBlock(table)),
         ),
@@ -130,13 +130,13 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     if table is None:
         return None
     several, longest = len(report.ranks) > 1, report.summary.step_words.choose("longest step", "window")
-    clocks = cross_text.clocks_sentence(report)
+    clocks = cross_tables.clocks_sentence(report)
     kinds = groups_text(report)
     cut = f" {kinds}" if kinds else ""
     chart = Chart(
         "timeline",
         f"Rows: what each rank did during the {longest}, on one time axis in ms; the folded table has the sums",
-        path_figures.timeline_figure(report, list(shown)),
+        cross_figures.timeline_figure(report, list(shown)),
     )
     sums = fold("Sums as a table", TableBlock(table))
     said = soft(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from traceops.core.findings import Finding
-from traceops.render.evidence_text import quote_text, value_text
+from traceops.render.finding_blocks import quote_text, value_text
 from traceops.render.writers.csv import csv_text, struct_csv
 from traceops.report.model import Report
 from traceops.report.tables import PathRow

@@ -7,26 +7,51 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from traceops.core.units import size_text
+from traceops.core.units import size_range_text, size_text
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.benchmarks import Benchmark
-from traceops.fabric.circumstances import hosts_text
-from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host
+from traceops.fabric.fabric import Fabric, hosts_text
+from traceops.fabric.inspector import Inspector, InspectorSpeed
 from traceops.fabric.json_types import ConnectionJson
+from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
-from traceops.render.inspector_table import inspector_table
 from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
-from traceops.report.cross_rows import ReferenceRow
 from traceops.report.inspector_text import inspector_text
 from traceops.report.model import Report
+from traceops.report.rows import ReferenceRow
+
+# What NCCL Inspector measured, as a table.
+
+
+_MOST_ROWS = 40
+
+
+def inspector_table(inspector: Inspector) -> Table:
+    """Bus bandwidth a rank, operation and size; what moved most bytes first."""
+    rows = sorted(inspector.speeds, key=lambda row: (-row.count * row.most, row.op, row.rank))
+    columns = [
+        Column("op", "Operation", number=False, make=lambda row: Cell(row.op)),
+        Column("communicator", "Communicator", number=False, make=_communicator),
+        Column("rank", "Rank", "in its communicator", make=lambda row: number(row.rank, 0)),
+        Column("size", "Message", make=lambda row: Cell(size_range_text(row.least, row.most))),
+        Column("count", "Times", make=lambda row: number(row.count, 0)),
+        Column("gbs", "Bus GB/s", "median", make=lambda row: number(row.busbw_gbs)),
+    ]
+    rest = len(rows) - _MOST_ROWS
+    note = f"{rest} more in the JSON file." if rest > 0 else ""
+    return build_table("What NCCL Inspector measured", columns, rows[:_MOST_ROWS], note=note)
+
+
+def _communicator(row: InspectorSpeed) -> Cell:
+    return name(f"{row.name or row.communicator} ({row.ranks} ranks)", 40)
+
 
 MOST_REFERENCES = 40
 _MOST_FIGURES = 4  # of makes of machine

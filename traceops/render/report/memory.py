@@ -9,7 +9,7 @@ from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.recorded_memory import headline, kinds_table, makers_table
+from traceops.render.memory import kinds_table, makers_table, recorded_headline
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
@@ -53,7 +53,7 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         ]
     if rows.recorded is not None:
         blocks += [
-            text(headline(rows.recorded)),
+            text(recorded_headline(rows.recorded)),
             TableBlock(kinds_table(rows.recorded), "narrow"),
             TableBlock(makers_table(rows.recorded), "narrow"),
             Chart(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
+from traceops.core.cause_words import CAUSES
+from traceops.core.rank_text import ranks_text
 from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.render.cells import Cell, Column, value_of
 from traceops.report.alike import APART_PCT, alike_ranks
+from traceops.report.detail import Detail
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
+from traceops.report.tables import LatenessRow
 
 MOST_RANKS = 64  # a bar and a table row each
 WORST_RANKS = 32  # lanes of the critical path
@@ -86,3 +93,126 @@ def named_ranks(report: Report) -> tuple[int, ...]:
         if len(finding.ranks) <= _FEW:
             named.update((rank, None) for rank in finding.ranks if rank in present)
     return tuple(named)[:MOST_NAMED]
+
+
+# The column that says which rank a row is of, or which ranks it stands for.
+
+
+def rank_column(report: Report) -> Column:
+    """Numbers; where rows stand for kinds of ranks, '1 and 63 alike' with all of them as title."""
+    if len(report.ranks) <= MOST_RANKS:
+        return Column("rank", "Rank", decimals=0)
+    by_example = {group.example: group for group in groups_of(report)}
+
+    def cell(row: Any) -> Cell:
+        rank = int(value_of(row, "rank"))
+        group = by_example.get(rank)
+        if group is None or len(group.ranks) == 1:
+            return Cell(str(rank))
+        return Cell(f"{rank} and {len(group.ranks) - 1} alike", f"ranks {ranks_text(group.ranks, 40)}")
+
+    return Column("rank", "Rank", "ranks whose steps are alike are one row", number=False, make=cell)
+
+
+# Which rows of the timeline in the page stand where: by host, and where one rank stands for others, for whom.
+
+
+_FEW_DRAWN = 4  # ranks that a label names one by one
+
+
+class DrawnRank(TypedDict):
+    """A rank with rows in the timeline. host: '' where the run has one; count: ranks that it stands for, and itself."""
+
+    rank: int
+    host: str
+    label: str
+    count: int
+
+
+def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
+    """For the page's script. shown: every rank drawn; folded: one of each kind, on each host where all its ranks are
+    drawn; unlike: how many ranks nobody stands for.
+
+    Ranks that findings name stand for themselves. Of the others, those that are not drawn are told by one of their
+    kind that is; of several that are drawn, `folded` keeps one.
+    """
+    drawn = {rank.rank for step in detail.steps for rank in step.ranks}
+    hosts = {row.rank: row.host or "" for row in report.ranks}
+    several = len(set(hosts.values())) > 1
+    apart = set(named_ranks(report))
+    shown = {rank: [rank] for rank in drawn}
+    folded = {rank: [rank] for rank in drawn & apart}
+    unlike = len({row.rank for row in report.ranks if row.rank in apart} - drawn)
+    for kind in alike_ranks([row for row in report.ranks if row.rank not in apart]):
+        there = [rank for rank in kind.ranks if rank in drawn]
+        if not there:
+            unlike += len(kind.ranks)
+            continue
+        first = kind.example if kind.example in drawn else there[0]
+        shown[first] += [rank for rank in kind.ranks if rank not in drawn]
+        # Where some stand for ranks that are not drawn, one row is the whole kind, wherever its ranks are.
+        parts = dict.fromkeys(hosts[rank] for rank in there) if len(there) == len(kind.ranks) else [None]
+        for host in parts:
+            here = [rank for rank in there if host is None or hosts[rank] == host]
+            example = first if first in here else here[0]
+            folded[example] = sorted({*here, *shown[example]})
+    return {
+        "shown": _rows(shown, hosts, several, len(report.ranks)),
+        "folded": _rows(folded, hosts, several, len(report.ranks)) if len(folded) < len(shown) else None,
+        "unlike": unlike,
+    }
+
+
+def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[DrawnRank]:
+    """In order of hosts, each at its first rank, and of ranks."""
+    first: dict[str, int] = {}
+    for rank in sorted(hosts):
+        first.setdefault(hosts[rank], rank)
+    return [
+        {
+            "rank": rank,
+            "host": hosts.get(rank, "") if several else "",
+            "label": group_text(rank, groups[rank], {hosts.get(one, "") for one in groups[rank]}, all_ranks),
+            "count": len(groups[rank]),
+        }
+        for rank in sorted(groups, key=lambda rank: (first.get(hosts.get(rank, ""), rank), rank))
+    ]
+
+
+def group_text(rank: int, ranks: Sequence[int], hosts: Collection[str], all_ranks: int) -> str:
+    """'rank 3', 'ranks 2, 3: alike', 'all 8 ranks: alike', 'rank 2 and 61 alike, on 8 hosts'."""
+    if len(ranks) == 1:
+        return f"rank {rank}"
+    if len(ranks) == all_ranks:
+        return f"all {all_ranks} ranks: alike, this is rank {rank}"
+    over = f", on {len(hosts)} hosts" if len(hosts) > 1 else ""
+    if len(ranks) <= _FEW_DRAWN:
+        return f"ranks {ranks_text(sorted(ranks), _FEW_DRAWN)}: alike{over}, this is rank {rank}"
+    return f"rank {rank} and {len(ranks) - 1} alike{over}"
+
+
+# Waiting that each row of ranks caused: of ranks that are alike, all of theirs together.
+
+
+def lateness_by_group(report: Report) -> tuple[LatenessRow, ...]:
+    """The rows of the lateness table; of too many ranks one a group and step, under its example's number.
+
+    Caused waiting is summed over a group: which of ranks that are alike comes last is chance. What they waited
+    themselves is their mean.
+    """
+    if len(report.ranks) <= MOST_RANKS:
+        return report.tables.lateness
+    example = {rank: group.example for group in groups_of(report) for rank in group.ranks}
+    together: dict[tuple[int, int | None], list[LatenessRow]] = defaultdict(list)
+    for row in report.tables.lateness:
+        together[example.get(row.rank, row.rank), row.step].append(row)
+    return tuple(
+        LatenessRow(
+            rank=rank,
+            step=step,
+            caused_wait_ms=sum(row.caused_wait_ms for row in rows),
+            waited_ms=sum(row.waited_ms for row in rows) / len(rows),
+            **{f"{cause}_ms": sum(row.cause_ms(cause) for row in rows) for cause in CAUSES},
+        )
+        for (rank, step), rows in together.items()
+    )

@@ -12,8 +12,7 @@ import msgspec
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
-from traceops.render.report.rank_column import rank_column
-from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms
+from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms, rank_column
 from traceops.render.report.terms import (
     BUBBLE,
     COLUMNS,

@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Bars, Int
 from traceops.core.findings import Finding
-from traceops.core.level_of_detail import Bars
 from traceops.core.words import ROLES
 from traceops.render.document import Block, Code, Place, StepTimeline, fold, soft
-from traceops.render.report.drawn_ranks import drawn_ranks
+from traceops.render.report.rank_groups import drawn_ranks
 from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 

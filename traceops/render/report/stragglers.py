@@ -16,8 +16,8 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
-from traceops.render.report.cross_text import check_of
-from traceops.render.report.roles import role_text
+from traceops.render.report.cross_tables import check_of
+from traceops.render.report.parallel_sections import role_text
 from traceops.render.report.then_text import least_only, then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS

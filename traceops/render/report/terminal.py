@@ -14,21 +14,15 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
-from traceops.render.report.experts import experts_lines
-from traceops.render.report.hosts import host_cells
-from traceops.render.report.passes import pass_lines
+from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
-from traceops.render.report.roles import role_lines
-from traceops.render.report.speed import speed_text
-from traceops.render.report.step_kinds import kinds_sentence
-from traceops.render.report.steps_found import steps_found
+from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
 from traceops.render.report.terms import BUBBLE
 from traceops.render.report.then_text import least_note, unfit_note, why_no_what_if
-from traceops.render.report.undisturbed import sentence as undisturbed_sentence
-from traceops.render.report.undisturbed import typical_of, undisturbed_of
 from traceops.render.report.verdict import verdict
-from traceops.render.report.whole_run import rows_of_run, sentence
+from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
+from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
@@ -135,7 +129,7 @@ def _first_steps(report: Report) -> list[Block]:
 
 def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
-    said = [] if rows is None else [f"The whole run: {sentence(rows, report)}"]
+    said = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
     said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
     said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
     return [text(line, indent=(0, 2)) for line in said]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.step_words import STEP, StepWords
 
 

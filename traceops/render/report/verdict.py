@@ -3,42 +3,225 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 
-from traceops.core.findings import Finding
-from traceops.core.rank_text import ranks_in, runs_text
+from msgspec import UNSET
+
+from traceops.core.findings import Check, Finding
+from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
+from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
-from traceops.render.report.clean_bill import clean_bill, nothing_else
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.render.report.cures import evidence_ms, lost_ms, measured_step, rule_cure
-from traceops.render.report.roles import exposed_role
+from traceops.render.report.parallel_sections import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
+    Cure,
     group_clause,
+    joint_cure,
     late_together,
     mean_of_ranks,
+    step_ms,
     straggler_clause,
     straggler_cure,
     stragglers_judged,
     who_text,
 )
-from traceops.render.report.undisturbed import share_pct, undisturbed_of
 from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
-from traceops.render.report.whole_run import unlike_run
+from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
 from traceops.report.model import Report
 from traceops.rules import hangs
+from traceops.rules.activity import NO_COMMUNICATION_SEEN
+from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE, SAVED_WITH_NCCL
+from traceops.rules.copies import EXPOSED as EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
-from traceops.rules.idle_held import held_mostly
-from traceops.rules.idle_recording import AT_MOST
+from traceops.rules.idle_findings import held_mostly
+from traceops.rules.idle_time import AT_MOST, OTHER_LOADER
 from traceops.rules.overlap import EXPOSED
-from traceops.rules.overlap_gain import SAVED_AT_BEST
+from traceops.rules.overlap_gain import SAVED_AT_BEST as OVERLAP_SAVED_AT_BEST
 from traceops.rules.plain_cure import RECORDED
 from traceops.rules.profiler_cost import PROFILER_COST
-from traceops.rules.registry import BY_ID, family_of
+from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.validity import MISSING_RANKS, NOT_USED
+
+# The verdict on a run in which nothing serious was found: what it is like, and what nobody judged.
+
+
+_MOST_IDS = 2  # of a family's rules that a sentence names
+_MOST_UNJUDGED = 7  # families or rules that a sentence names
+
+
+def clean_bill(report: Report) -> Headline:
+    """What a step is like, and what could not be judged: without that it is clear, else a remark."""
+    step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
+    waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
+    undisturbed = undisturbed_of(report)
+    if undisturbed is not None:
+        step, recorded = undisturbed.step_ms, " without recording"
+        compute, waiting = (share_pct(undisturbed, part) for part in ("compute_ms", "comm_wait_ms"))
+    parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
+    if compute is not None:
+        parts.append(f"{compute:.0f} % of it compute")
+    if waiting >= WAIT_WARNING_PCT:
+        parts.append(f"{waiting:.0f} % waiting for each other")
+    about = f": {', '.join(parts)}" if parts else ""
+    notes = len(report.findings)
+    seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
+    unlike = unlike_run(report)
+    seen = _unlike_text(report) + unlike + _nothing_recognised(report) + seen
+    unjudged = unjudged_sentence(report)
+    found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
+    if report.summary.first_steps:
+        found += f" {'of' if unjudged else 'in'} the program's first steps"
+    judged = f" {unjudged}" if unjudged else ""
+    return Headline(
+        "info" if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT else "clear",
+        f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
+    )
+
+
+def _nothing_recognised(report: Report) -> str:
+    """That what is called compute may be communication."""
+    found = next((f for f in report.findings if f.rule == NO_COMMUNICATION_SEEN.id), None)
+    return "" if found is None else f" {found.message.partition('. ')[0]}."
+
+
+def _unlike_text(report: Report) -> str:
+    """That some steps are not what the sentence before speaks of."""
+    unlike = report.summary.step_time_ms.unlike
+    if not unlike:
+        return ""
+    took = [  # as TO-T001 has it
+        statistics.median(row.duration_ms for row in report.steps if row.step == step) for step in unlike
+    ]
+    one = len(unlike) == 1
+    which = f"step{'' if one else 's'} {ranks_text(unlike, 4)}"
+    return f" That is the typical step: {which} {'takes' if one else 'take up to'} {ms_text(max(took))} ms."
+
+
+def nothing_else(report: Report) -> str:
+    return f"No rule fired above info.{_unjudged_text(report)}"
+
+
+def _unjudged_text(report: Report) -> str:
+    named = not_evaluated(report.checks)
+    left = len(named) - _MOST_UNJUDGED
+    shown = named if left <= 1 else [*named[:_MOST_UNJUDGED], f"{left} more below"]
+    return f" Not evaluated: {', '.join(shown)}." if named else ""
+
+
+def not_evaluated(checks: Sequence[Check]) -> list[str]:
+    """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
+
+    Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
+    """
+    families: dict[Family | None, list[Check]] = defaultdict(list)
+    for check in checks:
+        if check.unjudged is not UNSET:
+            continue
+        families[family_of(check.rule)].append(check)
+    named: list[str] = []
+    for family, members in families.items():
+        skipped = [check.rule for check in members if check.status == "not_evaluated"]
+        if len(skipped) == len(members) and family is not None:
+            named.append(family.about)
+        elif len(skipped) > _MOST_IDS and family is not None:
+            named.append(f"{len(skipped)} rules of {family.about}")
+        else:
+            named += skipped
+    return named
+
+
+# What a step takes, and would take with the cause of a finding gone: for the sentence and for the two bars.
+
+
+_REPLAYED = {  # evidence that is the impact -> the change that was replayed
+    "saved by even stages": "with the same work shared evenly",
+    "saved at its peers' pace": "at its peers' pace",
+    SAVED_AT_REFERENCE: "with the links at their reference",
+    SAVED_WITH_NCCL: "with NCCL",
+    "saved at their peers' pace": "at their peers' pace",
+    "saved with the work shared evenly": "with the work shared evenly",
+}
+_MEASURED = {*BUCKETS, EXPOSED_COPIES}  # evidence that is what a finding measured
+
+
+def cure_of(report: Report, finding: Finding) -> Cure | None:
+    """What curing the finding would give; None where nothing tells.
+
+    A finding whose rule predicts no step gives a range: at best its whole impact is saved, at worst nothing. Of one
+    about other steps than the typical ones nothing is said: those take as long without its cause.
+    """
+    if finding.rule in STRAGGLERS:
+        return straggler_cure(report, finding)
+    if (together := joint_cure(report, finding)) is not None:
+        return together
+    if finding.impact_ms is None or not finding.impact_ms:
+        return None
+    predicted = rule_cure(report, finding) or _replayed(report, finding)
+    if predicted is not None:
+        return predicted
+    step = evidence_ms(finding, "step") or mean_of_ranks(report)
+    if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
+        return None
+    return Cure(step, step, "", step - finding.impact_ms)
+
+
+def _of_other_steps(report: Report, finding: Finding) -> bool:
+    """Whether none of the finding's steps counts in the step that the report tells."""
+    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
+    return bool(finding.steps) and typical.isdisjoint(finding.steps)
+
+
+def _replayed(report: Report, finding: Finding) -> Cure | None:
+    """Of a rule whose impact is what the replay predicts: its evidence says so."""
+    how = next((_REPLAYED[e.metric] for e in finding.evidence if e.metric in _REPLAYED), None)
+    step, saved = step_ms(report), finding.impact_ms
+    if how is None or step is None or saved is None or saved > step:
+        return None
+    best = next((e.value for e in finding.evidence if e.metric == SAVED_AT_BEST), None)
+    return Cure(step, step - saved, how, step - best if isinstance(best, (int, float)) else None)
+
+
+def rule_cure(report: Report, finding: Finding) -> Cure | None:
+    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
+    rule, step, saved = BY_ID.get(finding.rule), measured_step(report, finding), finding.impact_ms
+    if rule is None or not rule.cured or step is None or saved is None or saved > step:
+        return None
+    on_all = any(e.metric == OTHER_LOADER for e in finding.evidence)
+    return Cure(step, step - saved, f"{rule.cured} on all ranks" if on_all else rule.cured)
+
+
+def measured_step(report: Report, finding: Finding) -> float | None:
+    """The step that a finding's times are a part of, ms: its own evidence, else the mean step of its worst rank."""
+    if not finding.ranks:
+        return None
+    whole = evidence_ms(finding, "step")
+    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
+    return whole if whole is not None else mean_step(report, worst)
+
+
+def lost_ms(finding: Finding) -> float:
+    """What the finding measured, ms a step (or window): its cure may save less, which is its impact."""
+    measured = next((e.value for e in finding.evidence if e.metric in _MEASURED), None)
+    return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
+
+
+def evidence_ms(finding: Finding, metric: str) -> float | None:
+    """A time of the finding's evidence, ms."""
+    value = next((e.value for e in finding.evidence if e.metric == metric and e.unit == "ms"), None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def mean_step(report: Report, rank: int) -> float | None:
+    """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
+    left_out = report.summary.step_time_ms.left_out
+    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in left_out]
+    return sum(own) / len(own) if own else None
+
 
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
@@ -257,7 +440,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if loses is None:
         lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
         step = _of_step(lost, evidence_ms(finding, "step") or mean_of_ranks(report), words)
-        best = any(e.metric == SAVED_AT_BEST for e in finding.evidence)
+        best = any(e.metric == OVERLAP_SAVED_AT_BEST for e in finding.evidence)
         only = f"; without that {words.a} would be {saved} ms shorter{', with hosts as recorded' * best}"
         only = "" if saved == ms_text(lost) else only
         return (

@@ -9,20 +9,19 @@ from typing import TextIO
 
 from msgspec.structs import replace
 
-from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.core.words import ROLES
 from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text
-from traceops.render.markdown_text import prose
-from traceops.render.runs.html import sections
-from traceops.render.runs.markdown import markdown_lines
+from traceops.render.runs.files import markdown_lines, sections
 from traceops.render.writers.csv import struct_csv
 from traceops.render.writers.html import write_html
+from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
-from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
+from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
 
 FILES = ("scale.html", "scale.json", "scale.csv", "scale.md")
 _KINDS = {

@@ -7,21 +7,19 @@ from typing import TextIO
 
 from msgspec import structs
 
-from traceops.core.bucket_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
-from traceops.render.markdown_text import prose
-from traceops.render.runs.html import sections
-from traceops.render.runs.markdown import markdown_lines
-from traceops.render.runs.tables import findings_text
+from traceops.render.runs.files import findings_text, markdown_lines, sections
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
+from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
-from traceops.runs.model import RunRow
-from traceops.runs.sweep_model import PointRow, SweepDocument
+from traceops.runs.row import RunRow
+from traceops.runs.sweep import PointRow, SweepDocument
 
 FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 

@@ -9,10 +9,9 @@ from typing import TextIO
 from traceops.core.units import fixed_text, number_text, size_text
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text
-from traceops.render.runs.tables import findings_text
-from traceops.render.runs.text import runs_verdict
+from traceops.render.runs.files import findings_text, runs_verdict
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.runs.model import RunRow
+from traceops.runs.row import RunRow
 
 
 def print_runs(rows: Sequence[RunRow], file: TextIO, written: Path) -> None:

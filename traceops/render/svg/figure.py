@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traceops.render.svg.axis import Axis, axis_of, plain
-from traceops.render.svg.bars import bar_ends, bars, boxes, pattern_of
-from traceops.render.svg.frame import PlotFrame
-from traceops.render.svg.heat import heat_map
-from traceops.render.svg.plot import LegendEntry, Mark, Note, Plot, PlotRow, Rectangle, Segment, Tick
-from traceops.render.svg.points import dash_of, points
+from traceops.render.svg.marks import bar_ends, bars, boxes, dash_of, heat_map, pattern_of, points
+from traceops.render.svg.plot import (
+    Axis,
+    LegendEntry,
+    Mark,
+    Note,
+    Plot,
+    PlotFrame,
+    PlotRow,
+    Rectangle,
+    Segment,
+    Tick,
+    axis_of,
+    plain,
+)
 
 TYPES = ("bar", "box", "heatmap", "scatter")
 _GRID = "var(--line)"

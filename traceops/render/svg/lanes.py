@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceops.render.answer import AlignedSteps, StepLane
-from traceops.render.svg.axis import nice_ticks
-from traceops.render.svg.bars import cell_path
+from traceops.render.svg.marks import cell_path
 from traceops.render.svg.plot import (
     Anchor,
     LegendEntry,
@@ -19,6 +18,7 @@ from traceops.render.svg.plot import (
     Shape,
     Tick,
     narrow_pct,
+    nice_ticks,
 )
 
 _LANE, _BAR, _BRACKET, _TEXT = 52.0, 24.0, 29.0, 40.0  # px: a lane, its bar, and below the bar

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
-from traceops.fabric.host_names import same_host
-from traceops.fabric.model import Machine, Measured
-from traceops.render.topology.devices import links_missing, links_name
-from traceops.render.topology.drawing import FigureDrawing
-from traceops.render.topology.layout import draw
+from traceops.fabric.model import Machine, Measured, same_host
+from traceops.render.topology.layout import FigureDrawing, draw, links_missing, links_name
 from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Way, pcie_text, shape_of
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description

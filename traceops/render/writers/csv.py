@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from traceops.core.plain_text import FORMULA, TURNS
+from traceops.core.text import FORMULA, TURNS
 
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) not in "\t\n\r"}
 

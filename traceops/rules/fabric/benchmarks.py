@@ -10,10 +10,8 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import message_text, rate_text
 from traceops.fabric.benchmarks import Benchmark, BenchmarkSize
-from traceops.fabric.circumstances import hosts_text, quoted
-from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host
-from traceops.fabric.model import Gpu, Machine
+from traceops.fabric.fabric import Fabric, hosts_text, quoted
+from traceops.fabric.model import Gpu, Machine, same_host
 from traceops.fabric.ring_limit import ring_limit
 
 WRONG_VALUES = Rule(

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
-from traceops.fabric.circumstances import Circumstances, at_least, quoted
-from traceops.fabric.fabric import Fabric
-from traceops.fabric.host_names import same_host
-from traceops.fabric.model import Gpu, Machine, Path
+from traceops.fabric.fabric import Circumstances, Fabric, at_least, quoted
+from traceops.fabric.model import Gpu, Machine, Path, same_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting
-from traceops.fabric.rank_gpus import RankGpus
 from traceops.fabric.ring_limit import RingLimit, ring_limit
-from traceops.fabric.talks import names_are_of_several
+from traceops.fabric.talks import RankGpus, names_are_of_several
 
 BELOW_LINKS = Rule(
     id="TO-P006",

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from traceops.across.communication import exposed_pct
 from traceops.core.rule import Verdict
-from traceops.fabric.circumstances import Circumstances
-from traceops.fabric.fabric import Fabric
+from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.talks import talks
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
-from traceops.rules.fabric import benchmarks, far_nic, graph, network, paths, unused_links, widths
+from traceops.rules.fabric import benchmarks, graph, network, paths, widths
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
 RULES = (
     *paths.RULES,
-    *unused_links.RULES,
+    *paths.UNUSED_LINKS_RULES,
     *network.RULES,
-    *far_nic.RULES,
+    *network.FAR_NIC_RULES,
     *widths.RULES,
     *graph.RULES,
     *benchmarks.RULES,
@@ -43,9 +42,9 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
     talked = talks(fabric)
     return [
         paths.judge_across_nodes(fabric, talked, known),
-        unused_links.judge_unused_links(fabric, talked, known),
+        paths.judge_unused_links(fabric, talked, known),
         network.judge_sockets(fabric, talked, known),
-        far_nic.judge_far_nic(fabric, talked),
+        network.judge_far_nic(fabric, talked),
         widths.judge_widths(fabric),
         graph.judge_graph(fabric, known),
         *benchmarks.judge_benchmarks(fabric),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
-from traceops.fabric.circumstances import quoted
-from traceops.fabric.fabric import Fabric
+from traceops.fabric.fabric import Fabric, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import distance

@@ -3,13 +3,255 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from traceops.core.rule import JudgedBy, Rule
-from traceops.machine.look import Look
+from traceops.machine.look import Level, Look
 from traceops.machine.smi import Smi, SmiGpu
-from traceops.rules.machine.gpu_health import memory_looks, some_gpus, speed_looks
+from traceops.rules.machine.links import PCIE_LINK
 from traceops.rules.machine.platform import DRIVER
+
+# TO-D001, TO-D003 and TO-D004: memory, clocks and power of GPUs.
+
+
+MEMORY = Rule(
+    id="TO-D001",
+    title="A GPU has errors in its memory, or needs a reset",
+    fires=(
+        "Error where the GPU can no longer repair itself or the driver asks for a reset; warning where "
+        "errors were not corrected since the driver was loaded, or a repair waits for a reset; info where "
+        "errors of the past were repaired."
+    ),
+    advice=(
+        "Reset the GPU when nothing runs on it (sudo nvidia-smi -r -i GPU), else reboot. Have it replaced "
+        "if the errors come again."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+
+
+CLOCKS = Rule(
+    id="TO-D003",
+    title="A GPU's clocks are lowered, or are about to be",
+    fires=(
+        "Warning where the hardware or the driver lowers the clocks for heat or power, or the GPU is within "
+        "3 °C of that; info where somebody set lower clocks."
+    ),
+    advice=(
+        "Check cooling and power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE). Undo clocks that "
+        "somebody set: nvidia-smi -rac, -rgc."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+
+
+POWER = Rule(
+    id="TO-D004",
+    title="A GPU may use less power than it could",
+    fires=(
+        "Warning where the power limit is below 90 % of that of equal GPUs in the host; info where it is "
+        "below 90 % of the default."
+    ),
+    advice="Set the power limit of its siblings: sudo nvidia-smi -i GPU -pl WATTS.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (MEMORY, CLOCKS, POWER)
+
+
+_REASONS = {
+    "hw_slowdown": "the hardware cuts the clocks to half or less, for heat or power",
+    "hw_thermal_slowdown": "the hardware cuts the clocks to half or less for heat",
+    "sw_thermal_slowdown": "the driver lowers the clocks for heat",
+    "hw_power_brake_slowdown": "the hardware cuts the clocks to half or less: a power brake from outside is on",
+}
+_HARDWARE = "hw_slowdown"  # said beside each of its own reasons too
+
+
+_CAPPED = {
+    "applications_clocks_setting": "somebody set the clocks",
+    "sync_boost": "clocks are tied to other GPUs'",
+    "sw_power_cap": "the power limit is reached",
+}
+
+
+_NEAR_C = 3  # degrees from where a GPU slows itself down
+
+
+_LESS_POWER = 0.9
+
+
+_REPLAYS = 1000
+
+
+def some_gpus(
+    gpus: Sequence[SmiGpu],
+    said: Callable[[SmiGpu], str],
+    host: str,
+    what: str,
+    level: Level,
+    why: str,
+    advice: str,
+    *,
+    rule: Rule,
+) -> list[Look]:
+    """One Look for all GPUs of which something is said, none where nothing is; `{index}` in advice is the first's."""
+    hit = {gpu: text for gpu in gpus if (text := said(gpu))}
+    if not hit:
+        return []
+    by_text: dict[str, list[str]] = {}
+    for gpu, text in hit.items():
+        by_text.setdefault(text, []).append(gpu.label)
+    found = "; ".join(
+        f"{'all GPUs' if len(labels) == len(gpus) > 1 else ', '.join(labels)}: {text}"
+        for text, labels in by_text.items()
+    )
+    first = ",".join(str(gpu.index) for gpu in hit)
+    return [
+        Look(
+            host,
+            "GPU",
+            what,
+            found,
+            level,
+            why,
+            advice.replace("{index}", first),
+            {"gpus": [g.index for g in hit]},
+            rule=rule.id,
+        )
+    ]
+
+
+def memory_looks(gpus: Sequence[SmiGpu], host: str, *, watched: bool) -> list[Look]:
+    """What is wrong with the memory and the links of GPUs, or one Look that says their memory is sound.
+
+    watched: ECC is off on none of them.
+    """
+    looks = _health(gpus, host)
+    if watched and not any(look.rule == MEMORY.id for look in looks):
+        looks.append(_sound_memory(gpus, host))
+    return looks
+
+
+def _health(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
+    reset = "end what runs on it and: sudo nvidia-smi -i {index} -r (or reboot)"
+    return [
+        *some_gpus(gpus, lambda gpu: ", ".join(gpu.broken), host, "broken memory", "error",
+               "the GPU can no longer repair itself", "take GPU {index} out of the job and have it replaced",
+               rule=MEMORY),
+        *some_gpus(gpus, _new_errors, host, "ECC errors", "warning",
+               "since the driver was loaded: a program that meets such an error ends",
+               f"{reset}; if it comes again, have it replaced", rule=MEMORY),
+        *some_gpus(gpus, lambda gpu: ", ".join(gpu.pending), host, "repair waits", "warning",
+               "until the reset a job may meet the bad place", reset, rule=MEMORY),
+        *some_gpus(gpus, lambda gpu: gpu.recovery or "", host, "recovery", "error",
+               "the driver says that the GPU needs this before it works again", reset, rule=MEMORY),
+        *some_gpus(gpus, _past, host, "memory repaired", "note",
+               "errors of the past: replaced, and of no consequence unless the number grows",
+               "watch it: nvidia-smi -q -d ROW_REMAPPER,ECC -i {index}", rule=MEMORY),
+        *some_gpus(gpus, lambda gpu: f"{gpu.replays} replays" if gpu.replays >= _REPLAYS else "", host, "PCIe replays",
+               "note", "packets on PCIe had to be sent again since the driver was loaded",
+               "if it grows: reseat the card, check riser and cables", rule=PCIE_LINK),
+    ]  # fmt: skip
+
+
+def _sound_memory(gpus: Sequence[SmiGpu], host: str) -> Look:
+    """What is said where nothing is wrong with the memory of any GPU."""
+    if not all(gpu.ecc for gpu in gpus):
+        why = "nvidia-smi does not tell it of every GPU"
+        return Look(host, "GPU", "memory errors", "not known", "not_evaluated", why, rule=MEMORY.id)
+    return Look(host, "GPU", "memory errors", "none; ECC is on", rule=MEMORY.id)
+
+
+def _full_clocks(gpus: Sequence[SmiGpu], host: str) -> Look:
+    """What is said where nothing lowers the clocks of any GPU."""
+    if not all(gpu.tells_reasons for gpu in gpus):
+        why = "nvidia-smi does not tell of every GPU whether its clocks are lowered"
+        return Look(host, "GPU", "clocks", "not known", "not_evaluated", why, rule=CLOCKS.id)
+    shown = _clocks(gpus).rstrip("; ")
+    shown += ", idle" if shown and all(gpu.idle for gpu in gpus) else ""
+    return Look(host, "GPU", "clocks", f"{shown}; not lowered" if shown else "not lowered", rule=CLOCKS.id)
+
+
+def _clocks(gpus: Sequence[SmiGpu]) -> str:
+    """'345 to 360 MHz of 1980; ', and nothing where the driver tells no clock."""
+    now = sorted({gpu.clock for gpu in gpus if gpu.clock is not None})
+    most = max((gpu.most_clock for gpu in gpus if gpu.most_clock is not None), default=None)
+    shown = "" if not now else f"{now[0]} MHz" if len(now) == 1 else f"{now[0]} to {now[-1]} MHz"
+    return f"{shown}{f' of {most}' if most is not None else ''}; " if shown else ""
+
+
+def _new_errors(gpu: SmiGpu) -> str:
+    ever = f" ({gpu.uncorrectable_ever} ever)" if gpu.uncorrectable_ever > gpu.uncorrectable else ""
+    return f"{gpu.uncorrectable} uncorrectable{ever}" if gpu.uncorrectable else ""
+
+
+def _past(gpu: SmiGpu) -> str:
+    """What was repaired, of a GPU that needs no repair now: else it is not of the past alone."""
+    if gpu.broken or gpu.uncorrectable or gpu.pending:
+        return ""
+    parts = [
+        f"{gpu.remapped} rows replaced" if gpu.remapped else "",
+        f"{gpu.retired} pages retired" if gpu.retired else "",
+        f"{gpu.uncorrectable_ever} uncorrectable errors ever"
+        if gpu.uncorrectable_ever > gpu.uncorrectable else "",
+    ]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
+    """What makes GPUs slower than they could be, or is about to; one Look where nothing lowers their clocks."""
+
+    def slowed(gpu: SmiGpu) -> str:
+        own = any(reason.startswith("hw_") and reason != _HARDWARE for reason in gpu.reasons)
+        return ", ".join(
+            _REASONS[reason] for reason in gpu.reasons if reason in _REASONS and not (own and reason == _HARDWARE)
+        )
+
+    def capped(gpu: SmiGpu) -> str:
+        # at the power limit is where a busy GPU belongs, an idle one may say so far below it, and nobody set the
+        # clocks that a card has by default
+        draw, limit = gpu.power_draw, gpu.power_limit
+        below = draw is not None and limit is not None and draw < _LESS_POWER * limit
+        usual = {"sw_power_cap": not gpu.idle or below, "applications_clocks_setting": gpu.own_clocks}
+        return ", ".join(_CAPPED[r] for r in gpu.reasons if r in _CAPPED and not usual.get(r))
+
+    def weaker(gpu: SmiGpu) -> str:
+        most = max(other.power_limit or 0 for other in gpus if other.name == gpu.name)
+        low = gpu.power_limit is not None and gpu.power_limit < _LESS_POWER * most
+        return f"{gpu.power_limit:g} W, siblings {most:g} W" if low else ""
+
+    def limited(gpu: SmiGpu) -> str:
+        if weaker(gpu) or gpu.power_limit is None or gpu.default_power_limit is None:
+            return ""
+        low = gpu.power_limit < _LESS_POWER * gpu.default_power_limit
+        return f"{gpu.power_limit:g} of {gpu.default_power_limit:g} W" if low else ""
+
+    def hot(gpu: SmiGpu) -> str:
+        if gpu.tlimit is not None:
+            return f"{gpu.temperature} °C, {gpu.tlimit} below its limit" if gpu.tlimit <= _NEAR_C else ""
+        near = gpu.slowdown_at and gpu.temperature and gpu.temperature >= gpu.slowdown_at - _NEAR_C
+        return f"{gpu.temperature} °C, slows down at {gpu.slowdown_at}" if near else ""
+
+    lowered = [
+        *some_gpus(gpus, slowed, host, "throttled", "warning",
+               f"{_clocks([gpu for gpu in gpus if slowed(gpu)])}the slowest GPU makes all ranks wait",
+               "check cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}",
+               rule=CLOCKS),
+        *some_gpus(gpus, capped, host, "clocks lowered", "note", "compute is slower than it could be",
+               "if nobody wants that: sudo nvidia-smi -i {index} -rac, sudo nvidia-smi -i {index} -rgc",
+               rule=CLOCKS),
+    ]  # fmt: skip
+    return [
+        *lowered,
+        *some_gpus(gpus, weaker, host, "power limit", "warning", "a GPU with less power makes the others wait",
+               "as its siblings have: sudo nvidia-smi -i {index} -pl WATTS", rule=POWER),
+        *some_gpus(gpus, limited, host, "power limit below default", "note", "compute is slower than it could be",
+               "if nobody wants that: sudo nvidia-smi -i {index} -pl WATTS", rule=POWER),
+        *some_gpus(gpus, hot, host, "temperature", "warning", "it is about to lower its clocks",
+               "check cooling: nvidia-smi -q -d TEMPERATURE -i {index}", rule=CLOCKS),
+        *([] if lowered else [_full_clocks(gpus, host)]),
+    ]  # fmt: skip
+
 
 COMPUTE_MODE = Rule(
     id="TO-D005",
@@ -60,7 +302,7 @@ UNLIKE_GPUS = Rule(
     advice="Use equal GPUs in one job: CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER=PCI_BUS_ID.",
     judged_by=JudgedBy.DOCTOR,
 )
-RULES = (COMPUTE_MODE, MIG, PERSISTENCE, ECC_OFF, OTHERS, UNLIKE_GPUS)
+GPUS_RULES = (COMPUTE_MODE, MIG, PERSISTENCE, ECC_OFF, OTHERS, UNLIKE_GPUS)
 _MPS = "nvidia-cuda-mps-server"
 _OTHERS_MIB = 1024  # more than a context, Xorg or a monitor holds
 _OTHERS_SHARE = 0.2

@@ -8,23 +8,21 @@ from itertools import combinations
 from pathlib import Path
 
 from traceops.fabric.model import Machine
-from traceops.machine.host import machine_of
-from traceops.machine.host_context import HostContext
-from traceops.machine.look import Look
-from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
-from traceops.machine.probe import HostFacts, Run, probe
-from traceops.machine.programs import output
-from traceops.rules.machine.cpus import judge_cpus
-from traceops.rules.machine.efa import judge_efa
-from traceops.rules.machine.gpudirect import judge_gdr
+from traceops.machine.files import output
+from traceops.machine.look import HostContext, Look
+from traceops.machine.platform import parse_nvlink_status, parse_p2p
+from traceops.machine.probe import HostFacts, Run, machine_of, probe
 from traceops.rules.machine.gpus import judge_gpus
-from traceops.rules.machine.interfaces import judge_interfaces
-from traceops.rules.machine.limits import judge_limits
-from traceops.rules.machine.nvlink import judge_nvlink
-from traceops.rules.machine.pcie import DIRECT_ACCESS, judge_lanes, judge_p2p
-from traceops.rules.machine.platform import DRIVER, judge_container, judge_fabric_manager, judge_pcie_ways
-from traceops.rules.machine.rdma import judge_rdma
-from traceops.rules.machine.software import judge_software
+from traceops.rules.machine.limits import judge_cpus, judge_limits
+from traceops.rules.machine.links import DIRECT_ACCESS, judge_lanes, judge_nvlink, judge_p2p
+from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
+from traceops.rules.machine.platform import (
+    DRIVER,
+    judge_container,
+    judge_fabric_manager,
+    judge_pcie_ways,
+    judge_software,
+)
 from traceops.rules.machine.variables import check_variables
 from traceops.rules.machine.xids import XID, judge_xids
 

@@ -9,40 +9,37 @@ from traceops.core.rule import Rule, Verdict
 from traceops.machine.look import Level, Look
 from traceops.rules.machine import (
     communication_tests,
-    cpus,
-    efa,
-    gpu_health,
-    gpudirect,
     gpus,
-    interface_variables,
-    interfaces,
     limits,
-    nvlink,
-    pcie,
+    links,
+    network,
     platform,
-    rdma,
-    software,
     variable_clashes,
     variable_costs,
     variables,
     xids,
 )
 
-_VARIABLES = (*variables.RULES, *variable_costs.RULES, *interface_variables.RULES, *variable_clashes.RULES)
+_VARIABLES = (
+    *variables.RULES,
+    *variable_costs.RULES,
+    *variable_clashes.RULES,
+    *variable_clashes.VARIABLE_CLASHES_RULES,
+)
 
 # Area of the looks that tell of it -> its rules.
 AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("GPU", (*gpus.RULES, *gpu_health.RULES, *xids.RULES)),
-    ("NVLink", nvlink.RULES),
-    ("PCIe", (*pcie.RULES, platform.IOMMU_ACS)),
-    ("network", (*interfaces.RULES, *rdma.RULES, *efa.RULES, *gpudirect.RULES)),
+    ("GPU", (*gpus.GPUS_RULES, *gpus.RULES, *xids.RULES)),
+    ("NVLink", links.NVLINK_RULES),
+    ("PCIe", (*links.RULES, platform.IOMMU_ACS)),
+    ("network", (*network.RULES, *network.RDMA_RULES, *network.EFA_RULES, *network.GPUDIRECT_RULES)),
     ("memory", (limits.SHARED_MEMORY,)),
-    ("limits", limits.RULES),
-    ("NUMA", cpus.RULES),
+    ("limits", limits.LIMITS_RULES),
+    ("NUMA", limits.RULES),
     ("container", (platform.CONTAINER_GPUS,)),
     ("environment", _VARIABLES),
     ("driver", (platform.DRIVER,)),
-    ("software", software.RULES),
+    ("software", platform.RULES),
     ("tests", communication_tests.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id))

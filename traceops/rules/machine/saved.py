@@ -5,27 +5,255 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import combinations
 from pathlib import PurePath
 
 from traceops.core.rule import Rule
-from traceops.fabric.model import Path
-from traceops.machine.look import Look
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.model import Path, same_host
+from traceops.fabric.nccl import NcclLog
+from traceops.machine.look import HostContext, Look
 from traceops.machine.saved import Apart, SavedOutputs
-from traceops.machine.saved_programs import Outputs
-from traceops.machine.smi import SmiGpu
+from traceops.machine.saved_programs import Outputs, TorchEnvironment
+from traceops.machine.smi import Smi, SmiGpu
+from traceops.machine.smi_table import CUT, ListedGpu, SmiTable
+from traceops.machine.software import Software
+from traceops.machine.variable import version_of
 from traceops.machine.xids import DriverLog
-from traceops.rules.machine.gpu_health import RULES as HEALTH
-from traceops.rules.machine.gpus import OTHERS, RULES, judge_gpus
-from traceops.rules.machine.nvlink import NVLINK, NVSWITCH, judge_nvlink, judge_waiting
-from traceops.rules.machine.pcie import DIRECT_ACCESS, PCIE_LINK, judge_lanes, judge_p2p
-from traceops.rules.machine.platform import IOMMU_ACS, judge_failed, judge_lost
-from traceops.rules.machine.saved_table import judge_list, judge_parts, judge_table
-from traceops.rules.machine.saved_torch import judge_environment
+from traceops.rules.machine.gpus import (
+    CLOCKS,
+    COMPUTE_MODE,
+    ECC_OFF,
+    GPUS_RULES,
+    MEMORY,
+    MIG,
+    OTHERS,
+    PERSISTENCE,
+    UNLIKE_GPUS,
+    judge_gpus,
+)
+from traceops.rules.machine.gpus import RULES as HEALTH
+from traceops.rules.machine.judge import AREAS
+from traceops.rules.machine.limits import balancing_look
+from traceops.rules.machine.links import (
+    DIRECT_ACCESS,
+    NVLINK,
+    NVSWITCH,
+    PCIE_LINK,
+    judge_lanes,
+    judge_nvlink,
+    judge_p2p,
+    judge_waiting,
+)
+from traceops.rules.machine.network import judge_gdr_told
+from traceops.rules.machine.platform import (
+    DRIVER,
+    IOMMU_ACS,
+    NCCL,
+    TORCH,
+    judge_failed,
+    judge_iommu_warning,
+    judge_lost,
+    judge_software,
+)
+from traceops.rules.machine.variables import check_variables
 from traceops.rules.machine.xids import XID, judge_xids
+
+# What the log of NCCL or RCCL says that rules of a machine judge: IOMMU, NUMA balancing, GPUDirect RDMA.
+
+
+_LINKS = ("NV", "XGMI")
+_WHY = "NCCL's log tells of other things only"
+
+
+def judge_log(fabric: Fabric, others: Sequence[Look]) -> list[Look]:
+    """A look for each thing that the log tells of a host, and for the rest of their areas, that it does not.
+
+    others: what other files told; what they judged is not judged again.
+    """
+    if fabric.log is None:
+        return []
+    told = [look for look in (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log)) if _is_new(look, others)]
+    return [*told, *_untold(told, others)]
+
+
+def _is_new(look: Look, others: Sequence[Look]) -> bool:
+    return not any(one.rule == look.rule and one.level != "not_evaluated" for one in others)
+
+
+def _warnings(fabric: Fabric, log: NcclLog) -> list[Look]:
+    """By RCCL's own warnings; one GPU reaches no other, whatever the IOMMU does."""
+    looks = []
+    for remark in log.host_remarks:
+        host = remark.host or log.files[0]
+        if remark.kind == "numa_balancing":
+            looks.append(balancing_look(host))
+        elif _gpus_of(log, remark.host) != 1:
+            looks.append(judge_iommu_warning(_all_linked(fabric, remark.host), host))
+    return looks
+
+
+def _gpus_of(log: NcclLog, host: str) -> int:
+    """How many GPUs of a host the log's communicators use; 0 where it does not tell."""
+    return len(
+        {
+            place.bus_id or (place.pid, place.cuda_device)
+            for one in log.communicators
+            for place in one.places.values()
+            if place.host == host
+        }
+    )
+
+
+def _all_linked(fabric: Fabric, host: str) -> bool:
+    """Whether NVLink or XGMI joins each pair of its GPUs, where a topology tells."""
+    for machine in fabric.machines:
+        if same_host(machine.host, host) or (machine.host is None and len(fabric.machines) == 1):
+            paths = [machine.path(one.label, other.label) for one, other in combinations(machine.gpus, 2)]
+            return bool(paths) and all(path is not None and path.kind in _LINKS for path in paths)
+    return False
+
+
+def _gpudirect(fabric: Fabric, log: NcclLog) -> list[Look]:
+    """Of each host once: all its processes see the same cards."""
+    devices: dict[tuple[str, str], dict[str, bool]] = {}
+    for network in log.networks:
+        own = devices.setdefault((network.host, network.plugin), {})
+        for name, on in network.gdr.items():
+            own[name] = own.get(name, True) and on
+    looks = (
+        judge_gdr_told(plugin, told, _names(fabric, host), host or log.files[0])
+        for (host, plugin), told in devices.items()
+    )
+    return [look for look in looks if look is not None]
+
+
+def _names(fabric: Fabric, host: str) -> list[str]:
+    """Models of a host's GPUs, as far as topologies and nccl-tests tell."""
+    names = [
+        gpu.name for machine in fabric.machines if same_host(machine.host, host) for gpu in machine.gpus if gpu.name
+    ]
+    names += [rank.gpu for one in fabric.benchmarks for rank in one.ranks if same_host(rank.host, host)]
+    return list(dict.fromkeys(names))
+
+
+def _untold(told: Sequence[Look], others: Sequence[Look]) -> list[Look]:
+    """Rules of the same areas of which nothing tells: a look in their area must not clear them."""
+    first: Mapping[str, Look] = {look.area: look for look in reversed(told)}
+    judged = {look.rule for look in (*told, *others)}
+    seen = {look.area for look in others}
+    return [
+        Look(first[area].host, area, rule.title, "not known", "not_evaluated", _WHY, rule=rule.id)
+        for area, rules in AREAS
+        if area in first and area not in seen
+        for rule in rules
+        if rule.id not in judged
+    ]
+
+
+# Judges nvidia-smi's table and nvidia-smi -L: they tell less than nvidia-smi -q, and what they lack is not sound.
+
+
+_WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of
+_OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)
+_NAMES_CUT = "nvidia-smi cut their names off: save nvidia-smi -L too"
+
+
+def judge_table(table: SmiTable, listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
+    """What a table says of the GPUs, and the rules that it decides. listed: by nvidia-smi -L, with whole names."""
+    smi = replace(table.smi, gpus=_with_names(table.smi.gpus, listed))
+    told = {rule.id for rule in _WHOLE}
+    if all(gpu.persistence is not None for gpu in smi.gpus):
+        told.add(PERSISTENCE.id)
+    found = [look for look in judge_gpus(smi, host) if look.rule != OTHERS.id]
+    looks = [look for look in found if look.rule in told or look.level not in ("ok", "not_evaluated")]
+    if len(smi.gpus) > 1 and any(CUT in gpu.name for gpu in smi.gpus):
+        looks = [_uncertain(look) for look in looks]
+    return looks, told | {look.rule for look in looks}
+
+
+def judge_parts(gpus: Sequence[SmiGpu], host: str) -> tuple[list[Look], set[str]]:
+    """What is wrong with GPUs of which a part is told, by rules that need no other part, nor their models."""
+    found = judge_gpus(Smi(None, None, tuple(gpus)), host)
+    looks = [look for look in found if look.rule in _OF_PARTS and look.level in ("warning", "error")]
+    return looks, {look.rule for look in looks}
+
+
+def judge_list(listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
+    """What nvidia-smi -L says of the GPUs, and the rules that it decides: their models, and slices that there are."""
+    gpus = tuple(SmiGpu(gpu.index, gpu.name, gpu.uuid, mig=gpu.mig) for gpu in listed)
+    told = {UNLIKE_GPUS.id} | ({MIG.id} if any(gpu.mig for gpu in listed) else set())
+    return [look for look in judge_gpus(Smi(None, None, gpus), host) if look.rule in told], told
+
+
+def _with_names(gpus: Sequence[SmiGpu], listed: Sequence[ListedGpu]) -> tuple[SmiGpu, ...]:
+    """The GPUs with whole names, where the list is of the same ones."""
+    names = {gpu.index: gpu.name for gpu in listed}
+    same = len(gpus) == len(names) and all(_fits(gpu.name, names.get(gpu.index, "")) for gpu in gpus)
+    return tuple(replace(gpu, name=names[gpu.index]) for gpu in gpus) if same else tuple(gpus)
+
+
+def _fits(name: str, whole: str) -> bool:
+    return whole.startswith(name.partition(CUT)[0].rstrip()) if CUT in name else name == whole
+
+
+def _uncertain(look: Look) -> Look:
+    """GPUs whose names are alike as far as they are shown may be of two models."""
+    if look.rule != UNLIKE_GPUS.id or look.level != "ok":
+        return look
+    return replace(look, level="not_evaluated", why=_NAMES_CUT)
+
+
+# Judges what collect_env says of torch: whether it fits the driver, its NCCL, and the variables that are set.
+
+
+# The oldest driver for Linux that runs programs of a CUDA: from 11 on by major version (CUDA Compatibility, "Minor
+# Version Compatibility", table 1), before by version (CUDA Toolkit Release Notes, toolkit driver versions).
+_OLDEST_DRIVER = {
+    (13,): "580", (12,): "525", (11,): "450", (10, 2): "440.33", (10, 1): "418.39", (10, 0): "410.48",
+}  # fmt: skip
+_NO_CAUSE = "torch finds no GPU, and these files do not tell why"
+
+
+def judge_environment(told: TorchEnvironment, gpus: int, host: str) -> list[Look]:
+    """gpus: how many the host has, 0 where that is not known."""
+    software = Software("", told.torch, told.cuda, told.hip, told.wheels)
+    found = judge_software(software, None, gpus, host)
+    looks = [look for look in found if look.rule != TORCH.id]
+    if told.torch is not None:
+        looks += [_torch(look, told, gpus, host) for look in found if look.rule == TORCH.id]
+    if not told.wheels:
+        why = "these files do not tell which NCCL torch has"
+        looks.append(Look(host, "software", "NCCL", "not known", "not_evaluated", why, rule=NCCL.id))
+    if told.variables is not None:
+        context = HostContext(gpus=gpus or None, nccl=software.nccl, torch=told.torch)
+        looks += check_variables(told.variables, host, context)
+    return looks
+
+
+def _torch(look: Look, told: TorchEnvironment, gpus: int, host: str) -> Look:
+    """Of a torch built for CUDA: it fits where it sees GPUs itself, else the driver may be too old for it."""
+    if look.level != "ok" or told.cuda is None or told.sees_gpus:
+        return look
+    oldest = _oldest_driver(told.cuda)
+    if told.driver and oldest and version_of(told.driver)[:2] < version_of(oldest):
+        return replace(
+            look, level="error", why=f"driver {told.driver} is too old for it: torch sees no GPU",
+            advice=f"update the driver to {oldest} or newer, or install torch built for an older CUDA: see "
+            "'Get started' of pytorch.org",
+        )  # fmt: skip
+    why = _NO_CAUSE if gpus and told.sees_gpus is False else "these files do not tell whether torch finds GPUs"
+    return replace(look, level="not_evaluated", why=why)
+
+
+def _oldest_driver(cuda: str) -> str | None:
+    version = version_of(cuda)
+    return _OLDEST_DRIVER.get(version[:1]) or _OLDEST_DRIVER.get(version[:2])
+
 
 # What tells of a rule: the field of Outputs, and how to print it. Of a rule with "" nothing saved tells.
 _TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (
-    ("smi", "GPU", "nvidia-smi -q", tuple(rule for rule in (*HEALTH, *RULES) if rule is not OTHERS)),
+    ("smi", "GPU", "nvidia-smi -q", tuple(rule for rule in (*HEALTH, *GPUS_RULES) if rule is not OTHERS)),
     ("log", "GPU", "dmesg", (XID,)),
     ("nvlink", "NVLink", "nvidia-smi nvlink -s", (NVLINK,)),
     ("smi", "NVLink", "nvidia-smi -q", (NVSWITCH,)),

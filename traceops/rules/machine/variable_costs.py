@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from traceops.core.rule import JudgedBy, Rule
-from traceops.machine.host_context import HostContext
-from traceops.machine.look import Level, Look
+from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variable import as_number
 
 COSTLY_VARIABLE = Rule(

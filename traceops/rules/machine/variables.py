@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traceops.core.rule import JudgedBy, Rule
-from traceops.machine.host_context import HostContext
-from traceops.machine.look import Level, Look
+from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variable import SWITCH, Variable, as_number, version_of
 from traceops.machine.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
 from traceops.rules.machine.variable_clashes import clashes

@@ -54,7 +54,7 @@ _Static_assert(offsetof(struct kernel, correlation) == 92 && offsetof(struct ker
 _Static_assert(offsetof(struct copy, bytes) == 8 && offsetof(struct copy, stream) == 40, "copy");
 _Static_assert(offsetof(struct set, bytes) == 8 && offsetof(struct set, stream) == 40, "set");
 
-struct row { /* traceops/core/light_log.py has the same */
+struct row { /* traceops/core/rank_files.py has the same */
     uint64_t start, end;
     uint64_t size; /* blocks of a kernel's grid; bytes */
     uint32_t name, stream, correlation;
@@ -376,7 +376,7 @@ static int row_of(const void *record, struct names *names, struct row *row) {
 }
 
 PyDoc_STRVAR(take_doc, "take() -> (rows, names, incomplete, discarded)\n\nWhat was recorded since the last `start`, as "
-                       "bytes of rows (traceops/core/light_log.py), and the names of its kernels; its buffers are freed.");
+                       "bytes of rows (traceops/core/rank_files.py), and the names of its kernels; its buffers are freed.");
 static PyObject *take(PyObject *self, PyObject *unused) {
     enum { ROOM = 1 << 16 };
     struct names names = {malloc(ROOM * sizeof(char *)), 0, ROOM, calloc(4 * ROOM, sizeof(uint32_t)), 4 * ROOM - 1};

@@ -16,7 +16,7 @@
 #error "the interpreter's lock is what keeps the threads apart here"
 #endif
 
-struct record { /* traceops/core/step_log.py has the same */
+struct record { /* traceops/core/rank_files.py has the same */
     uint32_t host_us, device_us, gc_us, compile_us, own_us;
     uint16_t core_wait;
     uint8_t compiles, flags;

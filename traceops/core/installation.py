@@ -1,0 +1,52 @@
+"""Finds the data that ships beside the code, from a checkout and from an installed wheel alike."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from traceops.core.errors import InputError
+
+PACKAGE = Path(__file__).resolve().parents[1]  # the folder of traceops itself
+
+
+def bundled(*parts: str) -> Path:
+    """Path of a bundled file such as ``bundled("runners", "train.py")``."""
+    for root in (PACKAGE / "_bundled", PACKAGE.parent):
+        path = root.joinpath(*parts)
+        if path.exists():
+            return path
+    raise InputError(f"{'/'.join(parts)} is missing from this traceops installation; reinstall it")
+
+
+# Loading much code without Python's garbage collector, which would go through all of it again and again.
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For the imports of a process of our own: torch loads in three quarters of the CPU time.
+
+    What is there when it ends stays, and the collector passes it over from then on.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+# What Linux says of a process in /proc/<pid>/stat.
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields behind the process's name, its state first; none where there is no such process, or no /proc."""
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return raw.rpartition(b")")[2].decode("ascii", "replace").split()  # the name may hold anything

@@ -1,0 +1,162 @@
+"""Text from a trace, a path or a store, before it reaches a terminal, a table or a page."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import re
+import textwrap
+from typing import TextIO
+
+# Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
+FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+
+# Signs that turn the direction of what follows, in a page or table beyond the name that holds them.
+TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+
+# Spaces of fixed width, as in '34\u202f999', are none that Python calls printable.
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u2009\u202f"), " ")
+
+
+def printable(text: str) -> str:
+    """Text from a trace or a path without the control characters that would steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text.translate(_SPACES))
+
+
+# Names and text from traces, short enough to read.
+
+
+_BRACKETS = re.compile(r"[<>(]")
+
+
+def short_name(text: str, limit: int = 72) -> str:
+    """A long name without return type, namespaces and parameters; the middle left out if still too long."""
+    if len(text) <= limit:
+        return text
+    short = re.sub(r"^(void|static|inline|__global__)\s+", "", " ".join(text.split()))
+    short = short.replace("(anonymous namespace)::", "")
+    short = _without_parameters(short)
+    short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
+    if len(short) <= limit:
+        return short
+    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
+
+
+def _without_parameters(text: str) -> str:
+    """Cut the last parenthesis that stands outside template brackets and what follows it."""
+    depth = 0
+    for bracket in _BRACKETS.finditer(text):
+        char, at = bracket.group(), bracket.start()
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth <= 0 and at:
+            return text[:at]
+    return text
+
+
+def one_line(text: str, limit: int) -> str:
+    """Text from a trace on one line: white space joined, control characters made visible, not longer than `limit`."""
+    joined = " ".join(text.split())
+    clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)
+    return clean if len(clean) <= limit else f"{clean[: limit - 2].rstrip()} …"
+
+
+def first_words(text: str, limit: int) -> str:
+    """The same, cut between words, so that no number loses digits; within a word only where that is most of it."""
+    words = textwrap.shorten(one_line(text, len(text) + 2), limit, placeholder=" …")
+    return words if len(words) > limit // 2 or len(text) <= limit else one_line(text, limit)
+
+
+# How wide lines may be, and which signs a stream can show.
+
+
+USUAL_WIDTH = 80  # of what is no terminal: a pipe, a file, a job's log
+_LEAST_WIDTH = 20
+_ERRORS = "traceops-signs"
+
+# What our signs are where only ASCII can be shown; of the rest accents go, and then ? stands for it.
+_ASCII = {
+    "–": "-", "—": "-", "‑": "-", "−": "-", "·": "|", "•": "*", "…": "...", "→": "->", "←": "<-", "⇒": "=>", "×": "x",
+    "÷": "/", "µ": "u", "μ": "u", "█": "#", "▏": "|", "✖": "x", "▲": "!", "●": "o", "✔": "+", "≥": ">=", "≤": "<=",
+    "≈": "~", "±": "+-", "⁹": "9", "⁻": "-", "²": "2", "³": "3", "⁴": "4", "‘": "'", "’": "'", "“": '"', "”": '"',
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+}  # fmt: skip
+
+
+def width_of(file: TextIO) -> int | None:
+    """Columns of a terminal, as COLUMNS or it says; 80 of a pipe or file; None of text that stays in memory."""
+    try:
+        descriptor = file.fileno()
+    except (OSError, ValueError, AttributeError):
+        descriptor = None
+    if descriptor is None and not file.isatty():
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    columns = int(asked) if asked.isdecimal() else 0
+    if not columns and descriptor is not None and file.isatty():
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(descriptor).columns
+    return max(columns or USUAL_WIDTH, _LEAST_WIDTH)
+
+
+def broken_at_words(text: str, width: int | None, hanging: int = 0) -> list[str]:
+    """Lines no wider than that, if it is given; further ones begin with blanks.
+
+    A word that is wider, as a path may be, is not broken. What stands before the first word stays.
+    """
+    if width is None or len(text) <= width:
+        return [text]
+    indent = max(hanging, len(text) - len(text.lstrip(" ")))
+    lines = textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * min(indent, width // 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return lines or [text]
+
+
+def show_our_signs(stream: TextIO) -> None:
+    """Have a stream show ASCII for signs that it lacks, and never fail for one."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="ascii" if _ascii_wanted() else None, errors=_ERRORS)
+
+
+def as_shown(text: str, stream: TextIO) -> str:
+    """Text in the signs that a stream of `show_our_signs` has: '...' for '…', so that its width can be counted."""
+    if stream.errors != _ERRORS:
+        return text
+    return text.encode(stream.encoding, _ERRORS).decode(stream.encoding)
+
+
+def json_for(stream: TextIO, text: str) -> str:
+    """JSON as the stream can show it: what it lacks is escaped and means the same."""
+    if (stream.encoding or "utf-8").lower().startswith("utf"):
+        return text
+    return re.sub(r"[^\x00-\x7f]", _escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _ascii_wanted() -> bool:
+    """Whether somebody set a locale of ASCII: Python takes UTF-8 all the same, unless it was told an encoding."""
+    told = "PYTHONIOENCODING" in os.environ or "PYTHONUTF8" in os.environ
+    return not told and os.environ.get("LC_ALL") in ("C", "POSIX")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Of codecs' error handlers: what stands for characters that cannot be encoded."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_ASCII.get(sign, "?") for sign in lacking), error.end
+
+
+codecs.register_error(_ERRORS, _in_ascii)

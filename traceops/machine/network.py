@@ -1,0 +1,346 @@
+"""Reads the network interfaces of a host, and tells which of them NCCL takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from traceops.fabric.model import Nic, Pcie, normal_bus_id
+from traceops.machine.files import entries, exists, link, number, text
+
+_UP = 0x1
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface. index: the kernel's number. mbits: speed in Mbit/s. address: it has one NCCL can use.
+
+    physical: there is a device behind it. default: the default route goes through it. ports: of a bond.
+    """
+
+    name: str
+    index: int = 0
+    up: bool = True
+    address: bool = True
+    mbits: int | None = None
+    mtu: int | None = None
+    physical: bool = True
+    default: bool = False
+    ports: tuple[str, ...] = ()
+    ports_down: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        return self.up and self.address
+
+
+def read_interfaces(root: Path, addressed: Collection[str] | None = None) -> tuple[Interface, ...]:
+    """All interfaces of /sys/class/net in the kernel's order; () on a system without it.
+
+    addressed: those with an address; without it, those that have an IPv4 route or are known to have an IPv6 address,
+    because /proc lists IPv4 addresses without saying whose they are.
+    """
+    routes = _routes(text(root / "proc/net/route") or "")
+    sixth = {line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()}
+    addressed = {*routes, *sixth} if addressed is None else addressed
+    found = [
+        _interface(folder, routes, addressed)
+        for folder in entries(root / "sys/class/net")
+        if exists(folder / "ifindex")
+    ]
+    return tuple(sorted(found, key=lambda interface: interface.index))
+
+
+def _interface(folder: Path, routes: dict[str, bool], addressed: Collection[str]) -> Interface:
+    flags = text(folder / "flags") or ""
+    up = re.fullmatch(r"0x[0-9a-f]{1,8}", flags) is not None and bool(int(flags, 16) & _UP)
+    state = text(folder / "operstate")
+    ports = tuple((text(folder / "bonding/slaves") or "").split())
+    down = tuple(port for port in ports if text(folder.parent / port / "operstate") == "down")
+    speed = number(folder / "speed")
+    name = folder.name
+    return Interface(
+        name,
+        number(folder / "ifindex") or 0,
+        up and state not in ("down", "lowerlayerdown", "notpresent", "dormant"),
+        name == "lo" or name in addressed,
+        speed if speed is not None and speed > 0 else None,
+        number(folder / "mtu"),
+        exists(folder / "device") or bool(ports),
+        routes.get(name, False),
+        ports,
+        down,
+    )
+
+
+def _routes(table: str) -> dict[str, bool]:
+    """Interfaces with an IPv4 route, and whether one is the default route."""
+    found: dict[str, bool] = {}
+    for line in table.splitlines()[1:]:
+        cells = line.split()
+        if len(cells) > 7:
+            default = cells[1] == "00000000" and cells[7] == "00000000"
+            found[cells[0]] = found.get(cells[0], False) or default
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A list of interfaces or devices as NCCL reads it: ``^`` leaves out, ``=`` takes names exactly, else begins.
+
+    names: with the port after a colon, -1 for any.
+    """
+
+    leaves_out: bool
+    exact: bool
+    names: tuple[tuple[str, int], ...]
+
+    def takes(self, name: str, port: int = -1) -> bool:
+        """Whether NCCL would take it; a list without a name takes everything."""
+        hit = not self.names or any(
+            (name == wanted if self.exact else name.startswith(wanted)) and (-1 in (port, at) or port == at)
+            for wanted, at in self.names
+        )
+        return hit != self.leaves_out
+
+
+def parse_choice(value: str) -> Choice:
+    """What a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA says; blanks belong to the names, as for NCCL."""
+    rest = value
+    leaves_out = rest.startswith("^")
+    rest = rest[1:] if leaves_out else rest
+    exact = rest.startswith("=")
+    rest = rest[1:] if exact else rest
+    names: list[tuple[str, int]] = []
+    for part in rest.split(","):
+        name, _, port = part.partition(":")
+        digits = re.match(r"\d{1,5}", port)
+        if name:
+            names.append((name, int(digits[0]) if digits else -1))
+    return Choice(leaves_out, exact, tuple(names))
+
+
+_NOT_BY_ITSELF = ("docker", "lo", "virbr")  # NCCL takes these only where nothing else is there
+
+
+def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
+    """Those NCCL takes where nothing tells it: IP over InfiniBand, else all but docker's, loopback and virbr."""
+    usable = [interface for interface in interfaces if interface.usable]
+    infiniband = [interface for interface in usable if interface.name.startswith("ib")]
+    if infiniband:
+        return tuple(infiniband)
+    others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
+    if others:
+        return tuple(others)
+    for start in ("docker", "lo", "virbr"):
+        last = [interface for interface in usable if interface.name.startswith(start)]
+        if last:
+            return tuple(last)
+    return ()
+
+
+# Reads RDMA devices (InfiniBand, RoCE, EFA) from /sys.
+
+
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
+_WIDEST = 32  # virtual machines show 63 or 255
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port. state: ``ACTIVE``, ``DOWN``, ``INIT``. gbits: Gbit/s. layer: ``InfiniBand`` or ``Ethernet``.
+
+    gids: (index, type such as ``RoCE v2``, address), only those that are set.
+    """
+
+    number: int
+    state: str
+    gbits: float | None = None
+    layer: str | None = None
+    gids: tuple[tuple[int, str, str], ...] = ()
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class Rdma:
+    """An RDMA device. kind: its model (``MT4129``), by which siblings are told. driver: ``mlx5_core``, ``efa``."""
+
+    name: str
+    ports: tuple[Port, ...]
+    kind: str | None = None
+    driver: str | None = None
+    numa: int | None = None
+    bus_id: str | None = None
+    pcie: Pcie | None = None
+
+    @property
+    def active(self) -> bool:
+        return any(port.state == "ACTIVE" for port in self.ports)
+
+    @property
+    def family(self) -> Literal["IB", "RoCE", "EFA", "other"]:
+        """What NCCL reaches through it."""
+        if self.driver == "efa":
+            return "EFA"
+        layers = {port.layer for port in self.ports}
+        return "IB" if "InfiniBand" in layers else "RoCE" if "Ethernet" in layers else "other"
+
+
+def read_rdma(root: Path) -> tuple[Rdma, ...]:
+    """All devices of /sys/class/infiniband."""
+    return tuple(_device(folder) for folder in entries(root / "sys/class/infiniband"))
+
+
+def can_open(root: Path) -> bool:
+    """Whether the files by which programs use RDMA devices are here: a container has them only when told so."""
+    return any(entry.name.startswith("uverbs") for entry in entries(root / "dev/infiniband"))
+
+
+def _device(folder: Path) -> Rdma:
+    device = folder / "device"
+    try:
+        slot = device.resolve().name
+    except OSError:
+        slot = ""
+    numa = number(device / "numa_node")
+    return Rdma(
+        folder.name,
+        tuple(_port(port) for port in entries(folder / "ports") if port.name.isdigit()),
+        text(folder / "hca_type") or None,
+        link(device / "driver"),
+        numa if numa is not None and numa >= 0 else None,
+        normal_bus_id(slot),
+        read_pcie(device),
+    )
+
+
+def read_pcie(device: Path) -> Pcie | None:
+    """The PCIe link of a device's folder in /sys; None where nothing is known of it, as in virtual machines."""
+    generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
+    width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
+    link_ = Pcie(generation, width, most, widest)
+    return None if link_ == Pcie() else link_
+
+
+def _generation(speed: str | None) -> int | None:
+    match = re.match(r"\d{1,3}(\.\d)?(?= GT/s)", speed or "")
+    return _GENERATIONS.get(float(match[0])) if match else None
+
+
+def _width(lanes: int | None) -> int | None:
+    return lanes if lanes and 0 < lanes <= _WIDEST else None
+
+
+def _port(folder: Path) -> Port:
+    rate = re.match(r"[\d.]+", text(folder / "rate") or "")
+    gids = []
+    for entry in entries(folder / "gids"):
+        address = text(entry) or ""
+        if entry.name.isdigit() and re.search(r"[1-9a-f]", address.replace("fe80", "")):
+            gids.append((int(entry.name), text(folder / "gid_attrs/types" / entry.name) or "", address))
+    ends = (text(entry) for entry in entries(folder / "gid_attrs/ndevs"))
+    return Port(
+        int(folder.name),
+        (text(folder / "state") or "").rpartition(": ")[2] or "unknown",
+        float(rate[0]) if rate else None,
+        text(folder / "link_layer") or None,
+        tuple(gids),
+        next((end for end in ends if end), None),
+    )
+
+
+def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
+    """The devices as the topology's nouns; labels are those of ``nvidia-smi topo -m`` where it counts all of them."""
+    found = []
+    for place, one in enumerate(devices):
+        speed = max((port.gbits for port in one.ports if port.gbits), default=None)
+        found.append(
+            Nic(
+                f"NIC{place}", one.name, one.family, one.numa, None if speed is None else speed / 8,
+                "bond" in one.name, one.bus_id, one.pcie, one.active,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def v2_index(port: Port) -> int | None:
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one.
+
+    Link-local ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid).
+    """
+    second = [
+        (index, address)
+        for index, kind, address in port.gids
+        if kind.strip().lower() == "roce v2" and not _is_link_local(address)
+    ]
+    fourth = [index for index, address in second if ":ffff:" in address]
+    return fourth[0] if fourth else second[0][0] if second else None
+
+
+def _is_link_local(address: str) -> bool:
+    return re.match(r"fe[89ab]", address, re.IGNORECASE) is not None
+
+
+# Looks for NCCL's plugin for EFA (aws-ofi-nccl) where NCCL loads a plugin from.
+#
+# NCCL opens libnccl-net.so, or what NCCL_NET_PLUGIN names: NVIDIA/nccl@5067397:src/plugin/net.cc. The plugin may be
+# installed as libnccl-net-ofi.so alone, which it does not open by itself: aws/aws-ofi-nccl@2daf7d3:src/Makefile.am.
+
+
+_DEFAULT = "libnccl-net.so"
+_PREFIX = "libnccl-net"
+_INSTALLED = (
+    "opt/amazon/ofi-nccl/lib", "opt/amazon/ofi-nccl/lib64", "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "opt/amazon/ofi-nccl/lib/aarch64-linux-gnu", "opt/amazon/aws-ofi-nccl/lib", "opt/aws-ofi-nccl/lib",
+    "opt/aws-ofi-nccl/install/lib",
+)  # fmt: skip
+_SYSTEM = ("lib", "usr/lib", "lib64", "usr/lib64")  # where the loader looks without being told
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """NCCL's network plugin. loadable: NCCL finds it. installed: the folder it is in where NCCL does not.
+
+    settings: what NCCL would need to be told besides that folder (``NCCL_NET_PLUGIN=ofi``). turned_off: by
+    NCCL_NET_PLUGIN=none.
+    """
+
+    loadable: bool
+    installed: str | None = None
+    settings: tuple[str, ...] = ()
+    turned_off: bool = False
+
+
+def read_plugin(environ: Mapping[str, str], root: Path) -> Plugin:
+    """Looks in LD_LIBRARY_PATH, the loader's own places and the folders of Amazon's installer."""
+    chosen = environ.get("NCCL_NET_PLUGIN", "")
+    if chosen.strip().lower() == "none":
+        return Plugin(False, turned_off=True)
+    names = [name for one in chosen.split(",") if one for name in (one, f"{_PREFIX}-{one}.so")] or [_DEFAULT]
+    paths = [folder.lstrip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if _found(root, (*paths, *_SYSTEM), names) or any(_cached(root, name) for name in names):
+        return Plugin(True)
+    for folder in (*paths, *_INSTALLED):
+        inside = {entry.name for entry in entries(root / folder)}
+        if inside & set(names):
+            return Plugin(False, f"/{folder}")
+        if any(name.startswith(_PREFIX) for name in inside):
+            return Plugin(False, f"/{folder}", () if _DEFAULT in inside else ("NCCL_NET_PLUGIN=ofi",))
+    return Plugin(False)
+
+
+def _found(root: Path, folders: Sequence[str], names: Sequence[str]) -> bool:
+    paths = [name.lstrip("/") for name in names if "/" in name]
+    return any(exists(root / path) for path in paths) or any(
+        exists(root / folder / name) for folder in folders for name in names if "/" not in name
+    )
+
+
+def _cached(root: Path, name: str) -> bool:
+    try:
+        return f"{name}\0".encode() in (root / "etc/ld.so.cache").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,359 @@
+"""Communication by what its groups are for: a section, lines on the terminal, and words behind a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from traceops.core.findings import Finding
+from traceops.core.rank_text import ranks_text
+from traceops.core.step_words import STEP, StepWords
+from traceops.core.units import fixed_text, ms_text
+from traceops.core.words import ROLE_TOLD, ROLES
+from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.document import Block, Section, TableBlock, soft, text
+from traceops.report.model import Report
+from traceops.report.rows import ExpertsRow, HostSummary, PassRow, RoleRow
+
+_WORTH_PCT = 0.5  # of the step: exposed communication that is worth a line
+
+
+def roles(report: Report, shown: Sequence[int]) -> Section | None:
+    """What each kind of parallelism costs a step."""
+    if not report.roles:
+        return None
+    blocks: list[Block] = [
+        soft(
+            "Exposed communication by what its groups are for, medians over the ranks that take part. Of an instant in "
+            "which several wait or transfer, the first counts of: tensor, context, expert, pipeline, sharded, data "
+            "parallel."
+        )
+    ]
+    blocks += [text(sentence) for row in _worth(report) if (sentence := role_sentence(row))]
+    if unknown := next((row for row in report.roles if row.role == "unknown" and row.exposed_ms), None):
+        blocks.append(
+            soft(
+                f"What {ms_text(unknown.exposed_ms or 0.0)} ms of it are for is unknown: neither the names of the "
+                "groups nor what they do tell it. Names of device meshes or group_desc= in new_group would."
+            )
+        )
+    return Section("roles", "By kind of parallelism", (*blocks, TableBlock(roles_table(report))), "Parallelism")
+
+
+def roles_table(report: Report) -> Table:
+    """A row a role."""
+    columns = [
+        Column("role", "Role", number=False, make=lambda row: Cell(ROLES[row.role])),
+        Column("told_by", "Told", number=False, make=_told_cell),
+        Column("groups", "Groups", number=False, make=_groups_cell),
+        Column("ranks", "Ranks", decimals=0),
+        Column("exposed_ms", "Exposed ms", "communication that nothing hides, median over its ranks"),
+        Column("wait_ms", "Waiting ms"),
+        Column("transfer_ms", "Transfer ms"),
+        Column("unmatched_ms", "Unmatched ms"),
+        Column("worst_exposed_ms", "Most ms"),
+        Column("worst_rank", "On rank", decimals=0),
+        Column("reach", "Reach", number=False, make=lambda row: Cell(_reach(row))),
+        Column("busbw_gbs", "Bus GB/s", decimals=1),
+        Column("waits_for_rank", "Last comes rank", decimals=0),
+        Column("waits_for_pct", "Of its waiting %", decimals=0),
+        Column("saved_ms", "Saved without transfer ms"),
+    ]
+    return build_table("Communication by kind of parallelism", columns, report.roles, file="roles.csv")
+
+
+def role_lines(report: Report) -> list[Block]:
+    """The terminal's table, where there are several kinds of parallelism."""
+    rows = _worth(report)
+    if not _several(report) or not rows:
+        return []
+    cells = [
+        (
+            ROLES[row.role],
+            fixed_text(row.exposed_ms, 2),
+            fixed_text(row.wait_ms, 2),
+            fixed_text(row.transfer_ms, 2),
+            _reach(row),
+            "" if row.waits_for_rank is None else f"rank {row.waits_for_rank} ({row.waits_for_pct:.0f} %)",
+        )
+        for row in rows
+    ]
+    columns = (
+        Column("role", "by kind of parallelism", number=False),
+        Column("exposed", "exposed ms"),
+        Column("wait", "waiting"),
+        Column("transfer", "transfer"),
+        Column("reach", "groups", number=False),
+        Column("last", "comes last", number=False),
+    )
+    table = Table("", columns, tuple(tuple(Cell(said) for said in row) for row in cells))
+    return [TableBlock(table)]
+
+
+def role_sentence(row: RoleRow) -> str:
+    """'Tensor parallel: 9.10 ms exposed, all inside host2.'; '' without any."""
+    if not row.exposed_ms or row.role == "unknown":
+        return ""
+    label = ROLES[row.role]
+    where = f", all inside {row.host}" if row.host and row.reach == "inside" else ""
+    where = f", nearly all on ranks of {row.host}" if row.host and not where else where
+    fused = " Asynchronous: products communicate themselves, which counts as compute." if row.fused else ""
+    return f"{label[0].upper()}{label[1:]}: {ms_text(row.exposed_ms)} ms exposed{where}.{fused}"
+
+
+def role_text(report: Report, finding: Finding) -> str:
+    """', first of all in tensor parallel communication'; '' where that is not told or goes without saying."""
+    if finding.role is UNSET or not _several(report):
+        return ""
+    return f", first of all in {ROLES[finding.role]} communication"
+
+
+def exposed_role(report: Report) -> str:
+    """': tensor parallel 9.10 ms, all inside host2, data parallel 2.00 ms', '' where there is one role only."""
+    rows = sorted(
+        (row for row in report.roles if (row.transfer_ms or 0.0) >= 0.01), key=lambda row: -(row.transfer_ms or 0.0)
+    )
+    if not _several(report) or not rows:
+        return ""
+    parts = [
+        f"{ROLES[row.role]} {ms_text(row.transfer_ms or 0.0)} ms"
+        + (f" (all inside {row.host})" if row.host and row.reach == "inside" else "")
+        for row in rows[:3]
+    ]
+    return f": {', '.join(parts)}"
+
+
+def _several(report: Report) -> bool:
+    return sum(row.role != "unknown" for row in report.roles) > 1
+
+
+def _worth(report: Report) -> list[RoleRow]:
+    step = report.summary.step_time_ms.typical or 0.0
+    return [row for row in report.roles if 100.0 * (row.exposed_ms or 0.0) >= _WORTH_PCT * step > 0]
+
+
+def _reach(row: RoleRow) -> str:
+    if row.reach is None:
+        return ""
+    if row.reach == "between":
+        return "between hosts"
+    return f"inside {row.host}" if row.host else "inside hosts"
+
+
+def _told_cell(row: RoleRow) -> Cell:
+    return Cell(", ".join(ROLE_TOLD[told] for told in row.told_by))
+
+
+def _groups_cell(row: RoleRow) -> Cell:
+    sizes = " and ".join(map(str, row.group_sizes))
+    count = f"{row.groups} of {sizes} ranks" if row.groups else "from rank to rank"
+    return name(f"{', '.join(row.names)}: {count}", 60) if row.names else Cell(count)
+
+
+# Experts: a section of the page, and a line on the terminal.
+
+
+_UNEVEN = 1.05  # times the mean: a rank that gets more is worth a line
+
+
+def experts(report: Report, shown: Sequence[int]) -> Section | None:
+    """What the experts of each rank and layer get and compute."""
+    if not report.experts:
+        return None
+    blocks: list[Block] = [
+        soft(
+            "Bytes that the experts of a rank get in a layer (in backward gradients), and what it computes between a "
+            f"dispatch and its combine, {report.summary.step_words.choose('per step', 'in the window')}."
+        )
+    ]
+    for row in report.experts:
+        blocks += [text(experts_sentence(row, report.summary.step_words)), TableBlock(experts_table(row))]
+    return Section("experts", "Experts", tuple(blocks), "Experts")
+
+
+def experts_lines(report: Report) -> list[Block]:
+    """The terminal's line for each group whose ranks do not get as much."""
+    return [
+        text(experts_sentence(row, report.summary.step_words), indent=(0, 2))
+        for row in report.experts
+        if row.imbalance >= _UNEVEN
+    ]
+
+
+def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
+    """'Experts of ranks 0–1, 6 layers: rank 1 gets 1.50 times the mean (1.50 to 1.50 in its steps). …'"""
+    got = {rank: sum(t.received_bytes for t in row.times if t.rank == rank) for rank in row.ranks}
+    most = max(row.ranks, key=lambda rank: got[rank])
+    shares = [one.share for one in row.imbalance_by_step]
+    said = f"Experts of ranks {ranks_text(row.ranks, 8)}, {row.layers} layer{'s' if row.layers != 1 else ''}: "
+    if row.imbalance < _UNEVEN:
+        said += "all ranks get about as much"
+    else:
+        mean = sum(got.values()) / len(got)
+        said += f"rank {most} gets {got[most] / mean if mean else 1.0:.2f} times the mean "
+        said += f"({min(shares):.2f} to {max(shares):.2f} times for the most loaded rank of {words.a})"
+    said += f". Dispatch takes {ms_text(row.dispatch_ms)} ms {words.per}{_speed(row.dispatch_gbs, row.reference_gbs)}, "
+    said += f"combine {ms_text(row.combine_ms)} ms{_speed(row.combine_gbs, row.reference_gbs)}"
+    if row.even_saves_ms:
+        said += f". Even routing would save {ms_text(row.even_saves_ms)} ms {words.per}"
+    return f"{said}."
+
+
+def experts_table(row: ExpertsRow) -> Table:
+    """A row a layer and rank."""
+    columns = [
+        Column("layer", "Layer", decimals=0),
+        Column("rank", "Rank", decimals=0),
+        Column("received_bytes", "Bytes received", decimals=0),
+        Column("compute_ms", "Compute ms"),
+    ]
+    return build_table("Experts by layer and rank", columns, sorted(row.times, key=lambda t: (t.layer, t.rank)))
+
+
+def _speed(gbs: float | None, reference: float | None) -> str:
+    if gbs is None:
+        return ""
+    return f" ({gbs:.1f} GB/s)" if reference is None else f" ({gbs:.1f} of {reference:.0f} GB/s)"
+
+
+# Prefill and decode passes of an inference server: a section, and lines on the terminal.
+
+
+_LABELS = {"prefill": "Prefill", "mixed": "Prefill and decode in one", "decode": "Decode"}
+
+
+def passes(report: Report, shown: Sequence[int]) -> Section | None:
+    """What each kind of pass takes."""
+    if not report.passes:
+        return None
+    columns = [
+        Column("kind", "Pass", number=False, make=lambda row: Cell(_LABELS[row.kind])),
+        Column("count", "Passes", decimals=0),
+        Column("requests", "Requests", decimals=0),
+        Column("tokens", "Tokens", decimals=0),
+        Column("device_ms", "Device ms", "first kernel's begin to last one's end, median"),
+        Column("device_p95_ms", "p95 ms"),
+        Column("busy_pct", "Busy %", decimals=1),
+        Column("host_ms", "Host ms"),
+        Column("graphs", "Graphs", "launches of CUDA graphs in a pass", decimals=0),
+        Column("between_ms", "Idle before ms", "the device runs nothing between the pass before and this one"),
+        Column("scheduling_ms", "Scheduling ms", "the host is in neither pass"),
+        Column("waiting_ms", "Skew ms", "in collectives, waiting for late members"),
+        Column("transfer_ms", "Transfer ms", "in collectives, all members there"),
+        Column("unmatched_ms", "Unmatched ms"),
+    ]
+    return Section(
+        "passes",
+        "Prefill and decode",
+        (
+            soft("As the server annotates its passes; medians over passes and ranks."),
+            *(text(pass_sentence(row)) for row in report.passes),
+            TableBlock(build_table("Passes of the server", columns, report.passes, file="passes.csv")),
+        ),
+        "Inference",
+    )
+
+
+def pass_sentence(row: PassRow) -> str:
+    """'Decode: 128 passes, 3.20 ms on the device each; 0.80 ms before each the device waits for the host.'"""
+    many = f"{row.count} pass{'es' if row.count != 1 else ''}"
+    said = f"{_LABELS[row.kind]}: {many}, {ms_text(row.device_ms)} ms on the device{' each' if row.count != 1 else ''}"
+    if row.between_ms is not None:
+        said += f", {ms_text(row.between_ms)} ms of nothing before it"
+        if row.scheduling_ms:
+            said += f" ({ms_text(row.scheduling_ms)} ms between them on the host)"
+    if row.waiting_ms is not None and row.transfer_ms is not None and row.waiting_ms + row.transfer_ms > 0:
+        said += f"; of its collectives {ms_text(row.waiting_ms)} ms are skew and {ms_text(row.transfer_ms)} ms transfer"
+    return f"{said}."
+
+
+def pass_lines(report: Report) -> list[Block]:
+    """The terminal's table, a line a kind of pass."""
+    if not report.passes:
+        return []
+    columns = (
+        Column("kind", "passes", number=False),
+        Column("count", "count"),
+        Column("device", "device ms"),
+        Column("busy", "busy %"),
+        Column("between", "idle before"),
+        Column("host", "scheduling"),
+        Column("skew", "skew"),
+        Column("transfer", "transfer"),
+    )
+    rows = [
+        (
+            row.kind,
+            str(row.count),
+            fixed_text(row.device_ms, 2),
+            fixed_text(row.busy_pct, 0),
+            fixed_text(row.between_ms, 2),
+            fixed_text(row.scheduling_ms, 2),
+            fixed_text(row.waiting_ms, 2),
+            fixed_text(row.transfer_ms, 2),
+        )
+        for row in report.passes
+    ]
+    return [TableBlock(Table("", columns, tuple(tuple(Cell(said) for said in row) for row in rows)))]
+
+
+# What each host of several does: a section of the page, and rows on the terminal.
+
+
+_MOST_HOSTS = 8  # on the terminal
+
+
+def hosts(report: Report, shown: Sequence[int]) -> Section | None:
+    """The table of hosts; None where there are not several."""
+    if not report.hosts:
+        return None
+    words = report.summary.step_words
+    note = soft(
+        f"Means over a host's ranks, ms {words.per}. Inside: collectives whose members are all on this host. "
+        "Between: those with members on other hosts too. Their transfer and waiting count whether something hides "
+        "them or not."
+    )
+    return Section("hosts", "By host", (note, TableBlock(hosts_table(report.hosts, words))), "Hosts")
+
+
+def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
+    """A row a host."""
+    columns = [
+        Column("host", "Host", number=False, make=lambda row: name(row.host)),
+        Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks))),
+        Column("step_ms", words.heading, worst="max"),
+        Column("compute_ms", "Compute ms", worst="max"),
+        Column("comm_transfer_ms", "Transfer ms", "that nothing hides", worst="max"),
+        Column("comm_wait_ms", "Waiting ms", "that nothing hides"),
+        Column("idle_input_ms", "Input ms", worst="max"),
+        Column("idle_host_ms", "Launched late ms", worst="max"),
+        Column("inside_transfer_ms", "Inside: transfer ms"),
+        Column("inside_wait_ms", "waiting ms"),
+        Column("inside_busbw_gbs", "bus GB/s", decimals=1),
+        Column("between_transfer_ms", "Between: transfer ms"),
+        Column("between_wait_ms", "waiting ms"),
+        Column("between_busbw_gbs", "bus GB/s", decimals=1),
+        Column("caused_wait_ms", "Caused waiting ms", "of other ranks for its ranks, all together", worst="max"),
+    ]
+    return build_table("Ranks by host", columns, list(rows), file="hosts.csv")
+
+
+def host_cells(report: Report) -> tuple[list[tuple[str, ...]], str]:
+    """What the terminal shows of hosts: those that others wait for first; and what is left out, in words."""
+    rows = sorted(report.hosts or (), key=lambda row: -(row.late_share or 0.0))[:_MOST_HOSTS]
+    cells: list[tuple[str, ...]] = [
+        (
+            row.host,
+            ranks_text(row.ranks),
+            fixed_text(row.step_ms, 2),
+            fixed_text(row.compute_ms, 2),
+            fixed_text(row.comm_wait_ms, 2),
+            fixed_text(row.inside_transfer_ms, 2),
+            fixed_text(row.between_transfer_ms, 2),
+            "–" if row.late_share is None else f"{100 * row.late_share:.0f} %",
+        )
+        for row in rows
+    ]
+    count = len(report.hosts or ())
+    return cells, f"{len(rows)} of {count} hosts; all are in hosts.csv" if len(rows) < count else ""
