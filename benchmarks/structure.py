@@ -87,7 +87,7 @@ LATE: dict[str, str] = {
     "traceops.render.comparison": "each format when it is asked for",
     "traceops.render.doctor.files": "each format when it is asked for",
     "traceops.render.history.files": "each format when it is asked for",
-    "traceops.render.console": "rich is for terminals",
+    "traceops.render.printer": "rich is for terminals",
     "traceops.render.report.cross_sections": "hangs and fabrics, which few runs have",
     "traceops.render.report.html": "hangs and fabrics, which few runs have",
     "traceops.render.runs.files": "each format when it is asked for",

@@ -12,7 +12,7 @@ from sample_captures import capture, commit_of, with_level
 from traceops.baseline.history import KeyHistory, histories, samples_of
 from traceops.baseline.store import Problem, save, scan
 from traceops.core.errors import InputError
-from traceops.render.history.files import change_text, history_verdict, sparse_text
+from traceops.render.history.text import change_text, history_verdict, sparse_text
 
 
 def history_of(folder: Path, reports: list[dict], **saved: str) -> KeyHistory:

@@ -14,7 +14,7 @@ import pytest
 from traceops.cli import COMMANDS, main
 from traceops.cli.parser import HelpFormatter
 from traceops.core.text import broken_at_words, json_for, show_our_signs, width_of
-from traceops.render.console import Printer, table_lines
+from traceops.render.printer import Printer, table_lines
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "reports" / "example"
 HEADER = ("rank", "caused wait ms", "kernel", "bar")

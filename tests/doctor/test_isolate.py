@@ -21,7 +21,7 @@ from traceops.doctor.runs import Runner
 from traceops.doctor.situation import Situation
 from traceops.doctor.trials import run_job
 from traceops.fabric.model import Gpu
-from traceops.render.doctor.files import attempts
+from traceops.render.doctor.rows import attempts
 from traceops.render.doctor.text import doctor_verdict, fallback_lines
 
 pytestmark = pytest.mark.torch

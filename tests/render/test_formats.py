@@ -11,8 +11,8 @@ import sample_doctor
 import sample_hang
 from msgspec.structs import replace
 
-from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
+from traceops.core.file_formats import FORMATS
 from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_diagnosis, write_report

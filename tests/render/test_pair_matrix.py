@@ -1,7 +1,7 @@
 """The matrix of pairs in the doctor's report."""
 
-from traceops.render.doctor.files import PairMatrix
 from traceops.render.doctor.html import matrix_table
+from traceops.render.doctor.rows import PairMatrix
 
 
 def test_pairs_that_moved_nothing_have_the_lightest_colour():

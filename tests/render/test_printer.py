@@ -10,8 +10,8 @@ import pytest
 
 from traceops.core.text import show_our_signs
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.console import Printer, wrapped_printer
 from traceops.render.document import TableBlock, text
+from traceops.render.printer import Printer, wrapped_printer
 from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "[red]b \x1b[31m:x: ü"

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
 from traceops.cli.options import analyze as options
-from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
+from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
@@ -175,7 +175,7 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
     others = [window for window in found.windows if window.index != used.index]
     if others and not quiet:
         folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
-        from traceops.render.console import say
+        from traceops.render.printer import say
 
         jobs = len({window.job for window in found.windows})
         of_jobs = f"; the folder holds {jobs} jobs, restarts or copies of one" if jobs > 1 else ""

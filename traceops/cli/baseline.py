@@ -21,8 +21,9 @@ from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
-from traceops.render.console import Printer
-from traceops.render.history.files import capture_json, history_verdict, write_history
+from traceops.render.history.files import capture_json, write_history
+from traceops.render.history.text import history_verdict
+from traceops.render.printer import Printer
 
 _MOST_PROBLEMS = 10
 

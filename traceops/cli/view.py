@@ -11,7 +11,7 @@ from traceops.core.text import printable
 from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.ranks import ProgressLine
-from traceops.render.console import say
+from traceops.render.printer import say
 from traceops.timeline.choose import file_name
 from traceops.timeline.write import LARGE_BYTES, Expected, write_timeline
 

@@ -23,12 +23,6 @@ class Tool(msgspec.Struct, frozen=True):
     version: str = __version__
 
 
-# The formats that analyze, diagnose and doctor write their results in; the first is the page.
-
-
-FORMATS = ("html", "csv", "json")
-
-
 # A file that could not be used, as our JSON documents list it.
 
 

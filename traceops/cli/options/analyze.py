@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from traceops.cli.options.types import positive
-from traceops.core.documents import FORMATS
+from traceops.core.file_formats import FORMATS
 
 HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
 

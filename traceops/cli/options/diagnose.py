@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from traceops.core.documents import FORMATS
+from traceops.core.file_formats import FORMATS
 
 HELP = "Explain a hang or a crash from dumps, logs and stacks of any job: the rank, the cause, and who waits."
 

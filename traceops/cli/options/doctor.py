@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from traceops.cli.options.types import positive
-from traceops.core.documents import FORMATS
+from traceops.core.file_formats import FORMATS
 
 HELP = "Check this machine, test how its GPUs communicate, and find the settings that work."
 _FROM = (

@@ -2,175 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from traceops.core.documents import FORMATS
+from traceops.core.file_formats import FORMATS
 from traceops.doctor.document import document_of
-from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
-from traceops.fabric.model import Measured
+from traceops.doctor.model import Checkup
 from traceops.render import write_files
-from traceops.render.doctor.text import change_text
-from traceops.render.report.csv import findings_csv
-from traceops.render.topology.shape import SLOW_PAIR
-from traceops.render.writers.csv import csv_text
 from traceops.report.write import json_text
-
-# A checkup as rows: CSV files, bandwidth between every two GPUs, and alternatives with what came of each.
-
-
-DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
-_LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice", "rule")
-_TRIAL_COLUMNS = (
-    "name", "outcome", "gpus", "seconds", "deadline_s", "set", "unset", "transports", "message", "said",
-    "hosts",
-)  # fmt: skip
-_BANDWIDTH_COLUMNS = ("host", "backend", "op", "gpus", "bytes", "time_us", "busbw_gbs", "set", "unset")
-
-
-@dataclass(frozen=True)
-class PairMatrix:
-    """GB/s from one GPU to another, of the largest message, and what became of pairs that were tested.
-
-    gbs: by (from, to); a pair measured once counts both ways. outcomes: of pairs that did not come out right.
-    slow: far below the median pair; none among ranks of one CPU, whose pairs differ by what else runs there.
-    """
-
-    host: str | None
-    gpus: tuple[int, ...]
-    gbs: dict[tuple[int, int], float]
-    outcomes: dict[tuple[int, int], Outcome]
-    slow: frozenset[tuple[int, int]]
-    kind: str = "GPU"
-
-    def name(self, number: int) -> str:
-        """What one of them is called: a rank, where no GPUs were measured."""
-        return f"{self.kind}{number}"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One change that was tried. gbs: its largest all-reduce, None where not measured or it did not work."""
-
-    change: str
-    works: bool
-    gbs: float | None
-    said: str
-    chosen: bool
-
-
-def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
-    """File name -> text. A value that is not known is an empty cell, never 0."""
-    trials = [
-        {**_columns(trial, _TRIAL_COLUMNS), "set": _pairs(trial.set), "said": " | ".join(trial.said)}
-        for trial in checkup.trials
-    ]
-    tried = {one for trial in checkup.trials for one in trial.measured}
-    measured: list[dict[str, object]] = [
-        _columns(one, _BANDWIDTH_COLUMNS[:-2]) for one in checkup.measured if one not in tried
-    ]
-    measured += [
-        {**_columns(one, _BANDWIDTH_COLUMNS[:-2]), "set": _pairs(trial.set), "unset": trial.unset}
-        for trial in checkup.trials
-        for one in trial.measured
-    ]
-    return {
-        "looks.csv": csv_text([_columns(look, _LOOK_COLUMNS) for look in checkup.looks], _LOOK_COLUMNS),
-        "trials.csv": csv_text(trials, _TRIAL_COLUMNS),
-        "bandwidth.csv": csv_text(measured, _BANDWIDTH_COLUMNS),
-        "findings.csv": findings_csv(checkup.findings),
-    }
-
-
-def measured_with(checkup: Checkup) -> EnvironmentChange:
-    """The change that the checkup's bandwidths were measured with; none where that was the environment as it is."""
-    rows = set(checkup.measured)
-    for trial in checkup.trials:
-        if not trial.as_it_is and not rows.isdisjoint(trial.measured):
-            return EnvironmentChange(trial.set, trial.unset)
-    return EnvironmentChange()
-
-
-def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
-    """One a host on which pairs were measured or tested; none for a single pair that came out right."""
-    hosts = dict.fromkeys(one.host for one in checkup.measured if _of_pair(one))
-    outcomes = _pair_outcomes(checkup.trials)
-    if not hosts and outcomes:
-        hosts = dict.fromkeys(checkup.hosts[:1])
-    made = []
-    for host in hosts:
-        largest: dict[tuple[int, int], Measured] = {}
-        for one in checkup.measured:
-            if one.host == host and _of_pair(one):
-                pair = one.gpus[0], one.gpus[1]
-                if pair not in largest or largest[pair].bytes < one.bytes:
-                    largest[pair] = one
-        gbs = {pair: one.busbw_gbs for pair, one in largest.items()}
-        gbs |= {(b, a): value for (a, b), value in gbs.items() if (b, a) not in gbs}
-        wrong = outcomes if len(hosts) == 1 else {}
-        gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
-        middle = median(gbs.values()) if gbs else 0.0
-        on_gpus = checkup.backend == "nccl"
-        limit = SLOW_PAIR * middle if on_gpus or host is None else 0.0
-        slow = frozenset(pair for pair, value in gbs.items() if value < limit)
-        kind = "GPU" if on_gpus else "rank "
-        made.append(PairMatrix(host, gpus, gbs, wrong, slow, kind))
-    return made
-
-
-def attempts(checkup: Checkup) -> list[Attempt]:
-    """Changes that were tried, in order, the environment as it is first."""
-    chosen = None if checkup.settings is None else checkup.settings.change
-    gbs = {change_text(remedy.change): remedy.after_gbs for remedy in checkup.remedies}
-    gbs |= {change_text(EnvironmentChange()): remedy.before_gbs for remedy in checkup.remedies[:1]}
-    trials: dict[tuple[Any, ...], list[Trial]] = {}
-    most = max((len(trial.gpus) for trial in checkup.trials), default=0)
-    for trial in checkup.trials:
-        if len(trial.gpus) == 1 < most:  # of a device by itself: tells nothing of how several get on
-            continue
-        trials.setdefault((tuple(trial.set.items()), trial.unset), []).append(trial)
-    if len(trials) < 2:
-        return []
-    made = []
-    for (changed, unset), own in trials.items():
-        text = change_text(EnvironmentChange(dict(changed), unset))
-        failed = [trial for trial in own if trial.outcome not in ("ok", "not_evaluated")]
-        measured = [one for trial in own for one in trial.measured if one.op == "all_reduce"]
-        best = max(measured, key=lambda one: (len(one.gpus), one.bytes), default=None)
-        is_chosen = chosen is not None and (dict(changed), unset) == (chosen.set, chosen.unset)
-        said = "; ".join(f"{t.name} {t.outcome}{': ' + t.message if t.message else ''}" for t in failed)
-        known = gbs.get(text, None if best is None else best.busbw_gbs)
-        works = not failed and any(trial.outcome == "ok" for trial in own)
-        made.append(Attempt(text, works, known if works else None, said, is_chosen))
-    return made
-
-
-def _pair_outcomes(trials: Sequence[Trial]) -> dict[tuple[int, int], Outcome]:
-    """Pairs that did not come out right with the environment as it is, in both directions."""
-    found: dict[tuple[int, int], Outcome] = {}
-    for trial in trials:
-        if not trial.as_it_is:
-            continue
-        for state in trial.pairs:
-            one, other = state.gpus
-            if state.outcome in BAD:
-                found[one, other] = found[other, one] = state.outcome
-    return found
-
-
-def _of_pair(one: Measured) -> bool:
-    return one.op == "send_recv" and len(one.gpus) == 2
-
-
-def _columns(thing: object, names: Sequence[str]) -> dict[str, object]:
-    return {name: getattr(thing, name) for name in names}
-
-
-def _pairs(variables: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
@@ -179,6 +17,7 @@ def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORM
     Files of an earlier checkup in the folder that this one does not have are removed, others are left.
     Raises InputError where the folder cannot be written to.
     """
+    from traceops.render.doctor.rows import DOCTOR_CSV_FILES, render_doctor_csv
 
     contents: dict[str, str | bytes] = {}
     if "html" in formats:

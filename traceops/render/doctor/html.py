@@ -20,7 +20,7 @@ from traceops.fabric.talks import talks
 from traceops.machine.look import Level, Look, count_levels
 from traceops.render import page
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
-from traceops.render.doctor.files import Attempt, PairMatrix, attempts, measured_with, pair_matrices
+from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     broken_trials,
     change_text,

@@ -11,7 +11,7 @@ from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.machine.look import Look, count_levels
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.doctor.files import PairMatrix, attempts, measured_with, pair_matrices
+from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     bandwidth_text,
     benchmark_line,

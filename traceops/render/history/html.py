@@ -33,14 +33,7 @@ from traceops.render.document import (
     spans,
     text,
 )
-from traceops.render.history.files import (
-    changes_of,
-    headline_trend,
-    history_verdict,
-    sparse_text,
-    step_text,
-    value_text,
-)
+from traceops.render.history.text import changes_of, headline_trend, history_verdict, sparse_text, step_text, value_text
 from traceops.render.report.figures import Figure, laid_out, rounded, upright_line
 from traceops.render.writers.html import write_html
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 
-from traceops.core.documents import FORMATS
+from traceops.core.file_formats import FORMATS
 from traceops.core.units import UNKNOWN, ms_text, number_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render import write_files
