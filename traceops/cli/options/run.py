@@ -48,8 +48,8 @@ none: the command after -- starts them (mp.spawn, a launcher with its own option
 _STEP_ON = """what ends a step of a script: the optimizer's step, or (forward, for inference) each call of the model
 (%(default)s)"""
 _HANGS = """A training counts as hung when no rank finishes a step for this long and nothing makes progress. traceops
-then saves what the ranks do to evidence/ in the run folder, names the cause and ends the job with exit code
-124. A slow step that still makes progress may take ten times as long."""
+then saves what the ranks do to evidence/ in the run folder and names the cause. The job goes on, unless --kill-on-hang
+ends it. A slow step that still makes progress may take ten times as long."""
 
 
 _GLOBAL_BATCH = """samples of all ranks in an optimizer step. Built-in strategies compute each rank's batch from it.
@@ -128,6 +128,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="the same before the first step (%(default)g); 0: wait forever",
     )
+    add("--kill-on-hang", action="store_true", help="end a hung job and exit with 124 (otherwise it goes on)")
     capture = parser.add_argument_group("capture")
     quick = Schedule.quick()
     numbers = ", ".join(f"--{name.replace('_', '-')} {getattr(quick, name)}" for name in STEPS if name != "repeat")
