@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from collections import OrderedDict
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from traceops.answers.opening import Opened, is_written, open_run, refuse_several
+from traceops.core.as_module import command_of
 from traceops.core.errors import InputError
 from traceops.core.redaction import redact_text
 from traceops.traces.source import is_remote
@@ -53,7 +53,7 @@ class Recent:
     def _analysed(self, path: str) -> Opened:
         refuse_several(path)
         folder = self._scope.enter_context(tempfile.TemporaryDirectory(prefix="traceops-"))
-        command = [sys.executable, "-m", "traceops", "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
+        command = [*command_of("traceops"), "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )

@@ -9,7 +9,12 @@ import numpy as np
 from traceops.measure.host_places import own_overhead
 from traceops.traces.observed import Observed
 
-_RUNNER = ("/traceops/capture/script.py", "/traceops/capture/run_as_main.py", "<frozen runpy>")
+_RUNNER = (
+    "/traceops/capture/as_script.py",
+    "/traceops/capture/script.py",
+    "/traceops/capture/run_as_main.py",
+    "<frozen runpy>",
+)
 
 
 def flame_file(rank: int) -> str:
