@@ -17,7 +17,7 @@ _TICS = (
     r"beside",  # next to, in addition to
     r"behind",  # after
     r"there is nothing to|has room for|bound it too|in want of|and the like",
-    r"(?:\d|ms|µs|[kMGT]i?B|GB/s|bytes|samples|tokens|kernels|calls|times|once|twice) an? (?:step|second|rank|side|GPU)",
+    r"(?:\d|ms|µs|[kMGT]i?B|GB/s|bytes|samples|tokens|kernels|calls|times|once|twice) an? (?:step|second|rank|GPU)",
     r"whom|thereof|to be had|knows? nothing of|whoever|anew",
 )
 TICS = re.compile(rf"(?<![\w-])(?:{'|'.join(_TICS)})(?![\w-])", re.IGNORECASE)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from plain_words import prose, tics_in
 
 from benchmarks import ROOT
 
@@ -52,3 +53,18 @@ def test_the_readme_is_short_and_says_first_that_it_is_for_one_gpu_too() -> None
 def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS if f"(docs/{page.name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_no_page_has_the_words_that_we_avoid(page: Path) -> None:
+    """rules.md is made of the rules, whose words tests/cli/test_plain_words.py holds."""
+    if page.name not in ("rules.md", "hangs.md", "crashes.md"):
+        assert tics_in([prose(page.read_text(encoding="utf-8"))]) == []
+
+
+def test_a_habit_is_found_with_what_is_around_it() -> None:
+    assert tics_in(["It takes 3 ms a step; a step ends there."]) == [
+        "'ms a step' in 'It takes 3 ms a step; a step ends there.'"
+    ]
+    assert tics_in(["The rank's peers: two steps behind-hand, curetage."]) == []
+    assert tics_in([prose("`told` is a key, [see](told.md):\n```\nbehind\n```\n")]) == []
