@@ -3,6 +3,10 @@
 import sys
 
 if __name__ == "__main__":  # workers of an executor may import this to find what they are sent
+    # The working folder, where a json.py or a folder called torch would be executed; traceops may be in it.
+    if not getattr(sys.flags, "safe_path", False) and not __file__.startswith(f"{sys.path[0]}/traceops/"):
+        del sys.path[0]
+
     from traceops.cli import main
 
     sys.exit(main())

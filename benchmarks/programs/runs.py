@@ -1,4 +1,4 @@
-"""Programs of others under `traceops run`, unmodified: the table of docs/programs.md.
+"""Programs of others under `traceops run`, unmodified: the table of RESULTS.md.
 
 ``python -m benchmarks.programs.runs --work DIR [--checkouts DIR] [NAME…]`` makes an environment for each set of
 packages, runs each program without and with traceops, and once more with a slow rank planted, and keeps what came of
@@ -55,7 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--no-plant", action="store_true", help="plant no slow rank")
     parser.add_argument(
-        "--table", action="store_true", help="only write a table of docs/programs.md, from results.json or --results"
+        "--table", action="store_true", help="only write a table of RESULTS.md, from results.json or --results"
     )
     parser.add_argument("--results", type=Path, help="benchmarks/programs/results.json has those of the docs")
     parser.add_argument("names", nargs="*", help="of programs (all)")

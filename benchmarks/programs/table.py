@@ -1,4 +1,4 @@
-"""The table of docs/programs.md from the results of runs.py."""
+"""The table of RESULTS.md from the results of runs.py."""
 
 from __future__ import annotations
 

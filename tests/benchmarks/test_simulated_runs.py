@@ -158,7 +158,7 @@ RECORDED = {
 
 @pytest.mark.slow
 def test_of_drawn_runs_the_costliest_trouble_is_named_first_and_nobody_else(tmp_path):
-    """docs/planted.md has the table of a thousand."""
+    """benchmarks/planted/RESULTS.md has the table of a thousand."""
     runs = [score_run(seed, tmp_path / str(seed)) for seed in range(20, 60, 2)]
     assert {run.seed: [w for w in run.wrong if not w[0].startswith("promise")] for run in runs if run.wrong} == {
         run.seed: [] for run in runs if run.wrong

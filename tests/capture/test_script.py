@@ -4,6 +4,8 @@ import signal
 import pytest
 from capture_reading import events, run_json, step_numbers
 
+from traceops.capture import as_script
+
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 _SCRIPT = """
@@ -64,7 +66,7 @@ def profiled(python, tmp_path):
 
     def run(*arguments, compiler=False):
         env = {"TRACEOPS_CAPTURE": '{"out": "run"}'}
-        done = python("-m", "traceops.capture.script", *arguments, env=env, compiler=compiler)
+        done = python(as_script.__file__, *arguments, env=env, compiler=compiler)
         assert (tmp_path / "run" / "run.json").exists(), done.stderr
         return done, run_json(tmp_path / "run")
 

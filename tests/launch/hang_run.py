@@ -38,7 +38,7 @@ class Run:
         return json.loads(path.read_text())
 
 
-def start(folder, fault, *more, nproc=2, options=("--hang-timeout", "2"), active=6, compiler=False):
+def start(folder, fault, *more, nproc=2, options=("--hang-timeout", "2", "--kill-on-hang"), active=6, compiler=False):
     """Start the training with this fault of rank 1, for `finish`; it goes wrong in step 6.
 
     Steps 3 to 2 + active are recorded.

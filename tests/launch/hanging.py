@@ -74,6 +74,8 @@ def go_wrong(fault):
         stop_here()
     elif fault == "evaluate":
         evaluate(float(sys.argv[3]))
+    elif fault == "pause":  # for a shard, say
+        time.sleep(float(sys.argv[3]))
 
 
 def main():

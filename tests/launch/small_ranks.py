@@ -1,6 +1,6 @@
 """In the place of torchrun: small_ranks.py OUT starts three ranks in sessions of their own, as torchrun does.
 
-One ends on SIGTERM and says so in OUT/saved; one is stopped; one ignores SIGTERM and has a worker in a session of its
+One ends on a signal and says so in OUT/saved; one is stopped; one ignores all and has a worker in a session of its
 own whose parent is gone. OUT/up.<n> is there once it is so.
 """
 
@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 out = Path(sys.argv[1])
 
 
@@ -22,7 +23,8 @@ def saving():
         out.joinpath("saved").touch()
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, save)
+    for number in ENDING:
+        signal.signal(number, save)
     up("saving")
     time.sleep(1000)
 
@@ -33,7 +35,8 @@ def stopped():
 
 
 def deaf():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     if os.fork() == 0:
         if os.fork() == 0:
             os.setsid()
@@ -59,6 +62,7 @@ def pass_on(number, frame):
         os.killpg(pid, number)
 
 
-signal.signal(signal.SIGTERM, pass_on)
+for ending in ENDING:
+    signal.signal(ending, pass_on)
 while True:  # torchrun waits 30 s for ranks that do not end
     time.sleep(1000)

@@ -21,6 +21,7 @@ from traceops.launch import run_document
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import LauncherGuard, TorchrunResult
+from traceops.launch.signals import Received
 
 HERE = str(Path(session.__file__).parent)
 ERRORS = [
@@ -119,7 +120,7 @@ def test_ranks_are_waited_for_where_they_cannot_be_watched(tmp_path, monkeypatch
     monkeypatch.setattr(process, "read_progress", damaged)
     ended = process.run(
         ["sh", "-c", "sleep 0.3; exit 5"], {"PATH": "/bin:/usr/bin"}, progress=tmp_path, ranks=1, logs=None,
-        rank_of=lambda local: local, screen=Screen(), received=[], guard=LauncherGuard(RunLock(None)),
+        rank_of=lambda local: local, screen=Screen(), received=Received(), guard=LauncherGuard(RunLock(None)),
     )  # fmt: skip
     assert ended.returncode == 5
     assert capsys.readouterr().err.count("watching the ranks failed: ValueError: no such record") == 1

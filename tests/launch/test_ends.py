@@ -14,13 +14,14 @@ import pytest
 from hang_run import left_behind as left
 from started import environment
 
+from traceops.capture.progress import Progress
 from traceops.cli import build_parser
 from traceops.cli.run import decide, take_folder
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, FolderInUse, Launcher, RunLock, held, hold, in_use, launcher_state
 from traceops.launch import process, supervise
 from traceops.launch.folder import clear, free_folder
-from traceops.launch.signals import held_signals
+from traceops.launch.signals import Received, held_signals
 from traceops.traces.run_manifest import read_run_manifest
 
 HERE = Path(__file__).parent
@@ -104,9 +105,101 @@ def test_a_supervisor_whose_launcher_is_killed_with_it_is_told_of_by_the_next_re
     assert problem.startswith(f"the run was cut short: its launcher (pid {launcher.pid} on ")
 
 
-def test_what_is_left_of_ten_seconds():
-    assert process.GRACE_S + supervise._LEFTOVERS_S + 1 <= 10
-    assert process._grace(False, [signal.SIGHUP], []) == process.GRACE_S
+def test_ranks_that_work_or_write_have_longer_than_the_launcher_grants(monkeypatch):
+    """A handler that saved for 17 s was killed after 6; torchrun grants 30."""
+    busy, idle = [], []
+    for moved, found in (((10**7, 0.0, 0.0), busy), ((0, 3.0, 0.0), busy), ((0, 0.0, 0.0), idle)):
+        seen = iter([tuple(number * part for part in moved) for number in range(10_000)])
+        monkeypatch.setattr(process, "spent", lambda pid, seen=seen: next(seen))
+        stopping = process._Stopping(1, 0.0, patient=True)
+        found.append(next((now for now in range(0, 300, 3) if stopping.is_over(now)), None))
+    assert busy == [None, None] and 30 < idle[0] < 40
+    hung = process._Stopping(1, 0.0, patient=False)
+    assert hung.is_over(36) and not hung.is_over(34)
+
+
+def test_only_ctrl_c_again_kills_at_once():
+    received = Received()
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):  # as systemd ends a session
+        received.note(number)
+    assert not received.again(1)
+    received.note(signal.SIGINT)
+    assert received.again(1) and not received.again(4)
+
+
+LISTENING = """
+import os, signal, sys, time
+from pathlib import Path
+out = Path(sys.argv[1])
+def heard(number, frame):
+    (out / f"heard.{number}").touch()
+for number in map(int, sys.argv[2:]):
+    signal.signal(number, heard)
+(out / "listens").touch()
+while not (out / "end").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_signals_that_are_not_the_launchers_reach_who_listens(tmp_path):
+    """Slurm's --signal ended the launcher, and with it the job."""
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT, signal.SIGRTMIN + 3]
+    listening = subprocess.Popen([sys.executable, "-c", LISTENING, tmp_path, *map(str, map(int, numbers))])
+    deaf = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    wait_until((tmp_path / "listens").exists, "not up")
+    records = [Progress(0, listening.pid, "active", 1, None, 0), Progress(1, deaf.pid, "active", 1, None, 0)]
+    try:
+        with held_signals() as received:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+            assert received == [] and not received.pass_on(None, records), "nobody asks for a window"
+            for number in numbers:
+                wait_until((tmp_path / f"heard.{int(number)}").exists, number)
+            (tmp_path / f"heard.{int(signal.SIGUSR1)}").unlink()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            received.pass_on(listening.pid, [])
+            wait_until((tmp_path / f"heard.{int(signal.SIGUSR1)}").exists, "the command")
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert received.pass_on(None, records[1:]), "no rank listens, so it is ours"
+        (tmp_path / "end").touch()
+        assert listening.wait(DEADLOCK_S) == 0 and deaf.poll() is None
+    finally:
+        for one in (listening, deaf):
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_the_command_gets_the_very_signal(tmp_path, name):
+    """Ranks were sent SIGTERM at Ctrl-C: no KeyboardInterrupt, so no `finally`."""
+    script = "trap 'echo got INT; exit 3' INT; trap 'echo got TERM; exit 4' TERM; echo up; while :; do sleep 0.05; done"
+    read, write = os.pipe()
+    command = supervise.command_line(supervise.SupervisorSettings(read), ["sh", "-c", script])
+    with subprocess.Popen(command, pass_fds=[read], stdout=subprocess.PIPE, text=True) as done:
+        assert done.stdout.readline() == "up\n"
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 1):
+            done.send_signal(number)  # to every process, as some batch systems do
+        done.send_signal(getattr(signal, name))
+        assert done.communicate(timeout=DEADLOCK_S)[0] == f"got {name[3:]}\n"
+    os.close(read)
+    os.close(write)
+
+
+def test_ctrl_c_at_a_terminal_is_for_all_processes_of_the_users_command(tmp_path):
+    code = (
+        "import subprocess, sys, time; child = sys.argv[1:] and subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    )
+    code += "\ntry:\n open('up' + str(len(sys.argv)), 'w')\n time.sleep(100)\n"
+    code += "except KeyboardInterrupt:\n open('got' + str(len(sys.argv)), 'w')\nchild and child.wait()"
+    read, write = os.pipe()
+    command = supervise.command_line(supervise.SupervisorSettings(read), [sys.executable, "-c", code, code])
+    with subprocess.Popen(command, pass_fds=[read], cwd=tmp_path) as done:
+        wait_until(lambda: len(list(tmp_path.glob("up*"))) == 2, "not up")
+        os.write(write, supervise.INTERRUPT)
+        assert done.wait(DEADLOCK_S) == 0
+    os.close(read)
+    os.close(write)
+    assert {path.name for path in tmp_path.glob("got*")} == {"got1", "got2"}
 
 
 def test_nohup_is_respected():

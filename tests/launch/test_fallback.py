@@ -12,6 +12,7 @@ from started import environment
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.launch.fallback import alone, stands_for
+from traceops.launch.plan import RANK
 from traceops.train.config import TrainConfig
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -36,7 +37,7 @@ def train(capsys, folder, *options):
     printed, said = capsys.readouterr()
     words = shlex.split(printed)
     nproc = next(word for word in words if word.startswith("--nproc-per-node"))
-    script = words.index("traceops.capture.script") + 1
+    script = words.index(str(RANK)) + 1
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", nproc, str(_TRAINED)]
     settings = json.dumps({"out": str(folder / "out"), "schedule": {
         "skip_first": 1, "unprofiled": 1, "warmup": 1, "active": 1}})  # fmt: skip

@@ -91,13 +91,24 @@ def test_a_rank_that_is_gone_where_the_others_cannot_see_it(tmp_path):
 
 def test_a_rank_that_never_comes_to_initialise(tmp_path):
     # Ranks that start slowly on a busy machine move, or use the processor, and are not taken for hanging.
-    options = ("--hang-timeout", "30", "--init-timeout", "2")
+    options = ("--hang-timeout", "30", "--init-timeout", "2", "--kill-on-hang")
     run = finish(start(tmp_path, "init", options=options), tmp_path)
     check_end(run)
     check_evidence(run, dumped=[], stacks=[0, 1])
     assert run.hang["kind"] == "init"
     assert [(rank["step"], rank["phase"]) for rank in run.hang["ranks"]] == [(0, "starting")] * 2
     assert rules(run) == [("TO-H005", (1,))]
+
+
+def test_a_job_that_only_waits_goes_on_to_its_end(tmp_path):
+    """It was ended with 124 while it waited for a shard. Nothing that is seen from outside tells that from a hang."""
+    run = finish(start(tmp_path, "pause", 8, options=("--hang-timeout", "2")), tmp_path)
+    assert run.code == 0 and run.manifest["status"] == "finished", run.said
+    assert re.search(r"hang: \d+ s without a step; .*the job goes on \(--kill-on-hang would end it\)", run.said)
+    assert "TO-H001" in run.said and re.search(r"the ranks go on after \d+ s", run.said)
+    assert not [name for name in run.evidence if not name.startswith("nccl")], "the run has no hang"
+    (root,) = diagnose(run.folder / "stalls" / "1").roots
+    assert (root.rule, root.ranks) == ("TO-H001", (1,))
 
 
 def test_ctrl_c_at_a_hang_saves_what_the_ranks_are_doing(tmp_path):

@@ -15,7 +15,7 @@ from traceops.core.errors import UsageError, reported_codes
 from traceops.launch.early_ends import with_last_steps
 from traceops.launch.fallback import Fallback, alone
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
-from traceops.launch.plan import Cluster, Plan, parse_assignments
+from traceops.launch.plan import RANK, Cluster, Plan, parse_assignments
 from traceops.train.config import TrainConfig
 
 pytestmark = pytest.mark.torch
@@ -97,7 +97,7 @@ def test_dry_run_prints_what_would_run(capsys, monkeypatch):
     assert json.loads(settings["TRACEOPS_CAPTURE"])["with_stack"] is True
     assert (settings["A"], settings["OMP_NUM_THREADS"]) == ("b c", "1")
     assert "--standalone" in words and "--nproc-per-node=3" in words
-    assert words[-8:] == ["-m", "--", "traceops.capture.script", "train.py", "--lr", "1", "--", "x y"]
+    assert words[-7:] == ["--", str(RANK), "train.py", "--lr", "1", "--", "x y"]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert traceops_run("--dry-run", "--", "train.py") == 0
     assert "OMP_NUM_THREADS" not in capsys.readouterr().out
@@ -241,5 +241,5 @@ def test_torchrun_takes_no_option_of_the_scripts():
     script = ["train.py", "--nproc", "3", "--no", "-m", "x y", "--", "--help"]
     words = Plan("mine", Path("/runs/mine"), Cluster(1), script, {}, {}).command()
     parsed = parse_args(words[words.index("torch.distributed.run") + 1 :])
-    assert parsed.training_script == "traceops.capture.script"
+    assert parsed.training_script == str(RANK)
     assert parsed.training_script_args == script

@@ -28,6 +28,7 @@ from pathlib import Path
 _READ_WHEN_LOADED = ("PYTHON", "OMP_", "KMP_", "MKL_", "GOMP_", "LD_", "LC_", "LANG", "KINETO_", "TORCH_")
 _READ_LATER = ("TORCH_NCCL_", "TORCH_FR_")  # where a process group of NCCL is made
 _SUPERVISOR = ["-I", "-S"], "supervise.py"
+_AS_MODULE = "/traceops/core/as_module.py"
 _UNSET = (None, -1, True)
 
 _at_start = dict(os.environb)
@@ -263,6 +264,8 @@ def _run(words, isolated=False):
             sys.modules.pop(words[1], None)  # it is run anew, whoever has imported it
             runpy._run_module_as_main(words[1])
         else:
+            if words[0].endswith(_AS_MODULE):
+                sys.modules.pop(words[1], None)
             sys.path[:] = [*([] if isolated else [str(Path(words[0]).resolve().parent)]), *_path]
             sys.argv = list(words)
             main.__file__ = str(Path(words[0]).absolute())

@@ -60,7 +60,8 @@ class Preloaded:
             return "-c" in self._programs and _IMPORTS_TORCH.search(words[2]) is not None
         if words[1:3] == ["-m", "traceops"] and words[3:4] not in _LAUNCH:
             return False  # it needs no torch, and must not find it
-        return words[1:3] in self._programs
+        start = ["-m"] if words[1].endswith("/traceops/core/as_module.py") else words[1:2]
+        return [*start, words[2]] in self._programs
 
 
 def _start(names):

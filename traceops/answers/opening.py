@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from traceops.core.as_module import command_of
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
@@ -217,7 +217,7 @@ class Recent:
     def _analysed(self, path: str) -> Opened:
         refuse_several(path)
         folder = self._scope.enter_context(tempfile.TemporaryDirectory(prefix="traceops-"))
-        command = [sys.executable, "-m", "traceops", "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
+        command = [*command_of("traceops"), "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )

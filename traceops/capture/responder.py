@@ -22,16 +22,16 @@ from traceops.capture.threads import daemon_thread
 
 # Not the first real-time signals: those are what other programs take. None on a system without (macOS).
 STACKS_SIGNAL: int | None = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
-PULSE, GROUPS, DUMP = b"p", b"g", b"d"
+PULSE, GROUPS, DUMP, STACKS = b"p", b"g", b"d", b"s"
 
 
 def stacks_path(folder: Path, rank: int) -> Path:
-    """Where STACKS_SIGNAL makes the rank append the stacks of its threads, after a line that tells whose."""
+    """Where STACKS or STACKS_SIGNAL makes the rank append the stacks of its threads, after a line that tells whose."""
     return folder / f"stacks_{rank}.txt"
 
 
 def fifo_path(folder: Path, rank: int) -> Path:
-    """Where the rank takes requests: PULSE, GROUPS, or DUMP, which is GROUPS and the flight recorder."""
+    """Where the rank takes requests: PULSE, STACKS, GROUPS, or DUMP, which is GROUPS and the flight recorder."""
     return folder / f"ask_{rank}.fifo"
 
 
@@ -41,7 +41,7 @@ def pulse_path(folder: Path, rank: int) -> Path:
 
 
 class Responder:
-    """One rank's answers: stacks on a signal, counters and the flight recorder from a thread.
+    """One rank's answers: stacks, counters and the flight recorder from a thread, and stacks on a signal.
 
     The signal's handler is C and needs neither the GIL nor the main thread, but may crash the process if
     another thread runs Python just then: it is for ranks that are given up. The thread sleeps in a read until
@@ -84,6 +84,8 @@ class Responder:
     def _answer(self, request: bytes) -> None:
         if request == PULSE:
             write_json(pulse_path(self._progress, self._rank), pulse())
+        elif request == STACKS:  # by this thread, while no other runs Python
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
         else:
             self.save(with_recorder=request == DUMP)
 

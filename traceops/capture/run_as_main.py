@@ -11,7 +11,7 @@ import io
 import pkgutil
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -20,32 +20,45 @@ from typing import Any
 _NO_TEXT = ".pyc"
 
 
-def run_as_main(words: Sequence[str]) -> None:
+def run_as_main(words: Sequence[str], loaded: Set[str] | None = None) -> None:
     """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]``. Raises what the program raises, SystemExit among it.
 
-    The script's folder takes the first place of ``sys.path``, unless Python keeps it safe (``-P``, PYTHONSAFEPATH).
+    The script's folder comes first on ``sys.path``, unless Python keeps it safe (``-P``, PYTHONSAFEPATH).
+    loaded: modules that Python itself has loaded. Others that the program has of its own are forgotten, so that it
+    finds them; None where it is not known.
     """
     if words[0] == "-m":
         sys.argv = ["-m", *words[2:]]
+        _put_first(str(Path.cwd()), loaded)
         _new_main()
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # as Python itself does for -m
         return
     sys.argv = list(words)
     path = str(Path(words[0]).absolute())
-    safe = getattr(sys.flags, "safe_path", False)
     if pkgutil.get_importer(path) is not None:  # a folder or an archive
-        sys.path[: 0 if safe else 1] = [path]
+        _put_first(path, loaded, safe=False)
         _new_main()
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
-    if not safe:
-        sys.path[0] = str(Path(words[0]).resolve().parent)
+    _put_first(str(Path(words[0]).resolve().parent), loaded)
     loader = SourcelessFileLoader if path.endswith(_NO_TEXT) else SourceFileLoader
-    loaded = loader("__main__", path)
-    code: Any = _compiled(path) if loader is SourceFileLoader else loaded.get_code("__main__")
+    reader = loader("__main__", path)
+    code: Any = _compiled(path) if loader is SourceFileLoader else reader.get_code("__main__")
     names = _new_main()
-    names.update(__cached__=None, __file__=path, __loader__=loaded)
+    names.update(__cached__=None, __file__=path, __loader__=reader)
     exec(code, names)
+
+
+def _put_first(folder: str, loaded: Set[str] | None, *, safe: bool | None = None) -> None:
+    """Have the program's modules found in `folder` first, also those whose names we have loaded for ourselves."""
+    if getattr(sys.flags, "safe_path", False) if safe is None else safe:
+        return
+    sys.path.insert(0, folder)
+    ours = {name.partition(".")[0] for name in sys.modules} - {"traceops"} if loaded is not None else set()
+    for name in ours - (loaded or set()):
+        if any(map(Path.exists, (Path(folder, f"{name}.py"), Path(folder, name, "__init__.py")))):
+            for known in [known for known in sys.modules if known.partition(".")[0] == name]:
+                del sys.modules[known]
 
 
 def _new_main() -> dict[str, Any]:

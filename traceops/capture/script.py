@@ -1,4 +1,4 @@
-"""Runs a script that knows nothing of traceops under a capture: ``python -m traceops.capture.script …``."""
+"""Runs a script that knows nothing of traceops under a capture; `as_script.py` starts it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
-_HERE = (__file__, _program.__file__)
+_HERE = (__file__, _program.__file__, str(Path(__file__).with_name("as_script.py")))
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]`` as Python would, and return its exit code."""
-    return _run(argv)[0]
+    return _run(argv, frozenset(sys.modules))[0]
 
 
-def _run(argv: Sequence[str]) -> tuple[int, BaseException | None]:
+def run_and_end(argv: Sequence[str], loaded: frozenset[str]) -> NoReturn:
+    """The same, and end the process as Python would. loaded: modules that were there before ours."""
+    _end(*_run(argv, loaded))
+
+
+def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseException | None]:
     """The exit code, and what the program ended with, None where it ended well."""
     if not argv or argv == ["-m"]:
-        print("usage: python -m traceops.capture.script SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
+        print("usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
         return 2, None
     session: Capture | None = None
     try:
@@ -53,7 +58,7 @@ def _run(argv: Sequence[str]) -> tuple[int, BaseException | None]:
     code = 0
     error: BaseException | None = None
     try:
-        run_as_main(argv)
+        run_as_main(argv, loaded)
     except SystemExit as leaving:
         code = _exit_code(leaving)
         error = leaving if code else None
@@ -120,7 +125,3 @@ def _record_imports(folder: Path) -> None:
     found = [vars(module).get("__file__") for module in sys.modules.values() if isinstance(module, ModuleType)]
     names = sorted({str(Path(name).absolute()) for name in found if isinstance(name, str)})
     (folder / f"{os.getpid()}.txt").write_text("".join(f"{name}\n" for name in names))
-
-
-if __name__ == "__main__":
-    _end(*_run(sys.argv[1:]))

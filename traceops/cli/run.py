@@ -181,7 +181,7 @@ def decide(args: argparse.Namespace) -> Decided:
         out = Path("profile", name).absolute()
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
     init_s = 0.0 if own else args.init_timeout
-    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s)
+    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s, kills=args.kill_on_hang)
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import traceops
+from traceops.core.as_module import command_of
 from traceops.core.errors import InputError
 from traceops.doctor.failure_cause import FailureCause
 from traceops.doctor.job import Job, Reports, WorkerTask, child_environment
@@ -137,7 +137,7 @@ def _start(task: WorkerTask, environ: Mapping[str, str], logs: Path) -> WorkerPr
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), _HOME)))
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "traceops.doctor.worker"],
+            command_of("traceops.doctor.worker"),
             env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     return WorkerProcess(task.rank, process, Reports(task.reports), err)

@@ -7,12 +7,12 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from traceops.capture.environment import host
@@ -23,7 +23,8 @@ from traceops.core.errors import InputError
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import Stall
 from traceops.launch.debug_variables import dump_pipe_stem
-from traceops.launch.process_activity import ProcessSample, stacks_now, state, told_stacks
+from traceops.launch.folder import STALLS
+from traceops.launch.process_activity import stacks_now, state
 from traceops.launch.watch import is_alive
 from traceops.machine.files import output
 
@@ -32,6 +33,7 @@ _RESPONDER_S = 3.0
 _PROGRAM_S = 8.0
 _LEFT_FOR_PROGRAMS_S = 1.0
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")  # seconds of the monotonic clock
+_OF_A_STALL = ("hang.*.json", "stacks_*.txt", "flight_recorder_*", "groups_*.json", "parameters_*.json", "py-spy_*.txt")
 _KERNEL = re.compile(r"\bXid\b|oom-kill|Out of memory: Killed|fallen off the bus")
 
 
@@ -43,13 +45,11 @@ def collect(
     *,
     began_s: float = 0.0,
     within_s: float = float("inf"),
-    working: Mapping[int, ProcessSample] = MappingProxyType({}),
 ) -> None:
     """Write everything about these ranks into the evidence folder of `out`; ``hang.<host>.json`` comes last.
 
     began_s: when the run began, by the monotonic clock: what the kernel said before is not about it.
     Takes 1 to 3 s, and up to some 20 s where ranks or programs do not answer; within_s: all of them have no longer.
-    working: ranks that still moved, whose stacks are as they told them: the signal for the others' may crash these.
     """
     until = time.monotonic() + within_s
     evidence = out / "evidence"
@@ -57,8 +57,7 @@ def collect(
     rows = [_row(out, record, stall) for record in records]
     alive = [record for record in records if is_alive(record)]
     running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
-    stacks = stacks_now([record for record in running if record.rank not in working], progress)
-    stacks |= told_stacks([record for record in running if record.rank in working], progress, working)
+    stacks = stacks_now(running, progress)
     for rank, text in stacks.items():
         _write(evidence / f"stacks_{rank}.txt", text)
     notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
@@ -69,6 +68,18 @@ def collect(
         notes += [note for look in looks if (note := look.result()) is not None]
     stall = replace(stall, notes=(*stall.notes, *notes))
     write_json(evidence / f"hang.{host()}.json", {"schema_version": 1, **asdict(stall), "ranks": rows})
+
+
+def set_aside(out: Path) -> Path | None:
+    """Move what was collected into a folder of its own, as the job went on; the folder, None where there is nothing."""
+    found = [path for pattern in _OF_A_STALL for path in (out / "evidence").glob(pattern)]
+    if not found:
+        return None
+    kept = next(path for number in count(1) if not (path := out / STALLS / str(number)).exists())
+    kept.mkdir(parents=True)
+    for path in found:
+        path.replace(kept / path.name)
+    return kept
 
 
 def tidy(evidence: Path) -> None:

@@ -14,6 +14,7 @@ from traceops.capture.settings import holds_traces
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, held, in_use
 
+STALLS = "stalls"  # what ranks did that seemed to hang and went on
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
 
 
@@ -65,7 +66,7 @@ def not_started(out: Path) -> None:
 
 def _clear_run(out: Path) -> None:
     # Only what a run writes: --out may be a folder with other things in it.
-    for path in [*out.glob("rank_*"), out / "logs", out / "evidence"]:
+    for path in [*out.glob("rank_*"), out / "logs", out / "evidence", out / STALLS]:
         if path.is_dir():
             shutil.rmtree(path)
     for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*"), *out.glob("machine.*.jsonl")]:

@@ -55,7 +55,7 @@ class OnDemand:
         self._second = SecondWindow(out)
 
     def signalled(self) -> None:
-        """SIGUSR2 came: a window of the usual size."""
+        """SIGUSR2 came, to which no rank listens: a window of the usual size."""
         self._signalled = True
 
     def look(self, records: Sequence[Progress]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
 from traceops.capture.settings import ENV
+from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
 from traceops.core.installation import PACKAGE
 from traceops.core.rank_files import RANKS_ENV
@@ -30,6 +31,7 @@ _OF_TORCHRUN = (
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
+RANK = PACKAGE / "capture" / "as_script.py"  # what each rank runs, with the user's command
 JOINING = PACKAGE / "capture" / "joining"  # first on the PYTHONPATH where the command starts the ranks
 
 # torchrun expands ${rank} itself, for each line that a rank prints.
@@ -157,9 +159,9 @@ class Plan:
             folder = self.rank_logs.parent if pasted else self.rank_logs
             logs = [f"--log-dir={folder}", "--tee=3" if pasted else "--redirects=3"]
         return [
-            sys.executable, "-m", "torch.distributed.run", *self.cluster.torchrun_options(self.name), *logs,
+            *command_of("torch.distributed.run"), *self.cluster.torchrun_options(self.name), *logs,
             # Behind "--": an option of the script's may be short for several of torchrun's (--nproc), which it refuses.
-            "-m", "--", "traceops.capture.script", *self.trains,
+            "--", str(RANK), *self.trains,
         ]  # fmt: skip
 
     @property

@@ -20,15 +20,14 @@ from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
 from traceops.launch.on_demand import OnDemand
 from traceops.launch.pace import StepRate
-from traceops.launch.process_activity import state
+from traceops.launch.process_activity import spent
 from traceops.launch.process_tree import ProcessTree
+from traceops.launch.signals import Received, from_terminal
 from traceops.launch.watch import is_alive
 
-GRACE_S = 6.0  # for ranks to save what they captured: nothing is to be left within ten seconds
-HUNG_GRACE_S = 12.0  # ranks that hang seldom answer
-# torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
-SAVING_GRACE_S = 35.0
-_MAY_TAKE_LONGER = (signal.SIGINT, signal.SIGTERM)  # after a SIGHUP or SIGQUIT nobody waits any more
+# torchrun itself gives its ranks 30 s. Ours come behind that, and only once nothing of the run has worked for as long.
+GRACE_S = 35.0
+_WORKS_CORES, _WORKS_BYTES_PER_S = 0.1, 1e5
 _POLL_S = 0.1
 _LOOK_EVERY_S = 2.0
 _KILLING_S = 6.0
@@ -40,8 +39,8 @@ _IMPATIENCE_S = 2.0  # the same after a signal
 class TorchrunResult:
     """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
 
-    hung: we ended it because its ranks hung. gone: ranks whose processes we saw end while torchrun knew of no
-    failure yet, in this order. saved: what ranks that seemed to hang were doing, before the user ended them.
+    hung: we ended it because its ranks hung, or were about to. gone: ranks whose processes we saw end while torchrun
+    knew of no failure yet, in this order. saved: what ranks that seemed to hang were doing, before the user ended them.
     """
 
     returncode: int
@@ -73,7 +72,7 @@ def run(
     logs: Path | None,
     rank_of: RankOf,
     screen: Screen,
-    received: list[int],
+    received: Received,
     guard: LauncherGuard,
     hangs: HangWatch | None = None,
     folder: Path | None = None,
@@ -87,12 +86,15 @@ def run(
     machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
     `held_signals`.
     on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several.
-    A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
+    A signal that ends the run goes to torchrun, which passes it on and waits for its ranks as it always does; so does
+    SIGTERM at a hang that is to end it. SIGKILL follows for what is left and works no more, or on a second signal.
     """
     process, control = _start(command, env, folder, guard)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    pace, tree, looked, told_at, hung = StepRate(ranks, node), ProcessTree(process, env), 0.0, None, False
+    pace, tree, looked, hung = StepRate(ranks, node), ProcessTree(process, env), 0.0, False
+    stopping: _Stopping | None = None
+    heard = 0  # signals that came before we said what another Ctrl-C would do
     gone: list[int] = []
     failed = saving = False
     records: list[Progress] = []
@@ -101,7 +103,7 @@ def run(
         now = time.monotonic()
         with aside("watching the ranks"):
             records = read_progress(progress)
-            if told_at is None and not saving:
+            if stopping is None and not saving:
                 ended = [record.rank for record in records if not is_alive(record)]
                 screen.progress(pace.line(records, len(records) - len(ended)))
                 if not output.failure_told:
@@ -112,13 +114,16 @@ def run(
                     failed = True
                     hangs.rank_failed(records)
         with aside("asking for a window"):
-            if on_demand is not None and told_at is None and not saving:
+            asked = bool(received.others) and received.pass_on(tree.command(), records)
+            if on_demand is not None and stopping is None and not saving:
+                if asked:
+                    on_demand.signalled()
                 on_demand.look(records)
         with aside("saving what the ranks are doing"):
-            if hangs is not None and received == [signal.SIGINT] and told_at is None and not saving and not hung:
-                saving = hangs.interrupted(records)
-        saving = saving and hangs is not None and len(received) == 1 and hangs.saves()
-        ending = told_at is None and not saving and (hung or bool(received))
+            if hangs is not None and received == [signal.SIGINT] and stopping is None and not saving and not hung:
+                saving, heard = hangs.interrupted(records), len(received)
+        saving = saving and hangs is not None and len(received) == heard and hangs.saves()
+        ending = stopping is None and not saving and (hung or bool(received))
         if now - looked > _LOOK_EVERY_S or ending:
             with aside("looking for the run's processes"):
                 tree.refresh()
@@ -128,10 +133,10 @@ def run(
                 with aside("telling of it"):
                     screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
             output.mute()
-            process.terminate()
-            told_at = now
-        impatient = len(received) > (0 if hung else 1)
-        if impatient or (told_at is not None and now - told_at > _grace(hung, received, records)):
+            number = received.for_ranks(records) if received else signal.SIGTERM
+            _stop(process, control, number, whole_group=ranks is None)
+            stopping, heard = _Stopping(process.pid, now, patient=not hung), heard or len(received)
+        if stopping is not None and (received.again(heard) or stopping.is_over(now)):
             break
         time.sleep(_POLL_S)
     _kill(process, control)
@@ -142,10 +147,10 @@ def run(
         output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
     if hangs is not None:
         with aside("explaining the hang"):
-            hangs.finish(hurried=bool(received))
-        hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
+            hangs.finish(hurried=bool(received), well=process.poll() == 0 and not received)
+        hung = hangs.kills and hangs.stall is not None and (hung or not received)
     signalled = received[0] if received and not hung else None
-    saved = hangs is not None and hangs.saved is not None
+    saved = hangs is not None and hangs.saved
     return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved)
 
 
@@ -183,14 +188,33 @@ def _kill(process: subprocess.Popen[bytes], control: int) -> None:
         os.close(control)
 
 
-def _grace(hung: bool, received: Sequence[int], records: Sequence[Progress]) -> float:
-    """How long torchrun and its ranks have to end after SIGTERM: longer while one writes its trace."""
-    alive = [record for record in records if is_alive(record)]
-    working = [record for record in alive if state(record.pid) not in ("T", "t")]
-    if alive and not working:  # they hear nothing
-        return _POLL_S
-    saving = any(record.phase == "profiler" for record in working)
-    patient = all(number in _MAY_TAKE_LONGER for number in received)
-    if hung:
-        return HUNG_GRACE_S
-    return SAVING_GRACE_S if saving and patient else GRACE_S
+class _Stopping:
+    """How long a supervisor's processes have to end: `GRACE_S`, and longer while they work or write, if `patient`."""
+
+    def __init__(self, supervisor: int, now: float, *, patient: bool) -> None:
+        self._supervisor = supervisor
+        self._patient = patient
+        self._worked_s = self._looked_s = now
+        self._spent = spent(supervisor)
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing of the run has worked for as long."""
+        elapsed = now - self._looked_s
+        if self._patient and elapsed > _LOOK_EVERY_S:
+            (stored, cpu, spun), self._spent, self._looked_s = self._spent, spent(self._supervisor), now
+            worked = self._spent[1] + self._spent[2] - cpu - spun > _WORKS_CORES * elapsed
+            if worked or self._spent[0] - stored > _WORKS_BYTES_PER_S * elapsed:
+                self._worked_s = now
+        return now - self._worked_s > GRACE_S
+
+
+def _stop(process: subprocess.Popen[bytes], control: int, number: int, *, whole_group: bool) -> None:
+    """Have the supervisor pass the signal on.
+
+    whole_group: the command is the user's own, and Ctrl-C at a terminal is for all of its processes.
+    """
+    if whole_group and number == signal.SIGINT and from_terminal():
+        with suppress(OSError):
+            os.write(control, supervise.INTERRUPT)
+    else:
+        process.send_signal(number)

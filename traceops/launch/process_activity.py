@@ -14,7 +14,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.progress import Progress
-from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, stacks_path
+from traceops.capture.responder import PULSE, STACKS, STACKS_SIGNAL, ask, read_pulse, stacks_path
 from traceops.core.code_places import is_compiled_code
 from traceops.core.installation import stat_fields
 
@@ -84,7 +84,7 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
     Before there is any, at torchrun and what it starts, as rank `STARTING`.
     """
     if not alive:
-        return {STARTING: ProcessSample(STARTING, time.monotonic(), {}, *_spent(os.getpid()))}
+        return {STARTING: ProcessSample(STARTING, time.monotonic(), {}, *spent(os.getpid()))}
     asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
     waited = {rank for rank in asked if ask(folder, rank, PULSE)}
     pulses: dict[int, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
                 pulses[rank] = pulse
     sights = {}
     for record in alive:
-        storage, cpu, spinning = _spent(record.pid)
+        storage, cpu, spinning = spent(record.pid)
         pulse = pulses.get(record.rank, {})
         sights[record.rank] = ProcessSample(
             record.rank, time.monotonic(), pulse, storage, cpu, spinning, _wakeups(record.pid)
@@ -108,51 +108,39 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
 def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
     """The stacks of all threads as they are now, after the line that tells whose; ranks that give none miss.
 
-    Only for ranks that hang: taking them may crash one that works.
+    Ranks whose threads can run are asked. The signal is for those that do not answer, whose main thread lets no other
+    run: where another ran Python, it could crash the rank.
     """
-    if STACKS_SIGNAL is None:
-        return {}
-    before = {}
+    files = {record.rank: stacks_path(folder, record.rank) for record in records}
+    before = {rank: path.stat().st_size for rank, path in files.items() if path.exists()}
+    grown = _grown(files, {rank: size for rank, size in before.items() if ask(folder, rank, STACKS)})
+    silent = {rank: size for rank, size in before.items() if rank not in grown}
     for record in records:
-        path = stacks_path(folder, record.rank)
-        if path.exists() and _listens(record.pid, STACKS_SIGNAL):
-            before[record.rank] = path.stat().st_size
+        if record.rank in silent and STACKS_SIGNAL is not None and listens(record.pid, STACKS_SIGNAL):
             with suppress(ProcessLookupError):
                 os.kill(record.pid, STACKS_SIGNAL)
+    if silent and STACKS_SIGNAL is not None:
+        grown |= _grown(files, silent)
+    texts = {}
+    for rank in grown:
+        with files[rank].open("rb") as file:
+            header = file.readline()
+            file.seek(before[rank])
+            texts[rank] = (header + b"\n" + file.read()).decode(errors="replace")
+    return texts
+
+
+def _grown(files: Mapping[int, Path], before: Mapping[int, int]) -> set[int]:
+    """The ranks whose file has grown and grows no more, `_ANSWER_S` later at most."""
     deadline, sizes, changed = time.monotonic() + _ANSWER_S, dict(before), time.monotonic()
-    while time.monotonic() < deadline:
+    while before and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
-        now = {rank: stacks_path(folder, rank).stat().st_size for rank in before}
+        now = {rank: files[rank].stat().st_size for rank in before}
         if now != sizes:
             sizes, changed = now, time.monotonic()
-        elif all(now[rank] > before[rank] for rank in now) and time.monotonic() - changed > _SETTLED_S:
+        elif all(now[rank] > size for rank, size in before.items()) and time.monotonic() - changed > _SETTLED_S:
             break
-    texts = {}
-    for rank, size in before.items():
-        if sizes[rank] > size:
-            path = stacks_path(folder, rank)
-            with path.open("rb") as file:
-                file.seek(size)
-                texts[rank] = (_header(path) + b"\n" + file.read()).decode(errors="replace")
-    return texts
-
-
-def told_stacks(records: Sequence[Progress], folder: Path, samples: Mapping[int, ProcessSample]) -> dict[int, str]:
-    """The main thread's stack as these ranks told it when they were looked at, written as `stacks_now` has it."""
-    texts = {}
-    for record in records:
-        path, frames = stacks_path(folder, record.rank), samples[record.rank].pulse.get("main")
-        thread = re.search(rb"main thread (0x[0-9a-f]+)", _header(path)) if path.exists() else None
-        if frames and thread is not None:
-            lines = [f'  File "{file}", line {line} in {function}' for file, line, function, _ in frames]
-            head = f"{_header(path).decode(errors='replace')}\nThread {thread[1].decode()} (most recent call first):"
-            texts[record.rank] = "\n".join([head, *lines]) + "\n"
-    return texts
-
-
-def _header(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.readline()
+    return {rank for rank, size in before.items() if sizes[rank] > size}
 
 
 def state(pid: int) -> str:
@@ -172,18 +160,21 @@ def _state_elsewhere(pid: int) -> str:
     return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(status, "S")
 
 
-def _listens(pid: int, number: int) -> bool:
-    """Whether the process handles the signal; one that does not would die of it."""
+def listens(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal; one that has not may die of it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", text, re.MULTILINE)
-    return caught is not None and STACKS_SIGNAL is not None and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-def _spent(pid: int) -> tuple[int, float, float]:
-    """(bytes of storage, seconds of processor, seconds that may be spinning) of a rank; see `ProcessSample`."""
+def spent(pid: int) -> tuple[int, float, float]:
+    """(bytes of storage, seconds of processor, seconds that may be spinning) of a process; see `ProcessSample`.
+
+    Those that it has started are in the first two.
+    """
     try:
         rank = psutil.Process(pid)
         family = [rank, *rank.children(recursive=True)]

@@ -22,6 +22,13 @@ class ProcessTree:
         self._mark = env.get(ENV)
         self._known: dict[int, psutil.Process] = {}
 
+    def command(self) -> int | None:
+        """The process that `root` started for the command; orphans come to be its children later."""
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._root.pid).children()
+            return min(((child.create_time(), child.pid) for child in children), default=(0, None))[1]
+        return None
+
     def refresh(self) -> None:
         """Note the processes that there are now."""
         with suppress(psutil.NoSuchProcess):

@@ -36,7 +36,7 @@ from traceops.launch.plan import Plan
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
 from traceops.launch.run_document import write_run
-from traceops.launch.signals import asking_signal, held_signals
+from traceops.launch.signals import Received, held_signals
 from traceops.launch.telling import tell
 from traceops.launch.writable import NotWritable, progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
@@ -90,7 +90,7 @@ def _expected(plan: Plan) -> int | None:
     return None if plan.launcher == "none" else plan.cluster.nproc
 
 
-def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None], advise: bool) -> int:
+def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None], advise: bool) -> int:
     screen = Screen(tells_progress=not plan.beside)
     aside = Aside(screen)
     started = time.time_ns()
@@ -132,14 +132,13 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
-        with asking_signal(on_demand.signalled):
-            ended = run(
-                plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
-                rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
-                guard=LauncherGuard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)),
-                hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
-                on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "",
-            )  # fmt: skip
+        ended = run(
+            plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
+            rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
+            guard=LauncherGuard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)),
+            hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
+            on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "",
+        )  # fmt: skip
         with aside("asking for a window"):
             on_demand.close()
         with aside("looking at the machine"):

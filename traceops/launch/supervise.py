@@ -20,11 +20,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-KILL = b"k"  # over the pipe: kill every process at once. SIGTERM asks torchrun to end them
+# Over the pipe: kill every process at once; Ctrl-C for all processes of the command's group, as a terminal sends it.
+KILL, INTERRUPT = b"k", b"i"
 _LEFTOVERS_S = 1.0  # a data loader ends after its rank
 _KILLING_S = 5.0
 _PAUSE_S = 0.02
@@ -32,7 +34,10 @@ _AFTERWARDS_S = 10.0
 _LOOK_EVERY_S = 2.0
 _PROC = Path("/proc")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()
+# Of which we would die, and which are the ranks': a batch system sends them to every process that it sees.
+_NOT_OURS = (signal.SIGUSR1, signal.SIGUSR2, *_REAL_TIME)
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class SupervisorSettings:
     keep: list[int] = field(default_factory=list)
     afterwards: list[str] = field(default_factory=list)
     remove: str | None = None
-    grace_s: float = 6.0
+    grace_s: float = 35.0
 
 
 def command_line(settings: SupervisorSettings, command: list[str]) -> list[str]:
@@ -68,7 +73,7 @@ def main(argv: list[str]) -> int:
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *_OURS):
+    for number in (signal.SIGCHLD, *_ENDING, *_NOT_OURS):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for torchrun too
             signal.signal(number, lambda number, frame: None)
     tree = Tree(_start(argv[1:], libc))
@@ -90,6 +95,7 @@ def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
     if pid:
         return pid
     try:
+        os.setpgid(0, 0)  # a group of its own, as a shell gives a command
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
             if os.getppid() != us:
@@ -120,15 +126,18 @@ class Tree:
         while self._status is None and time.monotonic() < deadline:
             sources = [wake] if alone else [wake, control]
             ready, _, _ = select.select(sources, [], [], min(_LOOK_EVERY_S, deadline - time.monotonic()))
-            if wake in ready and any(number in _OURS for number in os.read(wake, 256)):
-                self._ask_to_end()
+            for number in os.read(wake, 256) if wake in ready else b"":
+                if number in _ENDING:
+                    self._ask_to_end(number)
             if control in ready:
                 request = os.read(control, 1)
                 if request == KILL:
                     return alone
-                if not request:
+                if request == INTERRUPT:
+                    self._ask_to_end(signal.SIGINT, send=os.killpg)
+                elif not request:
                     alone, deadline = True, time.monotonic() + grace_s
-                    self._ask_to_end()
+                    self._ask_to_end(signal.SIGTERM)
             self._reap()
             if not _PROC.joinpath("self").exists():
                 self._known = descendants(self._known) | {self._root}
@@ -161,10 +170,10 @@ class Tree:
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
-    def _ask_to_end(self) -> None:
+    def _ask_to_end(self, number: int, send: Callable[[int, int], None] = os.kill) -> None:
         if self._status is None:
             with suppress(OSError):
-                os.kill(self._root, signal.SIGTERM)
+                send(self._root, number)
                 os.kill(self._root, signal.SIGCONT)  # torchrun may be stopped; ranks that are stay so
 
     def _reap(self) -> bool:

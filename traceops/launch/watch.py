@@ -57,6 +57,11 @@ class Watch:
         self._step_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._told = False
 
+    @property
+    def since(self) -> float:
+        """When a step was finished last, by the monotonic clock."""
+        return self._since
+
     def observe(self, records: Sequence[Progress], now: float) -> Stall | None:
         """The stall, if there is one by now; `now` is of the monotonic clock."""
         if self._advanced(records):

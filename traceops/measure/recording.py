@@ -87,7 +87,7 @@ _RECORDING_NOTHING = _kinds((_OPERATOR + _BEGINS, _CALL), (_CALL + _BEGINS, _GRA
 _AT_GRAPH = _kinds((_GRAPH + _BEGINS, _GRAPH), tuple(range(_CODES)))
 
 _QUANTILE = 0.85
-_LONGEST_NS = 20_000  # no recording was seen to take more than half of it [docs/field.md]
+_LONGEST_NS = 20_000  # no recording was seen to take more than half of it [benchmarks/field]
 # Calls of Python are recorded too and are no boundaries here. They lie unevenly, many in few gaps.
 _QUANTILE_WITH_STACK = 0.98
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 import msgspec
 
+from traceops.core.as_module import command_of
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
@@ -190,7 +190,7 @@ class Worker:
 def worker() -> Iterator[Worker]:
     """A worker that ends with the block. Raises UsageError where torch is not installed."""
     require_torch(NEEDS_TORCH)
-    command = [sys.executable, "-m", "traceops.memory.worker"]
+    command = command_of("traceops.memory.worker")
     with (
         tempfile.TemporaryFile() as log,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,

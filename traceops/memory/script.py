@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
 from traceops.core.torch_here import require_torch
 from traceops.memory.estimate import NEEDS_TORCH, estimate_of, judge, outside_torch
@@ -108,9 +108,7 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
             list(asked.words), asked.rank, asked.world_size, GPUS_A_HOST,
             asked.capacity or capacity_of("H200"), asked.steps, workspaces_of(asked.gpu), str(path),
         )  # fmt: skip
-        command = [
-            sys.executable, "-m", "traceops.memory.script_process", msgspec.json.encode(request).decode()
-        ]  # fmt: skip
+        command = [*command_of("traceops.memory.script_process"), msgspec.json.encode(request).decode()]
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False
         ).returncode

@@ -48,7 +48,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heads", type=int, metavar="N", help=_by_device("attention heads", "heads"))
     add("--vocab", type=int, metavar="N", help=_by_device("vocabulary", "vocab"))
     add("--seq-len", type=int, metavar="N", help=_by_device("tokens a sample", "seq_len"))
-    add("--batch-size", type=int, metavar="N", help=_by_device("samples a rank and batch", "batch_size"))
+    add("--batch-size", type=int, metavar="N", help=_by_device("samples per rank and batch", "batch_size"))
     add(
         "--precision",
         choices=PRECISIONS,

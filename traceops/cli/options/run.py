@@ -30,30 +30,30 @@ STEPS = {
 }
 _AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
 profile/NAME/base_1, head_1, head_2, base_2, …"""
-_SUMMARIZE = """after the training, each node writes a summary beside each trace, a hundredth of its size. traceops
+_SUMMARIZE = """after the training, each node writes a summary next to each trace, a hundredth of its size. traceops
 analyze and compare read it instead of the trace, so you need to copy only summaries"""
 _SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables that the doctor found to work.
 --env wins over it"""
-_FALLBACK = """train as one rank, on one GPU or the CPU, with as many samples a step as all ranks would have.
+_FALLBACK = """train as one rank, on one GPU or the CPU, with as many samples per step as all ranks would have.
 Built-in strategies accumulate gradients. A script has to accumulate TRACEOPS_FALLBACK_RANKS batches itself,
 or by the callbacks for Hugging Face and Lightning"""
 _OBSERVE = """do not time the steps outside the window, and do not sample what hosts and machine do
 (docs/observe.md)"""
 _LIGHT = """on GPUs: do not record the device alone for some steps after the last window. That recording (CUPTI)
 disturbs the steps little (docs/observe.md)"""
-_DETACH = """on GPUs: end CUPTI behind the last window, which otherwise slows steps that are bound by their host. By
+_DETACH = """on GPUs: end CUPTI after the last window, which otherwise slows steps that are bound by their host. By
 default from CUDA 13.0 on; --detach from CUDA 12.6 on (docs/observe.md)"""
 _LAUNCHER = """what starts the ranks of the script (%(default)s). lightning: the Trainer in the script starts them.
 none: the command after -- starts them (mp.spawn, a launcher with its own options), or it is a single process"""
 _STEP_ON = """what ends a step of a script: the optimizer's step, or (forward, for inference) each call of the model
 (%(default)s)"""
 _HANGS = """A training counts as hung when no rank finishes a step for this long and nothing makes progress. traceops
-then saves what the ranks do to evidence/ in the run folder, names the cause and ends the job with exit code
-124. A slow step that still makes progress may take ten times as long."""
+then saves what the ranks do to evidence/ in the run folder and names the cause. The job goes on, unless --kill-on-hang
+ends it. A slow step that still makes progress may take ten times as long."""
 
 
 _GLOBAL_BATCH = """samples of all ranks in an optimizer step. Built-in strategies compute each rank's batch from it.
-A script does not see it; it is used for samples a second and by traceops scale"""
+A script does not see it; it is used for samples per second and by traceops scale"""
 
 
 _GATHER = """on several nodes: at the end each launcher sends its captured files to the run folder on the first node.
@@ -128,6 +128,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="the same before the first step (%(default)g); 0: wait forever",
     )
+    add("--kill-on-hang", action="store_true", help="end a hung job and exit with 124 (otherwise it goes on)")
     capture = parser.add_argument_group("capture")
     quick = Schedule.quick()
     numbers = ", ".join(f"--{name.replace('_', '-')} {getattr(quick, name)}" for name in STEPS if name != "repeat")
