@@ -37,6 +37,7 @@ OTHER_FILES = (
 )  # fmt: skip
 """Modules in them that read run.json, settings and plotly's figures, no report."""
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
+SMALL = 60
 SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
 TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
@@ -200,6 +201,79 @@ def top_level(tree: Tree) -> list[str]:
 
 def modules(tree: Tree) -> list[str]:
     return sorted(tree.modules)
+
+
+def small(tree: Tree) -> list[str]:
+    """Modules of fewer lines than a room worth entering has."""
+    lines = {module_name(path): len(text.splitlines()) for path, text in tree.files.items() if path.endswith(".py")}
+    return sorted(name for name in tree.modules if 1 < lines[name] < SMALL)
+
+
+def with_one_user(tree: Tree) -> list[str]:
+    """Modules that one other module imports, and nothing else does."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for found in tree.imports:
+        users[found.target].add(found.source)
+    return sorted(f"{name}: {next(iter(users[name]))}" for name in tree.modules if len(users[name]) == 1)
+
+
+def functions(tree: Tree) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for name, module in tree.modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}.{node.name}", node
+
+
+def complex_functions(tree: Tree) -> list[str]:
+    """Functions with more than 20 paths by McCabe's count: one, and one more for each decision."""
+    return sorted(f"{name}: {paths}" for name, node in functions(tree) if (paths := 1 + decisions(node)) > 20)
+
+
+def decisions(node: ast.AST) -> int:
+    found = 0
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.BoolOp):
+            found += len(inner.values) - 1
+        elif isinstance(inner, ast.comprehension):
+            found += 1 + len(inner.ifs)
+        else:
+            kinds = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case
+            found += isinstance(inner, kinds)
+    return found
+
+
+def mixed(tree: Tree) -> list[str]:
+    """Functions that decide and word: a condition, and text of four words or more besides docstrings and errors."""
+    return sorted(name for name, node in functions(tree) if decisions(node) and any(sentences(node)))
+
+
+def sentences(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    raised = {inner for one in ast.walk(node) if isinstance(one, ast.Raise) for inner in ast.walk(one)}
+    doc = node.body[0] if isinstance(node.body[0], ast.Expr) else None
+    for inner in ast.walk(node):
+        if inner in raised or (doc is not None and inner is doc.value):
+            continue
+        parts = inner.values if isinstance(inner, ast.JoinedStr) else [inner]
+        text = " ".join(str(part.value) for part in parts if isinstance(part, ast.Constant) and type(part.value) is str)
+        if len(re.findall(r"[A-Za-z]{2,}", text)) >= 4 and " " in text.strip():
+            yield text
+
+
+def between_families(tree: Tree) -> list[str]:
+    """Imports of one family of rules by another: families share what lies in rules/inputs.py and below."""
+    shared = {"inputs", "registry", "explained", "coverage", "docs", "root_rules", "diagnosis", "machine", "fabric"}
+
+    def family(module: str) -> str:
+        return re.split(r"[._]", module.removeprefix("traceops.rules."))[0]
+
+    return sorted(
+        f"{i.source} imports {i.target}"
+        for i in tree.imports
+        if i.source.startswith("traceops.rules.")
+        and i.target.startswith("traceops.rules.")
+        and family(i.source) != family(i.target)
+        and not {family(i.source), family(i.target)} & shared
+    )
 
 
 def arrows(tree: Tree) -> list[str]:
@@ -366,6 +440,11 @@ COUNTS = {
     "lines of Python": python_lines,
     "packages and modules at the top": top_level,
     "modules": modules,
+    f"modules under {SMALL} lines": small,
+    "modules with one user": with_one_user,
+    "functions with more than 20 paths": complex_functions,
+    "functions that decide and word": mixed,
+    "imports between families of rules": between_families,
     "arrows between them": arrows,
     "upward": upward,
     "modules outside the layers": unplaced,
