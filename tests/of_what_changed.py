@@ -23,9 +23,10 @@ TESTS_OF = {
     "traceops/timeline/": ("timeline",),
     "traceops/traces/": ("traces",),
     "traceops/train/": ("train", "launch/test_plan.py"),
-    "benchmarks/": ("benchmarks",),
-    "docs/": ("examples/test_files.py",),
-    "examples/": ("examples",),
+    "benchmarks/": ("benchmarks", "test_docs.py"),
+    "docs/": ("examples/test_files.py", "test_docs.py"),
+    "examples/": ("examples", "test_docs.py"),
+    "README.md": ("test_docs.py",),
     "templates/": ("render",),
 }
 ALWAYS = ("cli/test_command_imports.py", "test_analyze.py", "test_drawn.py", "test_intervals.py")

@@ -26,7 +26,7 @@ TICS = re.compile(rf"(?<![\w-])(?:{'|'.join(_TICS)})(?![\w-])", re.IGNORECASE)
 def prose(markdown: str) -> str:
     """A page without what is quoted from the program: blocks and spans of code, and targets of links."""
     text = re.sub(r"^```.*?^```", "", markdown, flags=re.S | re.M)
-    return re.sub(r"``.+?``|`[^`\n]+`|\]\([^)]*\)", " ", text)
+    return " ".join(re.sub(r"``.+?``|`[^`\n]+`|\]\([^)]*\)", " ", text).split())
 
 
 def tics_in(texts: Iterable[str]) -> list[str]:

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import ROOT
-from benchmarks.programs.cuda import PROGRAMS as CUDA_PROGRAMS
-from benchmarks.programs.registry import ENVIRONMENTS, PROGRAMS, Program
+from benchmarks.programs.registry import CUDA_PROGRAMS, ENVIRONMENTS, PROGRAMS, Program
 from benchmarks.programs.table import write_table
 
 _HERE = Path(__file__).resolve().parent

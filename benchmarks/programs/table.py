@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.programs.cuda import PROGRAMS as CUDA_PROGRAMS
-from benchmarks.programs.registry import PROGRAMS, Program
+from benchmarks.programs.registry import CUDA_PROGRAMS, PROGRAMS, Program
 
 _HEAD = (
     "| program | from | steps: its own, ours | matched | result | first finding | planted | told first |\n"

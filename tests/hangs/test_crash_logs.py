@@ -238,7 +238,7 @@ def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
 def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) -> None:
     diagnosis = told(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
     assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
-    assert "Nobody" not in hang_sentence(diagnosis) and "1 message of trouble" in hang_sentence(diagnosis)
+    assert "Nobody" not in hang_sentence(diagnosis) and "1 error message" in hang_sentence(diagnosis)
     ((event, said_by),) = seen_lines(diagnosis)
     assert (event.line, said_by) == (2, (1,))
     assert "every rank's own output" in what_would_decide(diagnosis)
@@ -277,7 +277,9 @@ def test_one_ranks_log_accuses_nobody(told) -> None:
     diagnosis = told(train=WATCHDOG.format(rank=1, gap=""))
     assert diagnosis.roots == () and diagnosis.evidence.world_size is None
     assert [status.rank for status in diagnosis.ranks] == [1]
-    assert hang_sentence(diagnosis) == ("Rank 1 waits in all_reduce #14863, but what was read does not tell for whom.")
+    assert hang_sentence(diagnosis) == (
+        "Rank 1 waits in all_reduce #14863. The evidence does not show which rank it waits for."
+    )
     assert "the other ranks' logs" in what_would_decide(diagnosis)
 
 

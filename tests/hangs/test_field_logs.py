@@ -223,16 +223,17 @@ def test_crays_launcher_says_which_rank_was_ended(told):
 
 def test_a_timeout_without_a_group_is_of_the_group_of_the_others_and_so_is_a_status_alone(told):
     diagnosis = told(WATCHDOG.format(r=0) + STATUS.format(r=0) + WATCHDOG.format(r=4) + STATUS.format(r=3))
-    (root,) = diagnosis.roots
-    assert root.rule == "TO-H006" and root.ranks == (0, 3, 4) and root.waiting == ()
-    assert {rank.rank: rank.sequence for rank in diagnosis.ranks if rank.state == "root"} == {0: 80, 3: 80, 4: 80}
+    assert diagnosis.roots == () and hang_level(diagnosis) == "warning"  # of ranks 1 and 2 there is no line
+    assert {rank.rank: rank.sequence for rank in diagnosis.ranks if rank.state == "waiting"} == {0: 80, 3: 80, 4: 80}
 
 
 def test_who_waits_elsewhere_is_not_said_to_wait_in_this_call(told):
     later = WATCHDOG.format(r=0).replace("SeqNum=80", "SeqNum=120")
     diagnosis = told(later + WATCHDOG.format(r=3))
-    (root,) = diagnosis.roots
-    assert "rank 3 waits in all_reduce #80" in root.message and "ranks 0" not in root.message
+    said = hang_sentence(diagnosis)
+    assert said.startswith(
+        "Ranks 0, 3 wait: rank 0 in all_reduce #120; rank 3 in all_reduce #80. Nothing in these files"
+    )
 
 
 def test_ranks_whose_calls_torch_compares_are_known(told):
@@ -253,4 +254,4 @@ def test_ranks_whose_calls_torch_compares_are_known(told):
 def test_what_tells_of_trouble_and_of_no_cause_is_shown(told, line: str):
     diagnosis = told(f"{line}\n")
     assert not diagnosis.roots and hang_level(diagnosis) == "warning"
-    assert "no cause is told" in hang_sentence(diagnosis) and len(list(seen_lines(diagnosis))) == 1
+    assert "not in this log" in hang_sentence(diagnosis) and len(list(seen_lines(diagnosis))) == 1

@@ -206,12 +206,10 @@ def test_a_rank_that_printed_anything_did_not_leave_no_evidence(told):
     assert any("step 1 loss 2.0" in value for _, value in root.evidence)
 
 
-def test_who_of_them_printed_nothing_is_said(told):
-    text = "[rank3]: step 1\n" + "".join(WATCHDOG.format(r=r) for r in (1, 4))
-    (root,) = told(text).roots
-    assert root.statement.startswith(
-        "Ranks 0, 2–3 left no record of collectives, but messages in the log (of ranks 0, 2 not even that)"
-    )
+def test_ranks_of_which_a_log_has_no_line_are_not_blamed(told):
+    diagnosis = told("[rank3]: step 1\n" + "".join(WATCHDOG.format(r=r) for r in (1, 4)))
+    assert diagnosis.roots == () and diagnosis.waits == ()
+    assert hang_sentence(diagnosis).endswith("Nothing in these files comes from ranks 0, 2.")
 
 
 def test_what_a_child_says_of_its_parents_end_is_no_cause(told):
@@ -259,12 +257,10 @@ def test_a_head_alone_is_not_quoted_where_frames_are(told):
 
 def test_a_warning_of_nccl_that_no_rule_knows_is_quoted(told):
     info = "vm:3355:3402 [0] NCCL INFO "
-    said = hang_sentence(
-        told(
-            f"{info}Bootstrap : Using eth0:10.0.0.1<0>\n"
-            "vm:3355:3402 [0] bootstrap.cc:114 NCCL WARN Some new words of this release\n"
-            f"{info}ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 busId 3b000 - Init START\n"
-        )
+    diagnosis = told(
+        f"{info}Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "vm:3355:3402 [0] bootstrap.cc:114 NCCL WARN Some new words of this release\n"
+        f"{info}ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 busId 3b000 - Init START\n"
     )
-    assert said.startswith("No rank hangs or fails in what was read: it tells of machines and NCCL only. NCCL warns: ")
-    assert "Some new words of this release”" in said
+    assert hang_level(diagnosis) == "warning"  # a process whose rank was set wrong got a clean bill
+    assert "Some new words of this release”" in hang_sentence(diagnosis)

@@ -109,7 +109,7 @@ def test_an_attempt_before_the_last_explains_only_itself(tmp_path):
 
     found = diagnose(tmp_path)
 
-    assert [(root.rule, root.ranks) for root in found.roots] == [("TO-H001", (1,))]
+    assert found.roots == () and [rank.rank for rank in found.ranks if rank.state == "waiting"] == [0, 2, 3]
     assert all(event.kind != "memory" for event in found.evidence.log)
 
 
@@ -167,5 +167,4 @@ def test_a_rank_that_crashed_is_why_others_do_not_come_whoever_else_is_silent(tm
     assert root.ranks == (5,) and root.waiting == (0, 1) and "NaN" in root.statement
 
     (tmp_path / "train.log").write_text(raised(5, "RuntimeError: Connection reset by peer") + waiting)
-    (root,) = diagnose(tmp_path).roots
-    assert (root.ranks, root.confidence) == ((2, 3, 4, 5), "low")
+    assert diagnose(tmp_path).roots == ()  # an echo; and of ranks 2 to 4 there is no line

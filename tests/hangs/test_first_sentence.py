@@ -39,7 +39,7 @@ def printed(diagnosis) -> str:
 def test_the_only_line_is_quoted_and_not_said_again(told):
     diagnosis = told("ERROR 03-05 00:25:45 [core.py:1094] Invocation of collective_rpc method failed\n")
     sentence = hang_sentence(diagnosis)
-    assert sentence.startswith("1 message of trouble, but no cause is told: ")
+    assert sentence.startswith("1 error message; its cause is not in this log: ")
     assert "job.out:1 says “ERROR 03-05 00:25:45 [core.py:1094] Invocation of collective_rpc" in sentence
     assert printed(diagnosis).count("Invocation of collective_rpc") == 1
 
@@ -129,7 +129,7 @@ def test_ranks_that_say_the_same_are_all_named_and_none_is_said_to_be_below(tmp_
     for rank in range(4):
         (tmp_path / f"rank_{rank}.stderr.log").write_text("ERROR: the mesh has no such axis\n")
     said = printed(diagnose(tmp_path))
-    assert said.startswith("▲ 1 message of trouble") and "no such axis” (ranks 0-3). Read:" in said
+    assert said.startswith("▲ 1 error message") and "no such axis” (ranks 0-3). Read:" in said
     assert "below" not in said and said.count("no such axis") == 1
 
 

@@ -106,7 +106,7 @@ def test_a_broadcast_may_end_before_others_come(told):
         WATCHDOG.format(r=0, n=25, op="BROADCAST", last=32, done=24)
         + WATCHDOG.format(r=3, n=27, op="ALLREDUCE", last=30, done=26)
     )
-    assert diagnosis.roots[0].ranks == (1, 2)
+    assert diagnosis.roots == () and [rank.rank for rank in diagnosis.ranks if rank.state == "waiting"] == [0, 3]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_kernels_and_rocm_say(told, line, kind, says):
 def test_trouble_without_a_cause_is_shown(told, text):
     diagnosis = told(text)
     assert not diagnosis.roots and hang_level(diagnosis) == "warning"
-    assert "no cause is told" in hang_sentence(diagnosis) and seen_lines(diagnosis)
+    assert "not in this log" in hang_sentence(diagnosis) and seen_lines(diagnosis)
 
 
 FRAMES = 'File "a.py", line 611, in <module>\n    main()\n  File "a.py", line 605, in main\n    trainer.fit(mo'
@@ -186,7 +186,7 @@ def test_a_timeout_broken_within_its_name(told):
         "NCCL(SeqNum=3369, OpType=ALLTOALL, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600000 milliseconds "
         "before timing out.\n"
     )
-    assert hang_sentence(diagnosis).startswith("Rank 0 waits in all_to_all #3369, ")
+    assert hang_sentence(diagnosis).startswith("Rank 0 waits in all_to_all #3369. ")
 
 
 def test_who_has_called_more_than_ended_is_not_idle(told):
@@ -195,7 +195,7 @@ def test_who_has_called_more_than_ended_is_not_idle(told):
         "NCCL work: 3372, last completed NCCL work: 3368.\n"
     )
     assert [status.state for status in diagnosis.ranks] == ["waiting"]
-    assert hang_sentence(diagnosis) == "Rank 0 waits, but what was read does not tell for whom."
+    assert hang_sentence(diagnosis) == "Rank 0 waits. The evidence does not show which rank it waits for."
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.pipeline.analyze import find_traces
-from traceops.report.hang_text import read_text
+from traceops.report.hang_text import hang_sentence, read_text
 
 DATA = Path(__file__).parents[1] / "data" / "hangs"
 
@@ -99,7 +99,7 @@ def test_without_the_dump_of_the_rank_to_blame_it_is_still_the_one_named(job):
     found = diagnose(folder)
 
     assert named(found) == [("TO-H001", (3,), "low")]
-    assert "left no evidence" in found.roots[0].message
+    assert "Nothing in these files comes from rank 3" in found.roots[0].message
     assert any("Rank 3 left no record" in note for note in found.notes)
 
 
@@ -159,9 +159,11 @@ def test_file_names_of_every_usual_form(job, name):
 
 
 def test_one_dump_alone(job):
+    """Nobody brought the others: they are not to blame for that."""
     found = diagnose(job("hang_skip") / "fr_0")
 
-    assert named(found) == [("TO-H001", (1, 2, 3), "low")]
+    assert found.roots == () and found.waits == () and next(rank.state for rank in found.ranks) == "waiting"
+    assert "Nothing in these files comes from ranks 1–3" in hang_sentence(found)
 
 
 def test_nothing_to_read_is_an_error_that_says_what_is_needed(tmp_path):

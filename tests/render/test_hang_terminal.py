@@ -94,7 +94,7 @@ def test_lack_of_data_is_said_and_never_called_healthy(diagnosis: Diagnosis) -> 
 def test_waiting_without_a_cause_is_said() -> None:
     text = flowing(replace(skipped(), roots=()))
     assert text.startswith(
-        "▲ No step ended for 42 s (limit 30 s) and nothing was seen to move. Ranks 0-2 wait, but what was read"
+        "▲ No step ended for 42 s (limit 30 s) and nothing was seen to move. Ranks 0-2 of 4 wait in all_reduce #64."
     )
 
 

@@ -22,10 +22,13 @@ def without_own_end(evidence: HangEvidence) -> Sequence[LogEvent]:
     return [event for event in evidence.log if kind_of(event) not in _OF_SIGNALS]
 
 
-def aftermath(log: Sequence[LogEvent], roots: Sequence[Root]) -> tuple[str, ...]:
-    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).'"""
+def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool = False) -> tuple[str, ...]:
+    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).'
+
+    waiting: ranks wait in operations, whatever the cause.
+    """
     told = {root.crash.kind for root in roots if root.crash is not None}
-    if not roots:
+    if not roots and not waiting:
         return ()
     others = [] if any(root.crash is not None for root in roots) else find_crashes(log)
     crashes = [crash for crash in others if crash.kind not in FROM_OUTSIDE and _is_apart(crash, roots)]

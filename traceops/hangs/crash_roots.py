@@ -12,26 +12,38 @@ from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_li
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
 from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.model import Root
+from traceops.hangs.positions import Call
 from traceops.hangs.roots import DIED, HOST, NETWORK
 from traceops.hangs.stack_activity import is_own
-from traceops.hangs.words import died_alike
+from traceops.hangs.words import died_alike, waiting_in
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
 _SAME = 60  # characters of a message by which it is known again
 _SIGNALS = 128  # exit codes above it are signals
+_MAY_BE_WHY = "This may be why: a process whose rank no line tells"
 _LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
 
 
-def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
+def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequence[Call] = ()) -> list[Root]:
     """The causes, with the crash of each rank that died; the first crash is the cause where no other is known.
 
     A rank of which nothing is known but that it crashed, and that others wait for, is a crash too.
+    stuck: what ranks are in, whoever they wait for.
     """
     if not crashes:
         return list(roots)
     if not roots:
-        return [crash_root(crashes[0])]
+        first = crash_root(crashes[0])
+        waiting = tuple(sorted({call.rank for call in stuck} - set(first.ranks)))
+        if not waiting or first.ranks:
+            return [replace(first, waiting=waiting)]
+        if crashes[0].kind in FROM_OUTSIDE:
+            return []  # who ended the job ended ranks that waited: not why they did
+        about = replace(
+            first, statement=waiting_in(waiting, stuck[0]), tells_waiting=True, waiting=waiting, confidence="low"
+        )
+        return [_perhaps_of(about, crashes[0], _MAY_BE_WHY, proof=())]
     alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
     explained = [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
     if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
@@ -71,7 +83,7 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
         first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
         if not first.ranks and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
-            return _perhaps_of(root, first, "This may be why: a process whose rank no line tells")
+            return _perhaps_of(root, first, _MAY_BE_WHY)
     if crash is None:
         return root
     if root.rule == DIED:
@@ -135,7 +147,7 @@ def _died_of(root: Root, crash: Crash) -> Root:
     return replace(root, where=own_line(crash), crash=crash, evidence=(*_exit_code(root), *_proof(crash)))
 
 
-def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:
+def _perhaps_of(root: Root, crash: Crash, who: str, proof: Sequence[tuple[str, str]] | None = None) -> Root:
     """The rank that died or does not come, with the only failure that a log tells, whose rank no line names."""
     where = own_line(crash)
     told = f"{who} {did_what(crash)}" + (f", at {where}" if where else "")
@@ -146,7 +158,7 @@ def _perhaps_of(root: Root, crash: Crash, who: str) -> Root:
         root,
         statement=f"{root.statement}. {told}" if told else root.statement,
         crash=crash,
-        evidence=(*root.evidence, *_proof(crash)),
+        evidence=(*root.evidence, *(_proof(crash) if proof is None else proof)),
     )
 
 

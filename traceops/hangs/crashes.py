@@ -83,8 +83,14 @@ class Crash:
         return next((frame for frame in self.event.frames if is_own(frame)), None)
 
 
-def find_crashes(log: Sequence[LogEvent]) -> list[Crash]:
-    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only."""
+def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
+    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only.
+
+    late: also what failed behind the first collective that ran out of time, on ranks that did not wait in one.
+    """
+    if late:
+        waited = {event.rank for event in log if event.kind == "timeout"} - {None}
+        log = [event for event in log if event.kind != "timeout" and event.rank not in waited]
     first = _first_failures(log) or _first_failures(log, by_watchdog=True)
     own = {rank: told for rank, told in first.items() if told[0] not in LATER} or first
     by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)

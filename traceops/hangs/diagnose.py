@@ -20,6 +20,7 @@ from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.json_types import RankState, RankStatus
+from traceops.hangs.ledger import can_blame
 from traceops.hangs.mismatch import mismatches, noticed_mismatch
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
@@ -68,7 +69,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         for rank, death in deaths(evidence).items()
         if evidence.stall is not None or rank not in ranks or ranks[rank].head is None
     }
-    waits = find_waits(ranks, dead)
+    waits = find_waits(ranks, dead, can_blame(evidence))
     roots = _roots(evidence, ranks, waits, dead, activities)
     waits = with_roots(waits, roots)
     return Diagnosis(
@@ -78,7 +79,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=(
-            *aftermath(without_own_end(evidence), roots),
+            *aftermath(without_own_end(evidence), roots, waiting=any(p.head is not None for p in ranks.values())),
             *filter(None, (earlier_starts_text(evidence.earlier) if roots else None,)),
             *map(progress_text, evidence.progress),
             *_notes(evidence, ranks),
@@ -117,8 +118,13 @@ def _roots(
     if not ended:
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
-    roots += stuck_together(ranks, waits, _explained(roots, waits))
-    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes)]
+    unseen = set(evidence.everybody) - set(ranks)
+    roots += stuck_together(ranks, waits, _explained(roots, waits), unseen)
+    stuck = [position.head for position in ranks.values() if position.head is not None]
+    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes, stuck)]
+    if not roots and not crashes:
+        late = find_crashes(without_own_end(evidence), late=True)
+        roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
     if not roots:
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)

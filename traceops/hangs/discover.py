@@ -21,6 +21,7 @@ from traceops.hangs.given import opened, opened_archives
 from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
 from traceops.hangs.kernel_lines import with_kernel_joined
+from traceops.hangs.ledger import World, within_world, world_of, worlds_in_logs
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
@@ -33,7 +34,6 @@ from traceops.hangs.readers.log_starts import read_last_start
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
-from traceops.hangs.world import within_world, world_of
 from traceops.traces.archives import is_archive
 from traceops.traces.packed import GIT_LFS, is_tar, packing_of
 from traceops.traces.source import is_remote
@@ -100,10 +100,10 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
-    world, log = _world_size(found, records), tuple(found.log)
+    world, log = _world(found, records), tuple(found.log)
     problems = [*found.problems, *dropped, *others]
     if world is not None:
-        log, strange = within_world(log, world)
+        log, strange = within_world(log, world.size)
         problems += strange
     nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
     if nothing and manifest.get("failed_rank") is None:
@@ -116,7 +116,10 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     return HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
-        world_size=world,
+        world_size=None if world is None else world.size,
+        world_source=None if world is None else world.source,
+        is_own_run=bool(manifest),
+        rank_files=frozenset(found.rank_files),
         records=dict(sorted(records.items())),
         stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
         processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
@@ -216,6 +219,9 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
             found.files.append(str(path))
         elif is_ras(head):
             _read_ras(path, found)
+            if head.lstrip()[:1] != b"{":  # a log of the job may hold it too
+                _read_text(path, head, found, alone=alone)
+                found.log = [event for event in found.log if event.path != str(path) or event.kind != "trouble"]
         elif head[:2] == b'{"' and is_inspector(head):
             found.texts.append(path)
         elif packing is None and is_dump(head):
@@ -259,6 +265,8 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
 
 def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
     kind, rank = sniff(str(path)), rank_of_text(path, found.one_node)
+    if rank is not None:
+        found.rank_files.add(rank)
     if kind != "stacks":
         found.texts.append(path)
     if kind == "stacks":
@@ -300,13 +308,16 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world_size(found: Found, records: dict[int, RankRecord]) -> int | None:
-    """The number of ranks the job has, as far as anything tells."""
+def _world(found: Found, records: dict[int, RankRecord]) -> World | None:
+    """The ranks that the job has, as far as anything tells."""
     members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
     named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
     named.update(rank for event in found.log if event.kind == "missing" for rank in ready_ranks(event.text))
     own = {*records, *found.stacks, *found.processes}
     from_logs = all(record.source == "log" for record in records.values())
-    if len({*own, *named}) == 1 and from_logs and not (found.worlds or found.stacks or found.processes):
+    claims = [World(size, "run") for size in found.worlds]
+    claims += [World(max(ranks) + 1, "members") for ranks in members]
+    claims += worlds_in_logs(found.texts, found.log) if found.log else []
+    if len({*own, *named}) == 1 and from_logs and not (claims or found.stacks or found.processes):
         return None  # one rank's log tells of no others, whatever its number
-    return world_of([*found.worlds, *(max(ranks) + 1 for ranks in members)], own, named)
+    return world_of(claims, own, named)

@@ -279,7 +279,9 @@ class HangEvidence:
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
     failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
     progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
-    earlier: by start what a log tells of starts before the one that `log` is of.
+    earlier: by start what a log tells of starts before the one that `log` is of. world_source: what tells the number of
+    ranks, as in `ledger.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
+    rank_files: ranks that have a log of their own.
     """
 
     root: str
@@ -297,6 +299,9 @@ class HangEvidence:
     progress: tuple[LoggedProgress, ...] = ()
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
     earlier: tuple[tuple[LogEvent, ...], ...] = ()
+    world_source: str | None = None
+    is_own_run: bool = False
+    rank_files: frozenset[int] = frozenset()
 
     @property
     def counted(self) -> int:

@@ -43,6 +43,7 @@ class Found:
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
     earlier: list[tuple[LogEvent, ...]] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
+    rank_files: set[int] = field(default_factory=set)  # ranks that have a text of their own
 
 
 def read_run_file(path: Path, found: Found) -> bool:

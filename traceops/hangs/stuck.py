@@ -24,12 +24,17 @@ class JoinedOperation:
     calls: tuple[Call, ...]
 
 
-def stuck_together(ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int]) -> list[Root]:
-    """Operations that all members came to and that do not end: one rank's GPU, or the network."""
+def stuck_together(
+    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], unseen: Collection[int] = ()
+) -> list[Root]:
+    """Operations that all members came to and that do not end: one rank's GPU, or the network.
+
+    unseen: ranks without a record; where logs alone tell of an operation, one of them may not have come to it.
+    """
     roots = []
     for operation in _joined_operations(ranks, waits):
         here = [call for call in operation.calls if call.rank not in explained]
-        if not here or _is_one_log(operation, ranks):
+        if not here or _is_one_log(operation, ranks) or (unseen and _is_of_logs(operation, ranks)):
             continue
         finished = _finished_elsewhere(operation, ranks, waits)
         started = [call for call in operation.calls if call.op.state == "started"]
@@ -49,6 +54,12 @@ def stuck_together(ranks: Mapping[int, RankPosition], waits: Waits, explained: C
     return roots
 
 
+def _is_of_logs(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
+    """Whether only logs tell of the operation, and nothing of who else is in its group."""
+    of_log = all(ranks[call.rank].record.source == "log" for call in operation.calls)
+    return of_log and operation.group.ranks is None
+
+
 def _is_one_log(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
     """Whether only one rank's log tells of the operation, and nothing of who else is in the group."""
     first = operation.calls[0]
@@ -66,7 +77,7 @@ def _joined_operations(ranks: Mapping[int, RankPosition], waits: Waits) -> list[
     """What ranks that wait for nobody are in, by operation."""
     by_key: dict[tuple[ProcessGroup, int, bool], list[Call]] = defaultdict(list)
     for rank, position in ranks.items():
-        if position.head is not None and not waits.by_rank.get(rank):
+        if position.head is not None and not waits.by_rank.get(rank) and rank not in waits.unknown:
             call = position.head
             by_key[call.group, call.op.sequence if not call.op.is_p2p else -1, call.op.is_p2p].append(call)
     joined = []

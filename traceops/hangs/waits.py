@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceops.hangs.calls import describe
 from traceops.hangs.model import Root, Wait, WaitReason
@@ -15,10 +15,14 @@ _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
 @dataclass(frozen=True)
 class Waits:
-    """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly."""
+    """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly.
+
+    unknown: ranks that may wait for one of which nothing was read.
+    """
 
     edges: tuple[Wait, ...]
     by_rank: Mapping[int, frozenset[int]]
+    unknown: frozenset[int] = frozenset()
 
     def waiting_for(self, roots: Collection[int]) -> tuple[int, ...]:
         """Ranks that wait for one of `roots`, directly or through others."""
@@ -31,13 +35,22 @@ class Waits:
         return tuple(sorted(reached - set(roots)))
 
 
-def find_waits(ranks: Mapping[int, RankPosition], dead: Collection[int] = ()) -> Waits:
+def find_waits(
+    ranks: Mapping[int, RankPosition], dead: Collection[int] = (), blamed: Collection[int] | None = None
+) -> Waits:
     """The edges of all ranks that have a record.
 
     dead: ranks whose process is known to be gone; a rank without a record is waited for where nothing else
-    keeps the operation from finishing, a dead one always.
+    keeps the operation from finishing, a dead one always. blamed: of ranks without a record those whose silence
+    tells something, all if None.
     """
-    edges = [wait for position in ranks.values() for wait in _edges(position, ranks, dead)]
+    edges: list[Wait] = []
+    unknown: set[int] = set()
+    for wait in (wait for position in ranks.values() for wait in _edges(position, ranks, dead)):
+        if blamed is None or wait.reason != "no_record" or wait.on in blamed or wait.on in dead:
+            edges.append(wait)
+        else:
+            unknown.add(wait.rank)
     certain = _graph([wait for wait in edges if wait.reason != "not_recorded"])
     # A member that waits for this very rank in something later is through with what this rank is in.
     edges = [
@@ -46,7 +59,7 @@ def find_waits(ranks: Mapping[int, RankPosition], dead: Collection[int] = ()) ->
         if wait.reason != "not_recorded"
         or not (wait.on in certain.waiting_for([wait.rank]) or is_beyond(ranks[wait.on], ranks[wait.rank]))
     ]
-    return _graph([*edges, *_of_batches(ranks, _graph(edges).by_rank)])
+    return replace(_graph([*edges, *_of_batches(ranks, _graph(edges).by_rank)]), unknown=frozenset(unknown))
 
 
 def is_beyond(member: RankPosition, position: RankPosition) -> bool:
@@ -96,7 +109,7 @@ def with_roots(waits: Waits, roots: Iterable[Root]) -> Waits:
         if not waits.by_rank.get(rank)
         for on in root.ranks[:_MOST_ROOTS]
     ]
-    return _graph([*waits.edges, *added])
+    return replace(_graph([*waits.edges, *added]), unknown=waits.unknown)
 
 
 def _graph(edges: list[Wait]) -> Waits:

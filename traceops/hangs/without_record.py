@@ -14,6 +14,7 @@ from traceops.hangs import words
 from traceops.hangs.crash_words import it_did
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
+from traceops.hangs.ledger import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
@@ -195,35 +196,37 @@ def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity])
                 ),
             )
         ]
-    return [_all_waiting(evidence, activities, waiting, init)]
+    return _all_waiting(evidence, activities, waiting, init)
 
 
 def _all_waiting(
     evidence: HangEvidence, activities: Mapping[int, StackActivity], waiting: Sequence[int], init: bool
-) -> Root:
+) -> list[Root]:
     """Every rank with a stack waits for others: in different places, or in the same one."""
     places: dict[StackActivity, list[int]] = defaultdict(list)
     for rank in waiting:
         places[activities[rank]].append(rank)
     proof = tuple((who(ranks), words.activity_text(place)) for place, ranks in places.items())[:_MOST]
     unseen = [rank for rank in evidence.everybody if rank not in activities]
+    if unseen and set(unseen) - can_blame(evidence):
+        return []
     if unseen:
-        return Root(
+        return [Root(
             rule=START if init else HOST, ranks=tuple(unseen), confidence="low",
             statement=words.no_evidence(unseen), tells_waiting=True, waiting=tuple(waiting), evidence=proof,
-        )  # fmt: skip
+        )]  # fmt: skip
     if len(places) > 1 and not init:
         odd = sorted(rank for ranks in sorted(places.values(), key=len)[:-1] for rank in ranks)
-        return Root(
+        return [Root(
             rule=MISMATCH, ranks=tuple(odd), confidence="low",
             statement=words.waiting_apart(odd), tells_waiting=True,
             waiting=tuple(rank for rank in waiting if rank not in odd), evidence=proof,
-        )  # fmt: skip
-    return Root(
+        )]  # fmt: skip
+    return [Root(
         rule=START if init else NETWORK, ranks=tuple(waiting), confidence="low",
         statement=words.waiting_together(before_first_step=init),
         evidence=proof,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 def from_log(log: Sequence[LogEvent]) -> list[Root]:

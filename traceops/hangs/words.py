@@ -185,6 +185,11 @@ def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> s
     )
 
 
+def waiting_in(ranks: Sequence[int], call: Call) -> str:
+    """'Ranks 0, 2 wait in all_reduce #3 of default_pg'."""
+    return f"{who_first(ranks)} {_wait(ranks)} in {call.op.op} #{call.op.sequence} of {call.group.label}"
+
+
 def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
     """wait: in what others wait for it, None where nobody is seen to."""
     meanwhile = "" if wait is None else f" while {_they_wait(waiting)} for it in {waited_operation(wait)}"
@@ -235,7 +240,7 @@ def without_record(
         "stopped": f"{subject} {_is(members)} stopped by a signal (SIGSTOP or a debugger)",
         "seen": f"{subject} left no record of collectives and {_is(members)} elsewhere",
         "said": f"{subject} left no record of collectives, but messages in the log{but}",
-        "unseen": f"{subject} left no evidence at all: dead, on another host, or not collected",
+        "unseen": f"Nothing in these files comes from {who(members)}",
     }[known]
     return f"{why}; {who(waiting)} {_wait(waiting)} in {waited_operation(wait)}"
 
@@ -251,7 +256,7 @@ def elsewhere(members: Sequence[int], others: Sequence[int], *, before_first_ste
 
 
 def no_evidence(members: Sequence[int]) -> str:
-    return f"{who_first(members)} left no evidence; all others wait"
+    return f"Nothing in these files comes from {who(members)}; all others wait"
 
 
 def waiting_apart(members: Sequence[int]) -> str:

@@ -10,6 +10,11 @@ from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.readers.log_rules import OF_RAY
 
 _MOST_LINES = 8
+# Warnings of NCCL, RCCL and their plugins that healthy jobs print.
+_HARMLESS = (
+    "NET/OFI Only EFA provider is supported", "aws-ofi-nccl initialization failed", "Failed to open libibverbs.so",
+    "NUMA auto balancing enabled", 'Missing "iommu=pt"', "Unable to open device mlx5", "MSCCL++: Cannot initialize",
+)  # fmt: skip
 # What a launcher says and does once something else has failed.
 _AFTERWARDS = ("closing signal", "ChildFailedError")
 
@@ -32,9 +37,10 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     ]
 
 
-def is_warning(event: LogEvent) -> bool:
-    """Whether it is NCCL's warning and nothing more: where the program went on, that ended no start either."""
-    return event.kind == "nccl" or (event.was == "nccl" and "NCCL WARN" in event.text)
+def is_harmless(event: LogEvent) -> bool:
+    """Whether it is NCCL's warning of what healthy jobs have too, or one after which the program went on."""
+    known = any(words in event.text for words in _HARMLESS)
+    return (event.kind == "nccl" and known) or (event.was == "nccl" and "NCCL WARN" in event.text)
 
 
 def was_logged_only(event: LogEvent) -> bool:
@@ -53,7 +59,7 @@ def _is_end_of(event: LogEvent, root: Root) -> bool:
 
 
 def timed_out(diagnosis: Diagnosis) -> LogEvent | None:
-    """The collective that timed out, where the logs tell of one only."""
+    """The collective that timed out, where the logs tell of one only, whatever its number on each rank."""
     events = [event for event in diagnosis.evidence.log if event.kind == "timeout" and event.op is not None]
     calls = {(event.op, event.sequence) for event in events}
     return events[0] if len(calls) == 1 else None
@@ -149,7 +155,7 @@ _TELLS_MORE = (
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
-    if diagnosis.roots or all(is_warning(event) or was_logged_only(event) for event in seen):
+    if diagnosis.roots or all(is_harmless(event) or was_logged_only(event) for event in seen):
         return ""  # of NCCL's warnings the rules of the fabric say what would tell more
     kinds = {event.kind for event in seen}
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}

@@ -15,10 +15,11 @@ from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.report.hang_seen import is_warning, most_telling, seen_events, seen_groups, timed_out, was_logged_only
+from traceops.report.hang_seen import is_harmless, most_telling, seen_events, seen_groups, timed_out, was_logged_only
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
+_MOST_CALLS = 3
 _MOST_QUOTED = 240  # characters of a line
 
 
@@ -41,15 +42,47 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     stall = "" if diagnosis.evidence.stall is None else f"{stall_text(diagnosis)}. "
     waiting = _waiting(diagnosis)
     if waiting:
-        verb = "waits" if len(waiting) == 1 else "wait"
-        timed = timed_out(diagnosis)
-        what = f" in {operation_text(timed.op, timed.sequence)}" if timed is not None else ""
-        return f"{stall}{who_first(waiting)} {verb}{what}, but what was read does not tell for whom."
+        return f"{stall}{_wait_text(diagnosis, waiting)} {_for_whom_text(diagnosis, len(waiting))}"
     if (timed := timed_out(diagnosis)) is not None:
-        who_waited = "A rank" if timed.rank is None else f"Rank {timed.rank}"
+        ranks = sorted(
+            {event.rank for event in diagnosis.evidence.log if event.kind == "timeout" and event.rank is not None}
+        )
+        late = who_first(ranks) if ranks else "A rank"
         what = operation_text(timed.op, timed.sequence)
-        return f"{stall}{who_waited} timed out in {what}, but what was read does not tell for whom it waited."
+        return f"{stall}{late}{_of_world(diagnosis)} timed out in {what}. {_for_whom_text(diagnosis, len(ranks) or 1)}"
     return stall + _nobody(diagnosis)
+
+
+def _wait_text(diagnosis: Diagnosis, waiting: Sequence[int]) -> str:
+    """'Ranks 5–6 of 8 wait in all_reduce #77.', by operation where they are in several."""
+    calls: dict[tuple[str | None, int | None], list[int]] = {}
+    for status in diagnosis.ranks:
+        if status.rank in waiting and status.op is not None:
+            calls.setdefault((status.op, status.sequence), []).append(status.rank)
+    timed = timed_out(diagnosis)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    said = f"{who_first(waiting)}{_of_world(diagnosis)} {verb}"
+    if not calls:
+        return f"{said} in {operation_text(timed.op, timed.sequence)}." if timed is not None else f"{said}."
+    if len(calls) == 1:
+        return f"{said} in {operation_text(*next(iter(calls)))}."
+    each = [f"{who(ranks)} in {operation_text(*call)}" for call, ranks in list(calls.items())[:_MOST_CALLS]]
+    more = "; …" if len(calls) > _MOST_CALLS else ""
+    return f"{said}: {'; '.join(each)}{more}."
+
+
+def _for_whom_text(diagnosis: Diagnosis, waiting: int) -> str:
+    """What is missing to say which rank is the cause."""
+    unknown = unknown_ranks(diagnosis)
+    if unknown:
+        return f"Nothing in these files comes from {who_runs(unknown)}."
+    return f"The evidence does not show which rank {'it waits' if waiting == 1 else 'they wait'} for."
+
+
+def _of_world(diagnosis: Diagnosis) -> str:
+    """' of 8' where the job's number of ranks is told, and not only the highest of them."""
+    evidence = diagnosis.evidence
+    return "" if evidence.world_size is None or evidence.world_source == "seen" else f" of {evidence.world_size}"
 
 
 def root_sentence(root: Root) -> str:
@@ -224,10 +257,10 @@ def _nobody(diagnosis: Diagnosis) -> str:
         return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."
     if seen:
         groups = seen_groups(seen)
-        lines = f"{len(groups)} message{'s' if len(groups) > 1 else ''}"
         below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
         quoted = quoted_line(diagnosis, *most_telling(groups))
-        return f"{lines} of trouble, but no cause is told: {quoted}{below}. Read: {read_text(diagnosis)}."
+        lines = "1 error message; its cause is" if len(groups) == 1 else f"{len(groups)} error messages; their cause is"
+        return f"{lines} not in this log: {quoted}{below}. Read: {read_text(diagnosis)}."
     unknown = unknown_ranks(diagnosis)
     text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
@@ -250,7 +283,7 @@ def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
     """Whether no rank is told of, and the logs hold nothing but NCCL's warnings."""
     evidence = diagnosis.evidence
     ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
-    warnings = all(is_warning(event) for event in evidence.log)
+    warnings = all(is_harmless(event) for event in evidence.log)
     return evidence.fabric is not None and not ranks and evidence.failed_rank is None and warnings
 
 

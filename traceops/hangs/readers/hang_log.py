@@ -7,8 +7,9 @@ from collections import defaultdict
 
 from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
+from traceops.hangs.readers.line_prefixes import label_of
 from traceops.hangs.readers.log_attempts import FATAL, Attempts
-from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened, with_more
+from traceops.hangs.readers.log_events import EventList, OpenEvent, says_why, shortened, with_more
 from traceops.hangs.readers.log_frames import LineFrames
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, IN_PASSING, NEEDLES, OF_RAY, ToldFields, told_by
@@ -29,9 +30,11 @@ from traceops.hangs.readers.relevant_lines import relevant_lines
 
 __all__ = ["read_log", "read_starts", "records_from_log"]
 
+Speaker = tuple[int | None, str]  # the rank, and the label of the process
 Starts = tuple[tuple[LogEvent, ...], ...]  # by start
 
 _STACK_OF_FAILED = "Stack trace of the failed collective:"
+_MOST_LABELS = 1 << 10
 _MOST_SPEAKERS = 1 << 14
 # Threads that end a process repeat, in other words, what was said before.
 _TERMINATE = "terminate called after throwing an instance of "
@@ -84,12 +87,13 @@ class _LogReader:
 
     def __init__(self, path: str, speakers: Speakers) -> None:
         self._speakers = speakers
-        self._lines = LogicalLines()
+        self._lines: dict[str, LogicalLines] = {"": LogicalLines()}  # by label of the process
+        self._label = ""  # of the line that is read
         self._events = EventList(path)
         self._attempts = Attempts()
         self._frames = LineFrames()
-        self._tracebacks: defaultdict[int | None, Tracebacks] = defaultdict(Tracebacks)
-        self._open: set[int | None] = set()  # speakers in the middle of a traceback
+        self._tracebacks: defaultdict[Speaker, Tracebacks] = defaultdict(Tracebacks)
+        self._open: set[Speaker] = set()  # in the middle of a traceback
         self._said = False  # a line that is not indented, and not of a traceback, has come
         self._at_head: int | None = None  # the line of the traceback that the log begins in the middle of
         self._raised: dict[int | None, OpenEvent] = {}
@@ -103,16 +107,20 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if self._lines.is_open or self._thrown is not None or self._attempts.is_open:
+        if any(lines.is_open for lines in self._lines.values()) or self._thrown is not None or self._attempts.is_open:
             return True
         return bool(self._open) or self._frames.is_open
 
     def read(self, number: int, line: str, may_tell: bool) -> None:
         """Take the next line. may_tell: it may hold one of `NEEDLES`; without, no rule knows it."""
-        joins = self._lines.is_open
-        if self._events.is_empty:
+        self._label = label_of(line)
+        if self._label not in self._lines and len(self._lines) < _MOST_LABELS:
+            self._lines[self._label] = LogicalLines()
+        lines = self._lines.get(self._label, self._lines[""])
+        joins = lines.is_open
+        if self._events.says_nothing:
             self._unexplained.note(number, line)
-        for its_number, whole in self._lines.take(number, line):
+        for its_number, whole in lines.take(number, line):
             self._take(its_number, whole, may_tell or joins)
 
     def _take(self, number: int, line: str, may_tell: bool = True) -> None:
@@ -159,7 +167,7 @@ class _LogReader:
             return None
         if told is None:
             self._unexplained.look_for_step(body)
-        if told is None and self._events.is_empty:
+        if told is None and self._events.says_nothing:
             self._unexplained.take(number, rank, body)
         bare = bare_exception(body) if told is None else None
         if bare is not None and not bare.startswith(NOT_THE_CAUSE):
@@ -238,21 +246,22 @@ class _LogReader:
     def _traceback(self, number: int, rank: int | None, body: str) -> bool:
         """Whether the line is one of a traceback."""
         reported = self._attempts.reported_rank
-        if rank is None and reported is not None and ("traceback :" in body or reported in self._open):
+        if rank is None and reported is not None and ("traceback :" in body or (reported, self._label) in self._open):
             rank = reported  # torchrun's report shows the error file of this rank
-        if rank not in self._tracebacks:
+        speaker = rank, self._label
+        if speaker not in self._tracebacks:
             begins = "Traceback" in body or body.startswith(SURVIVED) or is_frame(body)
             if not begins or len(self._tracebacks) >= _MOST_SPEAKERS:
                 return False
-        tracebacks = self._tracebacks[rank]
+        tracebacks = self._tracebacks[speaker]
         was_open = tracebacks.is_open
         raised = tracebacks.take(number, body)
         if tracebacks.is_open:
-            self._open.add(rank)
+            self._open.add(speaker)
             if not was_open and not self._said:
                 self._at_head = number
         else:
-            self._open.discard(rank)
+            self._open.discard(speaker)
         if raised is not None:
             self._add_raised(rank, raised)
         return (was_open and not tracebacks.dropped) or tracebacks.is_open
@@ -298,13 +307,15 @@ class _LogReader:
         return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
     def finish(self) -> tuple[tuple[LogEvent, ...], Starts]:
-        for number, line in self._lines.flush():
-            self._take(number, line)
+        for label, lines in self._lines.items():
+            self._label = label
+            for number, line in lines.flush():
+                self._take(number, line)
         self._attempts.add_to(self._events)
-        for number, rank, heading in self._headings if self._events.is_empty else ():
+        for number, rank, heading in self._headings if self._events.says_nothing else ():
             self._told(number, rank, heading)
         events = self._events.in_order()
-        if all(event.kind in ("status", "exit") or _ends_nothing(event.text) for event in events):
+        if all(not says_why(event) or _ends_nothing(event.text) for event in events):
             # a paste of the last line only, with Ray's word on it, or with the launcher's on the end of its process
             ended = next((event.line for event in events if event.kind == "exit"), None)
             for rank, (number, text) in self._bare.items():
@@ -315,7 +326,11 @@ class _LogReader:
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
         self._unexplained.add_to(
-            self._events, self._tracebacks.items(), self._at_head, self._last, of_several=self._speakers.saw_ranks
+            self._events,
+            [(rank, tracebacks) for (rank, _), tracebacks in self._tracebacks.items()],
+            self._at_head,
+            self._last,
+            of_several=self._speakers.saw_ranks,
         )
         events = self._events.in_order()
         latest = self._attempts.latest(events)

@@ -40,6 +40,11 @@ _PREFIXES = tuple(
         r"std(?:err|out): ?",  # tests of accelerate and transformers
     )
 )
+# Of these prefixes those that tell processes apart, behind a time.
+_LABELS = re.compile(
+    rf"(?:{_TIME} )?(\[pod/[\w.-]{{1,253}}/[\w.-]{{1,63}}\] |[\w.-]{{1,100}}-\d{{1,4}} {{1,20}}\| "
+    r"|\([A-Za-z_][\w.<>:]{0,80}(?: [\w=]{1,20})? pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?)"
+)
 # A message follows tqdm's bar in the same line: '  5%|▌   | 20/400 [00:10<03:10,  2.00it/s][ERROR] …'.
 _BAR = re.compile(r"(?:[^|]{0,120}: {0,4})?\s{0,4}\d{1,3}%\|[^|]{0,400}\| {0,4}\d[^\[\]]{0,60}\[[^\[\]]{0,400}\] ?")
 # A line that somebody stressed in Markdown: '**Killed**'.
@@ -83,6 +88,12 @@ def _unquoted(line: str, start: int) -> int:
             break
         start += 2 if line.startswith("> ", start) else 1
     return start
+
+
+def label_of(line: str) -> str:
+    """Which pod, service or process of Ray a line is of, where its prefix names one; '' elsewhere."""
+    labels = _LABELS.match(line)
+    return "" if labels is None else labels[1]
 
 
 def without_prefixes(line: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.traces.run_manifest import MOST_RANKS
 
@@ -18,6 +19,8 @@ _MOST = 100_000  # of all: a log of garbage must not fill the memory
 _MOST_TEXT = 600
 
 # [E1120 23:51:07.561 ProcessGroupNCCL.cpp:689] [Rank 0] says nothing that the event does not.
+# What says less than any line that tells of trouble: how far ranks are, how processes ended, what NCCL warns of.
+_SAY_LITTLE: tuple[LogKind, ...] = ("status", "exit", "trouble", "nccl", "said")
 _GLOG = re.compile(r"^\[[EWIF]\d{0,4} [^\]]{1,80}\] (?:\[Rank \d{1,7}\]:? )?")
 _EXPLANATION = "This is most likely caused by"
 
@@ -26,6 +29,11 @@ def shortened(text: str) -> str:
     """A message in one line, without torch's prefix and its general advice."""
     said = _GLOG.sub("", text[: 8 * _MOST_TEXT].strip()).partition(_EXPLANATION)[0]
     return " ".join(said.split())[:_MOST_TEXT]
+
+
+def says_why(event: LogEvent) -> bool:
+    """Whether an event is a failure or a wait by itself: what stands beside it need not be searched for one."""
+    return event.kind not in _SAY_LITTLE or (event.kind == "nccl" and crash_kind(event.text, raised=False) is not None)
 
 
 def with_more(text: str, more: str) -> str:
@@ -51,6 +59,7 @@ class EventList:
         self._first: dict[tuple[LogKind, int | None], list[OpenEvent]] = {}
         self._last: dict[tuple[LogKind, int | None], deque[OpenEvent]] = {}
         self._count = 0
+        self._says_why = False
         self.since = 0  # the line in which the latest attempt began: what it says is no repetition of another's
 
     def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> OpenEvent:
@@ -58,6 +67,7 @@ class EventList:
         if rank is not None and rank >= MOST_RANKS:
             rank = None
         open_event = OpenEvent(LogEvent(kind, rank, self._path, line, shortened(text), **fields))
+        self._says_why = self._says_why or says_why(open_event.event)
         first = self._first.setdefault((kind, rank), []) if self._count < _MOST else []
         if len(first) < _FIRST:
             first.append(open_event)
@@ -67,9 +77,9 @@ class EventList:
         return open_event
 
     @property
-    def is_empty(self) -> bool:
-        """Whether none was ever added."""
-        return not self._count
+    def says_nothing(self) -> bool:
+        """Whether none was ever added that is a failure or a wait."""
+        return not self._says_why
 
     def drop(self, open_event: OpenEvent) -> None:
         """Take an event back that turned out to be another's beginning."""

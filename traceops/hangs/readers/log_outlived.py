@@ -124,6 +124,8 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
+                    if window.service is not None and not sight.head.startswith(window.service + b" "):
+                        continue  # another service goes on, whatever happens to this one
                     window.take(sight, begin if not near else begin + sight.place, number, block)
                 for end in (completed, _exited_well(block, window.service)):
                     if end is not None and begin + end > window.offset:

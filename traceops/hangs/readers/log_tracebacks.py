@@ -54,6 +54,7 @@ _OF_RAY = re.compile(r"^(?:ray\.exceptions\.)?RayTaskError\(\w{1,200}\): ")
 # torch.distributed.checkpoint's word on each rank that failed, below its own exception.
 _OF_RANK = re.compile(r" \(RANK \d{1,7}\)\s{0,8}$")
 _INSTALLED = re.compile(r"\((?:[^\s()]{0,300}/)?(?:site|dist)-packages/")  # where libraries are: the file tells which
+_FRAMES_BY = 2  # spaces by which frames stand further in than the exception
 _STACK = 3  # frames from which on they are a stack
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
@@ -126,7 +127,8 @@ class Tracebacks:
             self._begin(number, body, found)
             return None
         if self._open is None and is_frame(body) and not self._survived:
-            self._open = _OpenTraceback(number, 0, 0, "origin" if self._of_ray else "", False, headless=True)
+            base = max(len(body) - len(body.lstrip(" ")) - _FRAMES_BY, 0)
+            self._open = _OpenTraceback(number, 0, base, "origin" if self._of_ray else "", False, headless=True)
         if self._open is None:
             if body.strip():
                 self._chained = any(words in body for words in _CHAINED) or (self._chained and not body.strip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from traceops.hangs.evidence import LogKind
-from traceops.hangs.readers.log_events import EventList
+from traceops.hangs.readers.log_events import EventList, says_why
 from traceops.hangs.readers.log_failures import Failures
 from traceops.hangs.readers.log_loggers import Loggers
 from traceops.hangs.readers.log_passing import Retried, only_warned, tries_again
@@ -14,6 +14,7 @@ from traceops.hangs.readers.log_tracebacks import HEAD_ONLY, Tracebacks
 from traceops.hangs.readers.log_unfinished import Unfinished
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
+_IN_REPORT = "traceback "  # torchrun's, of a rank whose end it tells in the lines before
 _PASTE = 60  # lines at most: what somebody pasted, and no whole log
 _WAITS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
 
@@ -64,28 +65,28 @@ class Unexplained:
         of_several: bool,
     ) -> None:
         """Nothing that a rule knows is not nothing. last: the last line of the log. of_several: ranks write it."""
-        told = events.in_order()
+        told = [event for event in events.in_order() if says_why(event)]
         waits = [event.line for event in told if event.kind in _WAITS]
         for number, rank, text in self._warned.found(waits[0]) if waits else ():
             events.add("memory", rank, number, text)  # a rank that leaves a batch out makes the others wait
-        if any(event.kind != "trouble" for event in told):
+        if told:
             return
-        suspects = list(self._suspects.found())
+        ends = any(event.kind in ("exit", "trouble") for event in events.in_order())
+        suspects = [one for one in self._suspects.found() if not (ends and one[2].startswith(_IN_REPORT))]
         survived = [
             one for one in suspects if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
         cut_off = self._suspects.cut_off(last)
-        if not told:
-            cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
-            torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
-            if torn and not lines:  # what failed before it comes first
-                lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
-            lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
-            cut_off = cut_off or bool(torn)
-        if not (told or lines):
+        cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
+        torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+        if torn and not lines:  # what failed before it comes first
+            lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
+        lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
+        cut_off = cut_off or bool(torn)
+        if not lines and not ends:
             lines = [*self.failures.found(), *self._unfinished.found(last)]
-        if not (told or lines) and last <= _PASTE:
+        if not lines and last <= _PASTE:
             # In a whole log they may be a stack that the program printed.
             loose = ((rank, one.without_ends()) for rank, one in tracebacks)
             lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]

@@ -15,6 +15,7 @@ import msgspec
 from traceops.core.errors import FileError
 from traceops.core.regular_file import open_regular
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.line_prefixes import host_prefix, without_prefixes
 from traceops.hangs.readers.ras_report import Trouble, in_status, lag, lags, reported, unanswered
 from traceops.traces.text_lines import text_lines
 
@@ -48,8 +49,17 @@ def read_ras(path: str) -> tuple[LogEvent, ...]:
     """An event for each group of ranks that a report tells apart; raises InputError where the file cannot be read."""
     with open_regular(path) as file:
         is_json = file.read(1024).lstrip()[:1] == b"{"
-    found = _read_json(path) if is_json else read_troubles(list(islice(text_lines(path), _MOST_LINES)))
+    found = _read_json(path) if is_json else read_troubles(_plain(list(islice(text_lines(path), _MOST_LINES))))
     return tuple(LogEvent("ras", None, path, told.line, told.text, op=told.op, sequence=told.count) for told in found)
+
+
+def _plain(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lines as RAS wrote them: without what a collector put before each, and all the same spaces."""
+    bodies = [without_prefixes(line) for _, line in lines]
+    prefix = host_prefix(bodies)
+    bodies = bodies if prefix is None else [prefix.sub("", body, count=1) for body in bodies]
+    by = min((len(body) - len(body.lstrip(" ")) for body in bodies if body.strip()), default=0)
+    return [(number, body[by:]) for (number, _), body in zip(lines, bodies, strict=True)]
 
 
 def read_troubles(lines: list[tuple[int, str]]) -> Iterator[Trouble]:
