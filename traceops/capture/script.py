@@ -16,6 +16,7 @@ from typing import NoReturn
 from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
 from traceops.capture.guard import contained, describe, say
+from traceops.capture.output import print_to_launcher
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import responder_of
 from traceops.capture.run_as_main import run_as_main
@@ -44,6 +45,7 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
         print("usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
         return 2, None
     session: Capture | None = None
+    contained(_print_to_launcher)
     try:
         session = _opened(argv)
     except UsageError as refused:
@@ -86,6 +88,12 @@ def _end(code: int, error: BaseException | None) -> NoReturn:
         sys.excepthook = lambda *_told: None  # it is on stderr already
         raise error
     sys.exit(code)
+
+
+def _print_to_launcher() -> None:
+    progress = from_environment(CaptureSettings()).progress
+    if progress is not None:
+        print_to_launcher(Path(progress), os.environ)
 
 
 def _opened(argv: Sequence[str]) -> Capture:

@@ -72,6 +72,11 @@ class Screen:
         self._shown = 0
         self._drawn_s = self._last = self._began = time.monotonic()
 
+    @property
+    def one_place(self) -> bool:
+        """Whether stdout and stderr are one terminal, pipe or file."""
+        return _same_file(sys.stdout, sys.stderr)
+
     def live(self, source: LineSource) -> bool:
         """Whether what `source` draws is seen as it changes, on a terminal."""
         return self._one_terminal or (self._terminal and source.error)

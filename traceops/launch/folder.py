@@ -81,12 +81,9 @@ def remove_unfinished(out: Path, ranks: Sequence[RankManifest]) -> None:
 
 
 def collect_logs(out: Path, made: Path, ranks: list[RankManifest], host: str) -> None:
-    """Move torchrun's ``<made>/<id>/attempt_0/<local rank>/stdout.log`` to ``logs/rank_<r>.stdout.log``.
-
-    made: the folder that it was given, in `out`.
-    """
+    """Move ``<made>/run/attempt_0/<local rank>/stdout.log`` to ``logs/rank_<r>.stdout.log``; `made` is in `out`."""
     numbers = {rank.local_rank: rank.rank for rank in ranks if rank.host == host}
-    for path in sorted(made.glob("*/attempt_*/*/std*.log")):
+    for path in sorted(made.glob("*/attempt_*/*/*.log")):
         local = path.parent.name
         if not local.isdigit() or int(local) not in numbers:
             continue

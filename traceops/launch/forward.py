@@ -51,9 +51,9 @@ ALL_SHOWN = Shown()
 class Forwarder:
     """Reads torchrun's pipes and the files that the ranks write their output to, and shows it all.
 
-    pipes: of torchrun's stdout and stderr. logs: folder in which it makes the files of the ranks; None where they
-    write to the pipes as well. rank_of: the rank that has a local rank, None as long as it is not known. shown: of the
-    files; what comes through the pipes is all shown.
+    pipes: of torchrun's stdout and stderr. logs: folder in which the supervisor makes the files of the ranks; None
+    where they write to the pipes as well. rank_of: the rank that has a local rank, None as long as it is not known.
+    shown: of the files; what comes through the pipes is all shown.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ class Forwarder:
         self._quiet: set[Path] = set()  # files of ranks that are not shown
         self._own = _Own(muting=logs is not None)
         self._pipes = {
-            pipe.fileno(): _Stream(pipe.fileno(), LineSource(error=error), screen, self._own if error else None)
+            pipe.fileno(): _Stream(
+                pipe.fileno(), LineSource(error=error), screen, self._own if error else None, chatters=error
+            )
             for pipe, error in zip(pipes, (False, True), strict=True)
         }
         self._files: dict[Path, _Stream] = {}
@@ -156,7 +158,7 @@ class Forwarder:
         return read
 
     def _find_files(self, over: bool) -> None:
-        for path in self._logs.glob("*/attempt_*/*/std*.log") if self._logs is not None else ():
+        for path in self._logs.glob("*/attempt_*/*/*.log") if self._logs is not None else ():
             if path in self._files or path in self._quiet or not path.parent.name.isdigit():
                 continue
             local, now = int(path.parent.name), time.monotonic()
@@ -168,7 +170,8 @@ class Forwarder:
                 continue
             source = LineSource(self._shown.mark(rank, local), path.name == "stderr.log", local)
             with suppress(OSError):
-                self._files[path] = _Stream(os.open(path, os.O_RDONLY), source, self._screen, None)
+                chatters = path.name != "stdout.log"
+                self._files[path] = _Stream(os.open(path, os.O_RDONLY), source, self._screen, None, chatters=chatters)
 
 
 class _Own:
@@ -197,9 +200,12 @@ class _Own:
 
 
 class _Stream:
-    """One of the streams, on its way from `descriptor` to the screen."""
+    """One of the streams, on its way from `descriptor` to the screen. chatters: Kineto may talk about itself in it."""
 
-    def __init__(self, descriptor: int, source: LineSource, screen: Screen, own: _Own | None) -> None:
+    def __init__(
+        self, descriptor: int, source: LineSource, screen: Screen, own: _Own | None, *, chatters: bool
+    ) -> None:
+        self._chatters = chatters
         self._descriptor = descriptor
         self._source = source
         self._screen = screen
@@ -230,7 +236,7 @@ class _Stream:
         os.close(self._descriptor)
 
     def _show(self, final: bytes) -> None:
-        if self._source.error:
+        if self._chatters:
             final = without_chatter(final)
         if self._own is not None:
             final = self._own.take(final)

@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def rank_logs(self) -> Path | None:
-        """Folder in which torchrun makes the files that the ranks of this node write their output to, if they do."""
+        """Folder for the files of what the ranks of this node print, if there are any."""
         if not self.log_files or self.launcher == "none":
             return None
         return self.out / "logs" / f"{host()}.{os.getpid()}"
@@ -148,16 +148,15 @@ class Plan:
     def command(self, *, pasted: bool = False) -> list[str]:
         """torchrun, which starts the capture's bootstrap on every rank, which runs the script; or the user's command.
 
-        pasted: into a shell, so that torchrun has to show the ranks' output. For `traceops run` it only writes the
-        files: what it shows of them has a mark for each refresh of a progress bar.
+        pasted: into a shell, so that torchrun has to keep and show the ranks' output. Under `traceops run` they print
+        into pipes of its own.
         """
         if self.launcher == "none":
             python = self.trains[0] == "-m" or self.trains[0].endswith(".py")
             return [sys.executable, *self.trains] if python else list(self.trains)
         logs: list[str] = []
-        if self.rank_logs is not None:
-            folder = self.rank_logs.parent if pasted else self.rank_logs
-            logs = [f"--log-dir={folder}", "--tee=3" if pasted else "--redirects=3"]
+        if self.rank_logs is not None and pasted:
+            logs = [f"--log-dir={self.rank_logs.parent}", "--tee=3"]
         return [
             *command_of("torch.distributed.run"), *self.cluster.torchrun_options(self.name), *logs,
             # Behind "--": an option of the script's may be short for several of torchrun's (--nproc), which it refuses.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceops.capture.output import make_pipes
 from traceops.capture.progress import Progress, read_progress
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
@@ -89,7 +91,11 @@ def run(
     A signal that ends the run goes to torchrun, which passes it on and waits for its ranks as it always does; so does
     SIGTERM at a hang that is to end it. SIGKILL follows for what is left and works no more, or on a second signal.
     """
-    process, control = _start(command, env, folder, guard)
+    aside = Aside(screen)
+    outputs, held = list[tuple[str, str]](), list[int]()
+    with aside("making the ranks' pipes"):
+        outputs, held = _outputs(progress, ranks, logs, one_place=screen.one_place)
+    process, control = _start(command, env, folder, guard, outputs)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
     pace, tree, looked, hung = StepRate(ranks, node), ProcessTree(process, env), 0.0, False
@@ -98,7 +104,6 @@ def run(
     gone: list[int] = []
     failed = saving = False
     records: list[Progress] = []
-    aside = Aside(screen)
     while process.poll() is None:
         now = time.monotonic()
         with aside("watching the ranks"):
@@ -140,8 +145,9 @@ def run(
             break
         time.sleep(_POLL_S)
     _kill(process, control)
-    with aside("ending the run's processes"):
-        tree.end()
+    if not sys.platform.startswith("linux") or (process.poll() or 0) < 0:  # else the supervisor has ended them
+        with aside("ending the run's processes"):
+            tree.end()
     heard = len(received)
     with aside("passing the output on"):
         output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
@@ -149,19 +155,40 @@ def run(
         with aside("explaining the hang"):
             hangs.finish(hurried=bool(received), well=process.poll() == 0 and not received)
         hung = hangs.kills and hangs.stall is not None and (hung or not received)
+    for pipe in held:
+        os.close(pipe)
     signalled = received[0] if received and not hung else None
     saved = hangs is not None and hangs.saved
     return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved)
 
 
+def _outputs(
+    progress: Path, ranks: int | None, logs: Path | None, *, one_place: bool
+) -> tuple[list[tuple[str, str]], list[int]]:
+    """The pipes that the ranks are to print into, each with its log as torchrun names it; and ours, which stay open.
+
+    one_place: our own stdout and stderr are the same, so that theirs keep their order.
+    """
+    outputs, held = [], []
+    for local_rank, pipe in make_pipes(progress, ranks, one_place=one_place) if ranks and logs is not None else ():
+        name = "output" if one_place else pipe.name.partition("_")[0]
+        outputs.append((str(pipe), f"{logs}/run/attempt_0/{local_rank}/{name}.log"))
+        held.append(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))  # a write must not fail where the supervisor was killed
+    return outputs, held
+
+
 def _start(
-    command: Sequence[str], env: Mapping[str, str], folder: Path | None, guard: LauncherGuard
+    command: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path | None,
+    guard: LauncherGuard,
+    outputs: list[tuple[str, str]],
 ) -> tuple[subprocess.Popen[bytes], int]:
     """torchrun below a supervisor, and our end of the pipe that tells the supervisor whether we live."""
     theirs, ours = os.pipe()
     keep = [] if guard.lock.descriptor is None else [guard.lock.descriptor]
     settings = supervise.SupervisorSettings(
-        theirs, keep, list(guard.afterwards), None if guard.remove is None else str(guard.remove), GRACE_S
+        theirs, keep, list(guard.afterwards), None if guard.remove is None else str(guard.remove), GRACE_S, outputs
     )
     try:
         # A session of its own: Ctrl-C reaches us only, and we end the ranks in order.

@@ -19,11 +19,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 # Over the pipe: kill every process at once; Ctrl-C for all processes of the command's group, as a terminal sends it.
 KILL, INTERRUPT = b"k", b"i"
@@ -31,7 +33,8 @@ _LEFTOVERS_S = 1.0  # a data loader ends after its rank
 _KILLING_S = 5.0
 _PAUSE_S = 0.02
 _AFTERWARDS_S = 10.0
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S, _LOGS_EVERY_S = 2.0, 0.2
+_READ_BYTES = 1 << 18
 _PROC = Path("/proc")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -44,8 +47,10 @@ _NOT_OURS = (signal.SIGUSR1, signal.SIGUSR2, *_REAL_TIME)
 class SupervisorSettings:
     """control: descriptor of the pipe's reading end. keep: descriptors that only have to stay open while we live.
 
-    afterwards: command that is run once all is over, if the launcher is gone by then. remove: folder to remove then.
-    grace_s: for ranks to save what they captured, once the launcher is gone.
+    afterwards: command that is run once all is over, if the launcher is gone by then. remove: the folder of the ranks'
+    records, to be removed then.
+    grace_s: for ranks to save what they captured, once the launcher is gone. outputs: pipes that the ranks write to,
+    each with its log.
     """
 
     control: int
@@ -53,6 +58,7 @@ class SupervisorSettings:
     afterwards: list[str] = field(default_factory=list)
     remove: str | None = None
     grace_s: float = 35.0
+    outputs: list[tuple[str, str]] = field(default_factory=list)
 
 
 def command_line(settings: SupervisorSettings, command: list[str]) -> list[str]:
@@ -76,9 +82,12 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGCHLD, *_ENDING, *_NOT_OURS):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for torchrun too
             signal.signal(number, lambda number, frame: None)
-    tree = Tree(_start(argv[1:], libc))
+    tree, logs = Tree(_start(argv[1:], libc)), Logs(settings.outputs)
     alone = tree.watch(settings.control, wake_read, settings.grace_s)
-    tree.end()
+    go_on = tree.end(settings.remove)
+    logs.end()
+    if go_on and settings.outputs and os.fork() == 0:
+        logs.go_on([settings.control, *settings.keep])
     if alone:
         if settings.remove is not None:
             shutil.rmtree(settings.remove, ignore_errors=True)
@@ -119,6 +128,7 @@ class Tree:
         self._root = root
         self._status: int | None = None
         self._known: set[int] = {root}
+        self._asked = False
 
     def watch(self, control: int, wake: int, grace_s: float) -> bool:
         """Wait until the first process has ended or all are to be killed; returns whether the launcher is gone."""
@@ -132,6 +142,7 @@ class Tree:
             if control in ready:
                 request = os.read(control, 1)
                 if request == KILL:
+                    self._asked = True
                     return alone
                 if request == INTERRUPT:
                     self._ask_to_end(signal.SIGINT, send=os.killpg)
@@ -151,17 +162,26 @@ class Tree:
                 break
         return alone
 
-    def end(self) -> None:
-        """Kill whatever is left, and whatever that still started."""
+    def end(self, records: str | None = None) -> bool:
+        """Kill whatever is left, and whatever that still started; returns whether anything goes on.
+
+        That is what the program gave a session of its own, if it came to its end: it was to outlive it.
+        records: of the ranks, which torchrun gives sessions of their own, too.
+        """
         until = time.monotonic() + _KILLING_S
+        well = self._status == 0 and not self._asked
+        sessions = {os.getsid(0), *_ranks_in(records)}
         while self._reap() and time.monotonic() < until:
             below = self._below()
+            apart = {pid for pid in below if _session(pid) not in sessions} if well else set()
+            below -= apart
             for pid in below:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             if not below and self._status is not None:
-                return
+                return bool(apart)
             time.sleep(_PAUSE_S)
+        return False
 
     def exit_code(self) -> int:
         """Of the first process, as a shell has it."""
@@ -171,6 +191,7 @@ class Tree:
         return code if code >= 0 else 128 - code
 
     def _ask_to_end(self, number: int, send: Callable[[int, int], None] = os.kill) -> None:
+        self._asked = True
         if self._status is None:
             with suppress(OSError):
                 send(self._root, number)
@@ -190,6 +211,93 @@ class Tree:
 
     def _below(self) -> set[int]:
         return descendants({os.getpid(), *self._known}) - {os.getpid()}
+
+
+class Logs:
+    """Keeps what the ranks print: a thread reads their pipes, so that no print() of theirs fails for a full disk.
+
+    outputs: pipes and their logs. What a log does not take goes to our own output, as long as somebody reads that.
+    """
+
+    def __init__(self, outputs: list[tuple[str, str]]) -> None:
+        self._outputs = outputs
+        self._logs = {os.open(pipe, os.O_RDWR | os.O_NONBLOCK): Path(log) for pipe, log in outputs}
+        self._files: dict[Path, int] = {}
+        self._lost, self._why = 0, ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The ranks have ended: keep the rest."""
+        self._over.set()
+        self._thread.join(_KILLING_S)
+        if self._lost:
+            told = f"traceops: {self._lost} bytes of the ranks' output are not in their logs ({self._why})\n"
+            with suppress(OSError):
+                os.write(2, told.encode())
+
+    def go_on(self, others: list[int]) -> NoReturn:
+        """In a child: keep what processes print that outlive the run, until none of them is left."""
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        reading = {os.open(pipe, os.O_RDONLY | os.O_NONBLOCK): Path(log) for pipe, log in self._outputs}
+        for descriptor in (*others, *self._logs):
+            os.close(descriptor)
+        self._logs = reading
+        while self._logs:
+            for descriptor in select.select(list(self._logs), [], [])[0]:
+                if not self._keep(descriptor):
+                    del self._logs[descriptor]
+        os._exit(0)
+
+    def _run(self) -> None:
+        over = False
+        while self._logs:
+            ready, _, _ = select.select(list(self._logs), [], [], 0 if over else _LOGS_EVERY_S)
+            for descriptor in ready:
+                self._keep(descriptor)
+            if over and not ready:
+                return
+            over = self._over.is_set()  # once more then: what was written until now
+
+    def _keep(self, descriptor: int) -> bool:
+        """Write what there is to its log; returns whether there was anything."""
+        try:
+            data = found = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        try:
+            while data:
+                data = data[os.write(self._log(self._logs[descriptor]), data) :]
+        except OSError as error:
+            self._lost, self._why = self._lost + len(data), str(error.strerror)
+            with suppress(OSError):
+                while data and select.select([], [1], [], 0)[1]:
+                    data = data[os.write(1, data[: select.PIPE_BUF]) :]
+        return bool(found)
+
+    def _log(self, path: Path) -> int:
+        if path not in self._files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[path] = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        return self._files[path]
+
+
+def _ranks_in(records: str | None) -> Iterator[int]:
+    """The processes of the ranks that wrote a record in this folder."""
+    for path in Path(records).glob("rank_*.json") if records is not None else ():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            yield int(json.loads(path.read_bytes())["pid"])
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it has ended
+        return os.getsid(0)
 
 
 def descendants(roots: set[int]) -> set[int]:

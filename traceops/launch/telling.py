@@ -46,10 +46,11 @@ def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
         code_words = f"exit code {failure.exit_code}"
         reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
         screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
-        log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
-        if log.exists() and not plan.shown.shows(failure.rank, failure.rank):
+        logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
+        log = next((path for path in logs if path.exists()), plan.out)
+        if log.is_file() and not plan.shown.shows(failure.rank, failure.rank):
             show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        if log.exists():
+        if log.is_file():
             screen.say(f"its output is in {short_path(log)}")
         with aside("telling the cause"):
             if found is not None:
