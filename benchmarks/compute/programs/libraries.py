@@ -152,7 +152,7 @@ def hf_gpt2_vocabulary(sick: bool) -> Step:
 )
 def hf_bert_float32(sick: bool) -> Step:
     model = bert()
-    ids, labels = tokens(30000, size(32, 1), size(512, 8)), tokens(2, size(32, 1))
+    ids, labels = tokens(30000, size(16, 1), size(512, 8)), tokens(2, size(16, 1))
     return training(lambda: model(input_ids=ids, labels=labels).loss, adamw(model), autocast=not sick)
 
 
@@ -160,7 +160,7 @@ def hf_bert_float32(sick: bool) -> Step:
     "memory",
     ["recompute_with_free_memory"],
     "no gradient checkpointing",
-    "Gradient checkpointing repeats the whole forward pass while nine tenths of the memory are free.",
+    "Gradient checkpointing repeats the whole forward pass while most of the memory is free.",
     recorded="memory",
 )
 def hf_llama_checkpointing(sick: bool) -> Step:
@@ -374,7 +374,7 @@ def audio_conformer_float32(sick: bool) -> Step:
     width = size(512, 16)
     model = Conformer(width, size(8, 2), 4 * width, size(6, 1), 31).to(DEVICE)
     frames = size(512, 32)
-    x = normal(size(32, 2), frames, width)
+    x = normal(size(16, 2), frames, width)
     lengths = torch.full((x.shape[0],), frames, device=DEVICE)
     return training(lambda: model(x, lengths)[0].float().square().mean(), adamw(model), autocast=not sick)
 
@@ -388,6 +388,7 @@ def audio_conformer_float32(sick: bool) -> Step:
 def audio_mel_float64(sick: bool) -> Step:
     from torchaudio.transforms import AmplitudeToDB, MelSpectrogram
 
+    torch.set_float32_matmul_precision("high")
     dtype = torch.float64 if sick else torch.float32
     mel = MelSpectrogram(16000, n_fft=1024, hop_length=256, n_mels=80).to(DEVICE, dtype)
     decibels = AmplitudeToDB().to(DEVICE)
@@ -407,6 +408,7 @@ def audio_mel_float64(sick: bool) -> Step:
 def pyg_gcn_scatter(sick: bool) -> Step:
     from torch_geometric.nn import GCNConv
 
+    torch.set_float32_matmul_precision("high")
     nodes, edges, width = size(100_000, 20), size(1_500_000, 60), size(128, 8)
     ends = tokens(nodes, 2, edges)
     ends = torch.cat([ends, ends.flip(0)], 1)
@@ -437,6 +439,7 @@ def pyg_single_graphs(sick: bool) -> Step:
     from torch_geometric.data import Batch, Data
     from torch_geometric.nn import GATConv
 
+    torch.set_float32_matmul_precision("high")
     width = size(64, 8)
     graphs = [Data(x=normal(200, width), edge_index=tokens(200, 2, 800)) for _ in range(size(16, 2))]
     layers = nn.ModuleList(GATConv(width, width, heads=2, concat=False) for _ in range(2)).to(DEVICE)

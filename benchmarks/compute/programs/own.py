@@ -227,6 +227,7 @@ def frames_one_by_one(sick: bool) -> Step:
     "x[index] sorts the index and adds row by row in its backward; index_select's backward adds at once.",
 )
 def advanced_indexing(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
     nodes, edges, width = size(100_000, 20), size(800_000, 60), size(128, 8)
     model = deep_mlp(3, width)
     x, source, target = normal(nodes, width), tokens(nodes, edges), tokens(nodes, edges)
@@ -250,6 +251,7 @@ def advanced_indexing(sick: bool) -> Step:
     "Every step writes a gradient for 8 M rows and Adagrad walks all of them, though few were looked up.",
 )
 def adagrad_table(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
     rows, width = size(8_000_000, 100), size(64, 8)
     table = nn.Embedding(rows, width, sparse=not sick).to(DEVICE)
     top = nn.Linear(width, 1).to(DEVICE)
@@ -499,6 +501,7 @@ def attention_with_weights(sick: bool) -> Step:
     "All differences of two sets are written to memory to get their distances; a product gives them.",
 )
 def pairwise_by_broadcast(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
     model = deep_mlp(2, size(128, 8))
     x = normal(size(2048, 8), size(128, 8))
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
-BUDGET = float(os.environ.get("BUDGET", "390"))
+BUDGET = float(os.environ.get("BUDGET", "400"))
 LIMIT = int(os.environ.get("LIMIT", "40"))  # seconds per case
 PREPARE = int(os.environ.get("PREPARE", "170"))  # seconds for all compilation
 COMPILERS = int(os.environ.get("COMPILERS", "8"))
-KEPT_FOR_COMPILED = 140.0
+KEPT_FOR_COMPILED = 130.0
+DEVICE_LOST = 3  # how a worker ends after an error that leaves its device unusable
 BEGAN = time.monotonic()
 
 
@@ -111,6 +112,8 @@ def work(out: Path, names: list[str], wait: bool) -> None:
         except Exception as error:
             step = None
             fail(name, error)
+            if "CUDA error" in str(error) and "out of memory" not in str(error):
+                sys.exit(DEVICE_LOST)
         finally:
             signal.alarm(0)
 
@@ -131,9 +134,10 @@ def one_by_one(out: Path, names: list[str], seconds: float) -> None:
         rest = [name for name in names if name not in finished(out)]
         if not rest:
             return
-        append(out / "failures.jsonl", {"name": rest[0], "reason": f"its process ended with {code}"})
-        say(f"{rest[0]}: its process ended with {code}")
-        names = rest[1:]
+        if code != DEVICE_LOST:
+            append(out / "failures.jsonl", {"name": rest[0], "reason": f"its process ended with {code}"})
+            say(f"{rest.pop(0)}: its process ended with {code}")
+        names = rest
 
 
 def compiled_together(out: Path, names: list[str]) -> None:

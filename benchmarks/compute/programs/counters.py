@@ -1,0 +1,207 @@
+"""The same kernels under Nsight Compute and under torch.profiler: python counters.py OUT
+
+OUT/kernels.pt.trace.json.gz: three steps of all cases, each in a range of its own name. OUT/ncu.csv: Nsight Compute's
+counters of one call per case, in the same order. OUT/launched.json: the cases, with their operations and least bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attainable
+import torch
+from attainable import Call, Trial
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+LAUNCHING = 55  # seconds that the cases get under Nsight Compute
+WHOLE = 95  # and its process
+CORE = [
+    "gpu__time_duration.sum",
+    "dram__bytes.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+]
+MORE = [
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__cycles_elapsed.avg.per_second",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_tensor.sum",
+    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
+    "sm__ops_path_tensor_src_fp8_dst_fp32.sum",
+    "sm__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "sm__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "sm__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "sm__sass_thread_inst_executed_op_dfma_pred_on.sum",
+]
+MANY_KERNELS = {"sort", "topk", "index_put", "embedding_backward", "foreach_lerp", "dropout"}
+
+
+def cases() -> list[Trial]:
+    def chosen() -> Iterator[Trial]:
+        cache = 60e6
+        for trial in attainable.products():
+            if trial.dtype in ("bf16", "tf32", "fp32", "fp8"):
+                yield trial
+        for trial in attainable.attention():
+            if "causal" in trial.shape and "T256" not in trial.shape and "efficient" not in trial.shape:
+                yield trial
+        for trial in attainable.convolutions():
+            if trial.dtype == "bf16" and "nhwc" in trial.shape and "depthwise" not in trial.shape:
+                yield trial
+        for trial in attainable.moves(cache):
+            if trial.shape == "20-100MB" and trial.kind not in MANY_KERNELS:
+                yield trial
+
+    return list(chosen())
+
+
+def label(i: int, trial: Trial) -> str:
+    return f"{i} {trial.kind} {trial.dtype} {trial.shape}"
+
+
+def prepared(trials: list[Trial]) -> dict[int, tuple[Call, float]]:
+    """A warm call per case, and its bytes."""
+    made = {}
+    for i, trial in enumerate(trials):
+        try:
+            calls, moved = trial.make()
+            for _ in range(2):
+                calls[0]()
+            made[i] = calls[0], moved
+        except (RuntimeError, NotImplementedError) as error:
+            print(f"{label(i, trial)}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
+    torch.cuda.synchronize()
+    return made
+
+
+def record(out: Path) -> None:
+    trials = cases()
+    made = prepared(trials)
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+        schedule=schedule(wait=0, warmup=1, active=3),
+        record_shapes=True,
+        on_trace_ready=lambda ended: ended.export_chrome_trace(str(out / "kernels.pt.trace.json.gz")),
+    ) as recorder:
+        for _ in range(4):
+            for i, (call, _) in made.items():
+                with record_function(label(i, trials[i])):
+                    call()
+            torch.cuda.synchronize()
+            recorder.step()
+    rows = [
+        {
+            "name": label(i, trials[i]),
+            "kind": trials[i].kind,
+            "dtype": trials[i].dtype,
+            "shape": trials[i].shape,
+            "size": trials[i].size,
+            "operations": trials[i].operations,
+            "bytes": moved,
+        }
+        for i, (_, moved) in made.items()
+    ]
+    (out / "launched.json").write_text(json.dumps(rows, indent=1))
+
+
+def launch(out: Path) -> None:
+    """One call per case between the marks that Nsight Compute waits for, as far as time allows."""
+    trials = cases()
+    made = prepared(trials)
+    until = time.monotonic() + LAUNCHING
+    runtime = torch.cuda.cudart()
+    under_counters = []
+    for i, (call, _) in made.items():
+        if time.monotonic() > until:
+            break
+        runtime.cudaProfilerStart()
+        call()
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStop()
+        under_counters.append(label(i, trials[i]))
+    (out / "counted.json").write_text(json.dumps(under_counters, indent=1))
+
+
+def nsight_compute() -> str | None:
+    found = shutil.which("ncu")
+    if found:
+        return found
+    places = [*Path("/usr/local").glob("cuda*/bin/ncu"), *Path("/opt/nvidia/nsight-compute").glob("*/ncu")]
+    return str(places[-1]) if places else None
+
+
+def known_metrics(ncu: str, out: Path) -> list[str]:
+    """Those of the wanted metrics that this Nsight Compute has for the GPU."""
+    try:
+        asked = subprocess.run(
+            [ncu, "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, timeout=25, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return CORE
+    names = set(re.findall(r"^\s*([a-z0-9]+__[a-z0-9_]+)\s", asked, re.MULTILINE))
+    (out / "ncu_metrics.txt").write_text("\n".join(sorted(n for n in names if re.search("tensor|dram|sass_thread", n))))
+    return CORE + [m for m in MORE if m.split(".")[0] in names]
+
+
+def count(out: Path, ncu: str, metrics: list[str], seconds: float) -> bool:
+    command = [
+        *(ncu, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"),
+        *("--print-units", "base", "--metrics", ",".join(metrics), "--log-file", str(out / "ncu.csv")),
+        *(sys.executable, str(Path(__file__).resolve()), str(out), "--launch"),
+    ]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            code = process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+    lines = (out / "ncu.csv").read_text(errors="replace").splitlines() if (out / "ncu.csv").exists() else []
+    kernels = sum(line.startswith('"') for line in lines) - 2
+    print(f"ncu ended with {code}; {max(kernels, 0)} kernels; {' '.join(lines[:1])[:300]}", flush=True)
+    return kernels > 0
+
+
+def main() -> None:
+    out = Path(sys.argv[1]).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if sys.argv[2:] == ["--record"]:
+        record(out)
+    elif sys.argv[2:] == ["--launch"]:
+        launch(out)
+    else:
+        began = time.monotonic()
+        subprocess.run([sys.executable, __file__, str(out), "--record"], timeout=60, check=False)
+        print(f"recorded after {time.monotonic() - began:.0f} s", flush=True)
+        ncu = nsight_compute()
+        if ncu is None:
+            print("no Nsight Compute here")
+            return
+        metrics = known_metrics(ncu, out)
+        print(f"{len(metrics)} metrics after {time.monotonic() - began:.0f} s", flush=True)
+        if not count(out, ncu, metrics, WHOLE) and metrics != CORE and time.monotonic() - began < 60:
+            count(out, ncu, CORE, WHOLE)
+
+
+if __name__ == "__main__":
+    main()
