@@ -12,13 +12,33 @@ import pytest
 
 pytestmark = pytest.mark.torch
 PROGRAMS = Path(__file__).resolve().parents[2] / "benchmarks" / "compute" / "programs"
-CAUSES = set(
-    """float32_products float32_training float64 unfused_attention masked_attention misaligned_shape
-    channels_first_layout layout_copies unfused_elementwise optimizer_loop many_small_kernels slice_gradients
-    one_hot_product recompute_with_free_memory redundant_casts repeated_kv scatter_or_sort dense_embedding_gradient
-    concat_growth large_float_logits too_small_batch low_occupancy bandwidth_bound_at_limit below_attainable
-    none""".split()
-)
+CAUSES = {
+    "float32_products",
+    "float32_training",
+    "float64",
+    "unfused_attention",
+    "masked_attention",
+    "misaligned_shape",
+    "channels_first_layout",
+    "layout_copies",
+    "unfused_elementwise",
+    "optimizer_loop",
+    "many_small_kernels",
+    "slice_gradients",
+    "one_hot_product",
+    "recompute_with_free_memory",
+    "redundant_casts",
+    "repeated_kv",
+    "scatter_or_sort",
+    "dense_embedding_gradient",
+    "concat_growth",
+    "large_float_logits",
+    "too_small_batch",
+    "low_occupancy",
+    "bandwidth_bound_at_limit",
+    "below_attainable",
+    "none",
+}
 OWN = ("case", "cases", "libraries", "measured", "own", "serving", "tuned")
 
 

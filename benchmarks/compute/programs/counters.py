@@ -1,13 +1,15 @@
 """The same kernels under Nsight Compute and under torch.profiler: python counters.py OUT
 
 OUT/kernels.pt.trace.json.gz: three steps of all cases, each in a range of its own name. OUT/ncu.csv: Nsight Compute's
-counters of one call per case, in the same order. OUT/launched.json: the cases, with their operations and least bytes.
+counters of one call per case, in the order of OUT/counted.json. OUT/launched.json: the cases in their order in the
+trace, with their operations and least bytes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -69,31 +71,31 @@ def cases() -> list[Trial]:
             if trial.shape == "20-100MB" and trial.kind not in MANY_KERNELS:
                 yield trial
 
-    return list(chosen())
+    drawn = list(chosen())
+    random.Random(0).shuffle(drawn)  # where time ends early, every kind has been counted
+    return drawn
 
 
 def label(i: int, trial: Trial) -> str:
     return f"{i} {trial.kind} {trial.dtype} {trial.shape}"
 
 
-def prepared(trials: list[Trial]) -> dict[int, tuple[Call, float]]:
-    """A warm call per case, and its bytes."""
-    made = {}
-    for i, trial in enumerate(trials):
-        try:
-            calls, moved = trial.make()
-            for _ in range(2):
-                calls[0]()
-            made[i] = calls[0], moved
-        except (RuntimeError, NotImplementedError) as error:
-            print(f"{label(i, trial)}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
-    torch.cuda.synchronize()
-    return made
+def prepared(i: int, trial: Trial) -> tuple[Call, float] | None:
+    """A warm call of a case, and its bytes; None where it cannot run here."""
+    try:
+        calls, moved = trial.make()
+        for _ in range(2):
+            calls[0]()
+        torch.cuda.synchronize()
+        return calls[0], moved
+    except (RuntimeError, NotImplementedError) as error:
+        print(f"{label(i, trial)}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
+        return None
 
 
 def record(out: Path) -> None:
     trials = cases()
-    made = prepared(trials)
+    made = {i: ready for i, trial in enumerate(trials) if (ready := prepared(i, trial)) is not None}
     with profile(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
         schedule=schedule(wait=0, warmup=1, active=3),
@@ -123,20 +125,22 @@ def record(out: Path) -> None:
 
 def launch(out: Path) -> None:
     """One call per case between the marks that Nsight Compute waits for, as far as time allows."""
-    trials = cases()
-    made = prepared(trials)
     until = time.monotonic() + LAUNCHING
     runtime = torch.cuda.cudart()
-    under_counters = []
-    for i, (call, _) in made.items():
+    counted = []
+    for i, trial in enumerate(cases()):
         if time.monotonic() > until:
             break
-        runtime.cudaProfilerStart()
-        call()
-        torch.cuda.synchronize()
-        runtime.cudaProfilerStop()
-        under_counters.append(label(i, trials[i]))
-    (out / "counted.json").write_text(json.dumps(under_counters, indent=1))
+        ready = prepared(i, trial)
+        if ready is not None:
+            runtime.cudaProfilerStart()
+            ready[0]()
+            torch.cuda.synchronize()
+            runtime.cudaProfilerStop()
+            counted.append(label(i, trial))
+        ready = None
+        torch.cuda.empty_cache()  # before the first pass all memory that a kernel could reach is saved
+    (out / "counted.json").write_text(json.dumps(counted, indent=1))
 
 
 def nsight_compute() -> str | None:
