@@ -39,7 +39,7 @@ CAUSES = {
     "below_attainable",
     "none",
 }
-OWN = ("case", "cases", "libraries", "measured", "own", "serving", "tuned")
+OWN = ("attending", "case", "cases", "libraries", "measured", "own", "serving", "tuned")
 
 
 @pytest.fixture(scope="module")

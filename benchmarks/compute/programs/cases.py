@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import attending
 import libraries
 import own
 import serving
 import tuned
 from case import CASES
 
-MODULES = [module.__name__ for module in (libraries, serving, own, tuned)]
+MODULES = [module.__name__ for module in (libraries, serving, attending, own, tuned)]
 
 __all__ = ["CASES", "MODULES"]

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import attainable
 import torch
-from attainable import Call, Trial
+from attainable import Trial
+from moves import Call
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 LAUNCHING = 55  # seconds that the cases get under Nsight Compute
@@ -67,7 +68,7 @@ def cases() -> list[Trial]:
         for trial in attainable.convolutions():
             if trial.dtype == "bf16" and "nhwc" in trial.shape and "depthwise" not in trial.shape:
                 yield trial
-        for trial in attainable.moves(cache):
+        for trial in attainable.bandwidth(cache):
             if trial.shape == "20-100MB" and trial.kind not in MANY_KERNELS:
                 yield trial
 

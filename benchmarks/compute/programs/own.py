@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -425,76 +424,6 @@ def odd_channels(sick: bool) -> Step:
 
 
 @pair(
-    "attention",
-    ["masked_attention", "unfused_attention"],
-    "no mask where nothing is padded",
-    "An attention mask of ones only is passed on, and keeps the flash kernels away.",
-)
-def padding_mask_of_ones(sick: bool) -> Step:
-    batch, length = size(4, 1), size(2048, 8)
-    mask = torch.ones(batch, 1, length, length, device=DEVICE, dtype=torch.bool)
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    model = stack(size(6, 1), size(1024, 32), size(16, 2), attend if sick else None)
-    return training(mean_square(model, normal(batch, length, size(1024, 32))), adamw(model))
-
-
-@pair(
-    "attention",
-    ["masked_attention", "unfused_attention"],
-    "attention within blocks of the window's width",
-    "A window of 512 is expressed as a mask over 8192 x 8192 scores: 15 of 16 are computed for nothing.",
-)
-def window_by_mask(sick: bool) -> Step:
-    length, window, width, heads = size(8192, 32), size(512, 8), size(1024, 32), size(16, 2)
-    at = torch.arange(length, device=DEVICE)
-    near = (at[:, None] >= at) & (at[:, None] - at < window)
-    inner = torch.arange(window, device=DEVICE)
-    reach = torch.arange(2 * window, device=DEVICE) - window
-    block_near = (inner[:, None] >= reach) & (inner[:, None] - reach < window)
-
-    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=near)
-
-    def blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        rows, h, _, d = q.shape
-
-        def with_previous(x: torch.Tensor) -> torch.Tensor:
-            x = x.reshape(rows, h, length // window, window, d)
-            previous = F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1]
-            return torch.cat([previous, x], 3).reshape(rows, -1, 2 * window, d)
-
-        q = q.reshape(rows, -1, window, d)
-        out = F.scaled_dot_product_attention(q, with_previous(k), with_previous(v), attn_mask=block_near)
-        return out.reshape(rows, h, length, d)
-
-    model = stack(size(3, 1), width, heads, whole if sick else blocks)
-    return training(mean_square(model, normal(1, length, width)), adamw(model))
-
-
-@pair(
-    "attention",
-    ["unfused_attention"],
-    "MultiheadAttention(need_weights=False)",
-    "nn.MultiheadAttention returns averaged weights by default and then cannot use fused attention.",
-)
-def attention_with_weights(sick: bool) -> Step:
-    width, depth = size(1024, 32), size(4, 1)
-    parts = nn.ModuleList(nn.MultiheadAttention(width, size(16, 2), batch_first=True) for _ in range(depth)).to(DEVICE)
-    x = normal(size(8, 1), size(1024, 8), width)
-
-    def loss() -> torch.Tensor:
-        h = x
-        for part in parts:
-            h = h + part(h, h, h, need_weights=sick)[0]
-        return h.float().square().mean()
-
-    return training(loss, adamw(parts))
-
-
-@pair(
     "fusion",
     ["unfused_elementwise", "bandwidth_bound_at_limit"],
     "|a|^2 + |b|^2 - 2ab as a product",
@@ -587,23 +516,6 @@ def clip_and_average(sick: bool) -> Step:
             torch._foreach_lerp_(averaged, live, 0.01)
 
     return training(mean_square(model, x), adamw(model), after_backward=clip, after_step=average)
-
-
-def scores_by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1]), -1) @ v
-
-
-@pair(
-    "two",
-    ["unfused_attention", "misaligned_shape"],
-    "scaled_dot_product_attention, 1024 tokens",
-    "Attention is written by hand over 1001 tokens: unfused, and its scores are odd rows.",
-    recorded="default",
-)
-def odd_unfused_encoder(sick: bool) -> Step:
-    length = size(1001 if sick else 1024, 7 if sick else 8)
-    model = stack(size(4, 1), size(1024, 32), size(16, 2), scores_by_hand if sick else None)
-    return training(mean_square(model, normal(size(8, 1), length, size(1024, 32))), adamw(model))
 
 
 @pair(
