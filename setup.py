@@ -12,7 +12,7 @@ setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json"],
+        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json", "hangs/*.json"],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from traceops.core.errors import InputError
-from traceops.hangs.crash_wordings import WORDINGS
+from traceops.hangs.crash_table import WORDINGS
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -167,7 +167,7 @@ def troubles() -> dict[str, str]:
     """A line of trouble of each known kind, and of unknown ones."""
     found: dict[str, str] = {}
     for wording in WORDINGS:
-        if not wording.behind:
+        if not wording.by_kernel:
             found.setdefault(f"{wording.kind}", f"RuntimeError: {' 7 '.join(wording.words)}")
     return {**found, **{f"unknown {number}": line for number, line in enumerate(UNKNOWN)}}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
-from traceops.hangs.crash_kinds import RULE_OF
+from traceops.hangs.crash_table import RULE_OF
 from traceops.render.document import Headline
 from traceops.report.model import Report
 from traceops.rules.registry import BY_ID, RULES

@@ -9,7 +9,7 @@ import pytest
 
 from traceops.core.errors import InputError
 from traceops.hangs import words
-from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.memory_message import memory_message
 from traceops.hangs.model import Wait

@@ -8,8 +8,7 @@ from importlib import import_module
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.crash_kinds import told_alone
-from traceops.hangs.crash_wordings import Wording
+from traceops.hangs.crash_table import Wording, told_alone
 from traceops.hangs.readers.hang_log import read_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.traces.text_lines import LONGEST_LINE, lines, text_lines

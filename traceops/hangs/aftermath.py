@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceops.hangs.crash_kinds import FROM_OUTSIDE, CrashKind
+from traceops.hangs.crash_table import FROM_OUTSIDE, CrashKind
 from traceops.hangs.crash_words import crash_statement
 from traceops.hangs.crashes import Crash, by_machine, find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
-from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER, RULE_OF
+from traceops.hangs.crash_table import FROM_OUTSIDE, LATER, RULE_OF
 from traceops.hangs.crash_words import crash_statement, did_what, it_did, own_line, somebody_did
 from traceops.hangs.crashes import OF_MACHINE, Crash, by_machine
 from traceops.hangs.evidence import Frame, LogEvent

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from traceops.hangs.crash_kinds import LATER, CrashKind, crash_kind
+from traceops.hangs.crash_table import ANYWAY, LATER, CrashKind, crash_kind
 from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.memory_message import MemoryMessage, memory_message
 from traceops.hangs.stack_activity import is_own
 
-_TOLD_ANYWAY: tuple[CrashKind, ...] = (
-    "rendezvous",
-    "gloo_connect",
-    "store_reused",
-)  # though their words are those of echoes
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (
@@ -38,6 +34,8 @@ _HALF_HANDED_OVER = ("_pickle.UnpicklingError: pickle data was truncated", "EOFE
 _THREAD_ENDED = "thread terminated with exception: "
 
 
+# An exception's own line, of what a rule for lines took first: 'RuntimeError: NCCL error in: …'.
+_RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception): ")
 # What the machine did to a process: Slurm says it at the end, and the kernel's log is often put after the job's.
 OF_MACHINE: tuple[CrashKind, ...] = ("host_memory", "gpu_hardware")
 _BY_MACHINE = (
@@ -91,7 +89,7 @@ def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
     if late:
         waited = {event.rank for event in log if event.kind == "timeout"} - {None}
         log = [event for event in log if event.kind != "timeout" and event.rank not in waited]
-    first = _first_failures(log) or _first_failures(log, by_watchdog=True)
+    first = _first_failures(log) or _first_failures(log, by_watchdog=True) or _first_failures(log, alone=True)
     own = {rank: told for rank, told in first.items() if told[0] not in LATER} or first
     by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)
     for kind, event in own.values():
@@ -124,13 +122,13 @@ def _most_telling(events: Sequence[LogEvent]) -> LogEvent:
 
 
 def _first_failures(
-    log: Sequence[LogEvent], by_watchdog: bool = False
+    log: Sequence[LogEvent], *, by_watchdog: bool = False, alone: bool = False
 ) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
     """Of each rank, and of the lines of each file that name none, the first failure of its own."""
     waited = _first_timeouts(log)
     found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
     for event in log:
-        kind = kind_of(event, by_watchdog=by_watchdog)
+        kind = kind_of_only_error(event) if alone else kind_of(event, by_watchdog=by_watchdog)
         if kind is None or (event.line > waited.get(event.path, event.line) and not by_machine(event, kind)):
             continue
         key = (event.path if event.rank is None else "", event.rank)
@@ -171,6 +169,15 @@ def _lost_its_parent(event: LogEvent) -> bool:
     )
 
 
+def kind_of_only_error(event: LogEvent) -> CrashKind | None:
+    """The kind of crash that an event tells of in a log without any other: then it is a finding in an echo's words."""
+    if event.kind == "trouble":
+        kind = crash_kind(event.text, raised=False)
+        return kind if kind in ANYWAY else None
+    raised = event.kind == "nccl" and _RAISED.match(event.text) is not None
+    return crash_kind(event.text) if raised and not any(words in event.text for words in _ECHOES) else None
+
+
 def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
 
@@ -180,7 +187,7 @@ def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
         return None
     text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""
     kind = crash_kind(text or event.text, raised=event.kind == "error")
-    if not text and kind not in _TOLD_ANYWAY and any(words in event.text for words in _ECHOES):
+    if not text and kind not in ANYWAY and any(words in event.text for words in _ECHOES):
         return None
     if kind == "exception" and event.text.startswith(_NO_WHOLE_FILE) and any(map(_reads_weights, event.frames[:6])):
         return "broken_file"

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from traceops.core.errors import KILLED_BY
-from traceops.hangs.crash_kinds import FROM_OUTSIDE, LATER
+from traceops.hangs.crash_table import FROM_OUTSIDE, LATER
 from traceops.hangs.crashes import Crash, find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent, RankProcess
 

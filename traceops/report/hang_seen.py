@@ -125,11 +125,6 @@ _TELLS_MORE = (
         "raise the timeout (ddp_timeout of Trainer, init_process_group(timeout=…)).",
     ),
     (
-        ("RendezvousClosedError",),
-        "The launcher met a rendezvous that was closed: by another agent of the job, or by an earlier "
-        "start with the same --rdzv-id. Bring the other nodes' output; start again with a new --rdzv-id.",
-    ),
-    (
         ("resource_tracker: ",),
         "Python's resource tracker speaks of a process that is gone: it ended in the middle of this bar. Its exit code "
         "(echo $?, sacct, kubectl describe pod) and dmesg tell who ended it: the kernel for its memory, or a signal.",

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
-from traceops.rules.crashes import HOST_MEMORY, advice_for
-from traceops.rules.crashes_of_programs import SCRIPT_ERROR
-from traceops.rules.crashes_outside import ENDED
+from traceops.rules.crashes import ENDED, HOST_MEMORY, SCRIPT_ERROR, advice_for
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis, Root

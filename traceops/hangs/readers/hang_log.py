@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.line_prefixes import label_of
 from traceops.hangs.readers.log_attempts import FATAL, Attempts

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.traces.run_manifest import MOST_RANKS
 

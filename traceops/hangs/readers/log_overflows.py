@@ -6,7 +6,7 @@ import re
 from collections import deque
 from dataclasses import replace
 
-from traceops.hangs.crash_kinds import crash_kind
+from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import LogEvent
 from traceops.traces.text_lines import blocks, lines
 

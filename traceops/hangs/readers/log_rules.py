@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TypedDict
 
-from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
-from traceops.hangs.crash_kinds import only_said, told_alone
+from traceops.hangs.crash_table import LINES, only_said, told_alone
+from traceops.hangs.crash_table import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import IN_PASSING as IN_PASSING
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
@@ -139,7 +139,7 @@ def told_by(body: str) -> Told | None:
         return Told("memory", body, {}, None if killed is None else int(killed[1]))
     if "Xid (" in body and _XID.search(body) is not None:
         return Told("cuda", body, {})
-    for kind, needle, exceptions in _SIMPLE:
+    for kind, needle, exceptions in LINES:
         if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
             return Told(kind, body, {})
     if told_alone(body):
@@ -152,64 +152,6 @@ def told_by(body: str) -> Told | None:
 
 # What Ray says of a process that ended, and does not know why.
 OF_RAY = ("its worker process has died", "A worker died or was killed while executing", "Raylet is terminated: ip=")
-_TRIES_AGAIN = ("Retrying (Retry(",)  # urllib3
-# The first that is in the line says what it is.
-_SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
-    ("mismatch", "Received data size doesn't match expected size", ()),  # gloo
-    ("memory", "CUDA out of memory", ()),
-    ("memory", "HIP out of memory", ()),
-    ("memory", "OutOfMemoryError", ()),
-    ("memory", "CUDA error: out of memory", ()),
-    ("memory", "can't allocate memory", ()),
-    ("memory", "std::bad_alloc", ()),
-    ("memory", "oom-kill:", ()),
-    ("memory", "oom-kill event", ()),
-    ("memory", "oom_kill event", ()),
-    ("memory", "OOM Killed", ()),
-    ("cuda", "CUDA error:", ()),
-    ("cuda", "HIP error:", ()),
-    ("cuda", "Cuda failure", ()),
-    ("cuda", "uncorrectable ECC error", ()),
-    ("cuda", "device-side assert triggered", ()),
-    ("cuda", "fallen off the bus", ()),
-    ("cuda", "ncclUnhandledCudaError", ()),
-    ("cuda", "HW Exception by GPU", ()),
-    ("cuda", "CUBLAS_STATUS_EXECUTION_FAILED", ()),
-    ("monitor", "Heartbeat monitor timed out", ()),
-    ("monitor", "watchdog got stuck for", ()),
-    ("monitor", "watchdog was stuck for", ()),
-    ("monitor", "monitor thread timeout", ()),
-    ("monitor", "Some NCCL operations have failed or timed out", ()),
-    ("monitor", "No available shared memory broadcast block found", ()),  # vLLM's engine and its workers
-    ("monitor", "atchdog timeout (self.watchdog_timeout=", ()),  # SGLang's scheduler
-    ("connection", "ncclRemoteError", ()),
-    ("connection", "ncclSystemError", ()),
-    ("connection", "remote process exited or there was a network error", ()),
-    ("connection", "unhandled system error", ()),
-    ("connection", "Connection closed by", _TRIES_AGAIN),
-    ("connection", "Connection reset by peer", _TRIES_AGAIN),
-    # Torch tries again, and says so.
-    ("connection", "Connection refused", ("socket has failed to connect", *_TRIES_AGAIN)),
-    ("connection", "Broken pipe", _TRIES_AGAIN),
-    ("connection", "ait timeout after", ()),
-    ("connection", "Socket Timeout", ()),
-    ("connection", "client socket has timed out", ()),
-    ("connection", "waiting for clients", ()),
-    ("connection", "waiting for workers", ()),
-    ("connection", "DistStoreError", ()),
-    ("connection", "DistNetworkError", ()),
-    ("connection", "detected fatal errors. This most likely indicates that another task died", ()),  # JAX
-    *(("connection", words, ()) for words in OF_RAY),
-    ("connection", "ShutdownHook: lame workers found", ()),  # TensorFlow on TPUs
-    ("connection", "Getting socket times out", ()),  # HCCL of Ascend
-    ("connection", "Notify register times out", ()),
-    ("nccl", "NCCL error", ()),
-    *(("nccl", f"NCCL Error {result}: ", ()) for result in range(1, 8)),  # torch.nn.DataParallel's nccl.cpp
-    ("nccl", "ncclInternalError", ()),
-    ("nccl", "ncclInvalidUsage", ()),
-    ("nccl", "NCCLABORTEDCOMM", ()),
-    ("trouble", "CrashLoopBackOff", ()),  # of kubectl get pods and describe: how it is now
-)
 
 
 def _operation(match: re.Match[str]) -> ToldFields:
@@ -293,6 +235,6 @@ NEEDLES: tuple[bytes, ...] = (
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
     b" first, exit code ", b" died from signal ", b" crashed with exit code ", b" exit with status code ",
     b"terminated with ", b"exitcode ", b"terminate called after", b"Process name: ",
-    *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
+    *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
