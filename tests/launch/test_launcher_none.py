@@ -162,7 +162,7 @@ def test_what_cannot_be_started_is_refused_with_what_can(tmp_path, monkeypatch):
         check_command(["gone.py"])
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "deepspeed").touch(mode=0o755)
-    with pytest.raises(UsageError, match=r"run --launcher none -- deepspeed train\.py --zero 3"):
+    with pytest.raises(UsageError, match=r"traceops run -- deepspeed train\.py --zero 3"):
         check_script(["deepspeed", "train.py", "--zero", "3"])
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from traceops.cli.command_words import names_a_program, understand
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.launch.checks import check_script
-from traceops.launch.launchers import python_program
 from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
 from traceops.memory.gpus import capacity_of, size_of
 from traceops.memory.model import MemoryEstimate
@@ -72,21 +72,25 @@ def _shown(found: MemoryEstimate, path: Path | None) -> int:
 
 def is_script(words: Sequence[str]) -> bool:
     """Whether `words` name a script to run, and no snapshots."""
-    return words[0] == "-m" or words[0].endswith(".py") or python_program(words) != list(words)
+    return words[0] == "-m" or words[0].endswith(".py") or names_a_program(words[0])
 
 
 def _asked_script(args: argparse.Namespace, words: Sequence[str], capacity: int | None) -> AskedScript:
     """The script that is asked for. Raises UsageError for options that are not of a script."""
-    trains = python_program(words)
+    command = understand(words, args.nproc if args.nproc > 1 else None, ours=True)
+    if command.own:
+        raise UsageError(f"{words[0]} starts the ranks itself; give its script: traceops memory --nproc N -- train.py")
+    nproc: int = command.options.get("nproc") or args.nproc
+    trains = list(command.trains)
     check_script(trains)
     refuse_training_options(config_from(args))
     for flag, given in (("--params", args.params), ("--global-batch-size", args.global_batch_size)):
         if given is not None:
             raise UsageError(f"{flag} is for built-in strategies; a script's own options come after its name")
     rank = args.rank or 0
-    if not 0 <= rank < args.nproc:
-        raise UsageError(f"--rank {rank}: one of the ranks 0 to {args.nproc - 1} (--nproc)")
-    return AskedScript(trains, args.nproc, rank, capacity, args.gpu)
+    if not 0 <= rank < nproc:
+        raise UsageError(f"--rank {rank}: one of the ranks 0 to {nproc - 1} (--nproc)")
+    return AskedScript(trains, nproc, rank, capacity, args.gpu)
 
 
 def _check_json(path: Path) -> None:

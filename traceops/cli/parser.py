@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import re
@@ -13,6 +12,7 @@ from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
+from traceops.core.close_names import meant
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
@@ -105,12 +105,6 @@ class Parser(argparse.ArgumentParser):
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
         self._print_message(self._short_usage(), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
-
-
-def meant(word: str, there: Iterable[str]) -> str:
-    """'; did you mean analyze?', or nothing where nothing is like it."""
-    close = difflib.get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:

@@ -6,12 +6,14 @@ import argparse
 import os
 import shlex
 import sys
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from traceops.capture.light.window import NEEDED
 from traceops.capture.schedule import Schedule
+from traceops.cli.command_words import name_of, understand
 from traceops.cli.options.run import RECORDING, STEPS
 from traceops.core.errors import UsageError
 from traceops.core.installation import bundled
@@ -27,13 +29,17 @@ from traceops.launch.folder import clear, free_folder, refuse
 from traceops.launch.forward import Shown
 from traceops.launch.gather.meeting import meeting_of
 from traceops.launch.hang_timeouts import HangTimeouts
-from traceops.launch.launchers import Started, command_of, python_program
+from traceops.launch.launchers import Started, command_of
 from traceops.launch.mounts import of_this_machine
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
+
+_OF_TORCHRUN = (
+    "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "against", "fallback",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,10 @@ def _write_batch_script(args: argparse.Namespace) -> int:
     nproc = args.nproc if args.nproc is not None else args.gpus_per_node
     if nproc is None:
         raise UsageError("--slurm needs --gpus-per-node N, or --nproc N for ranks without GPUs")
-    trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
+    trains = _words(args)
     if trains and args.launcher == "torchrun":
-        check_script(python_program(trains))
-    name = args.name or _default_name(args.script, config_from(args))
+        trains = list(understand(trains, nproc).trains)
+    name = args.name or _default_name(trains, config_from(args))
     nodes = args.nnodes if args.nodes is None else args.nodes
     local = of_this_machine(Path.cwd() if args.out is None else Path(args.out))
     job = BatchJob(name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account, nodes > 1 and local)
@@ -129,21 +135,21 @@ def decide(args: argparse.Namespace) -> Decided:
     repeat = None if args.against is None else given.pop("repeat", DEFAULT_REPEAT)
     schedule = replace(Schedule(), **given)
     config = config_from(args)
-    # argparse leaves the -- in, in some Python versions
-    trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
+    trains = _words(args)
     extra_env = parse_assignments(args.env)
+    told: list[str] = []
+    if trains and args.launcher == "torchrun":
+        args, trains = _understood(args, trains, extra_env, told)
     applied, ranks_told = None, None
     if args.settings is not None:
         applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
     slurm.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
-    told: list[str] = []
     if own:
         _check_alone(args, trains, schedule)
         refuse_training_options(config)
     elif trains:
-        trains = python_program(trains)
         check_script(trains)
         refuse_training_options(config)
         told += _doubts(trains)
@@ -160,7 +166,7 @@ def decide(args: argparse.Namespace) -> Decided:
         cluster = _cluster(args, gpus)
         if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
-    name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
+    name = args.name or _default_name(trains, config) + ("" if fallback is None else "-single")
     name = slurm.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given)
     if args.global_batch_size is not None:
@@ -197,6 +203,27 @@ def decide(args: argparse.Namespace) -> Decided:
     return Decided(plan, series, tuple(told), args.overwrite)
 
 
+def _words(args: argparse.Namespace) -> list[str]:
+    """The command after --, which argparse leaves in, in some Python versions."""
+    return args.script[1:] if args.script[:1] == ["--"] else list(args.script)
+
+
+def _understood(
+    args: argparse.Namespace, words: list[str], extra_env: dict[str, str], told: list[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options with what the command asks for, and what it trains; adds to its variables and to what is said."""
+    ours = args.gather or args.nnodes != 1 or any(getattr(args, name) is not None for name in _OF_TORCHRUN)
+    command = understand(words, args.nproc, ours=ours)
+    args = copy(args)
+    args.launcher = "none" if command.own else args.launcher
+    for name, value in command.options.items():
+        setattr(args, name, value)
+    for name, value in command.environment.items():
+        extra_env.setdefault(name, value)
+    told += [command.said] if command.said else []
+    return args, list(command.trains)
+
+
 def _schedule_options(args: argparse.Namespace) -> dict[str, int]:
     """The options of the schedule that were given, by name; those that --quick stands for among them."""
     given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
@@ -227,8 +254,8 @@ def _doubts(trains: list[str]) -> list[str]:
     """What a script's text makes doubtful about starting a rank of it a process."""
     if (call := starts_ranks(trains)) is not None:
         return [
-            f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
-            f"traceops run --launcher none -- {shlex.join(trains)}"
+            f"{trains[0]} calls {call}: if that starts its ranks, stop this and leave --nproc out: "
+            f"traceops run -- {shlex.join(trains)}"
         ]
     if wraps_in_data_parallel(trains):
         return [
@@ -256,16 +283,13 @@ def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
 
 def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
     """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
-    cluster = ("node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
-    given = [name for name in (*cluster, "against", "fallback") if getattr(args, name) is not None]
+    given = [name for name in _OF_TORCHRUN if getattr(args, name) is not None]
     given += ["gather"] if args.gather else []
     given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
     given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(
-            f"{flags}: not with --launcher {args.launcher}, where the command decides how many ranks there are"
-        )
+        raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
     if schedule.skip_first < 1:
         raise UsageError(
             f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
@@ -292,8 +316,5 @@ def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: 
     return [str(bundled("runners", "train.py")), *to_argv(config)]
 
 
-def _default_name(script: list[str], config: TrainConfig) -> str:
-    words = [word for word in script if word != "--"]
-    if not words:
-        return config.strategy
-    return words[1].removesuffix(".__main__").rpartition(".")[2] if words[0] == "-m" else Path(words[0]).stem
+def _default_name(trains: list[str], config: TrainConfig) -> str:
+    return name_of(trains) if trains else config.strategy

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+from traceops.core.close_names import near_path
 from traceops.core.errors import UsageError
 
 _LARGEST_SCRIPT = 1 << 20  # characters
@@ -25,7 +26,7 @@ def check_gpus(nproc: int, gpus: int) -> None:
 
 
 def check_script(trains: list[str]) -> None:
-    """Raise UsageError for a script that is not there, and for a program, which torchrun cannot start."""
+    """Raise UsageError for a script that is not there."""
     if trains[0] == "-m":
         if len(trains) < 2:
             raise UsageError("-m: name the module to run after it")
@@ -33,15 +34,11 @@ def check_script(trains: list[str]) -> None:
         raise UsageError(f"{trains[0]}: the script comes first after --, then its own options")
     elif not Path(trains[0]).exists() and shutil.which(trains[0]):
         raise UsageError(
-            f"{trains[0]} is a program, not a script; where it starts the ranks itself: "
-            f"traceops run --launcher none -- {shlex.join(trains)}"
-        )
-    elif not Path(trains[0]).exists() and not Path(trains[0]).suffix and Path(trains[0]).name == trains[0]:
-        raise UsageError(
-            f"{trains[0]} is neither a script here nor an installed program; give the path of the script after --"
+            f"{trains[0]} is a program, not a script; let it start the ranks: traceops run -- {shlex.join(trains)}"
         )
     elif not Path(trains[0]).exists():
-        raise UsageError(f"{trains[0]} does not exist; give the path of the script after --")
+        near = near_path(trains[0]) or "; give the path of the script after --"
+        raise UsageError(f"{trains[0]} does not exist{near}")
 
 
 def check_command(trains: list[str]) -> None:

@@ -71,7 +71,10 @@ _COMMANDS: dict[str, Callable[[Started], list[str]]] = {
     "srun": _srun,
 }
 NAMES = ("torchrun", "none", *_COMMANDS)
-_PROGRAMS = ("accelerate", "deepspeed", "torchrun", "srun", "mpirun", "composer", "fabric", "lightning", "colossalai")
+PROGRAMS = (  # that start ranks themselves
+    "accelerate", "deepspeed", "torchrun", "srun", "mpirun", "mpiexec", "horovodrun", "composer", "fabric",
+    "lightning", "colossalai",
+)  # fmt: skip
 
 
 def command_of(launcher: str, what: Started) -> list[str]:
@@ -95,7 +98,7 @@ def python_program(trains: Sequence[str]) -> list[str]:
 
     Programs that start ranks themselves are left: each rank would start them.
     """
-    if not trains or trains[0].startswith("-") or Path(trains[0]).exists() or trains[0] in _PROGRAMS:
+    if not trains or trains[0].startswith("-") or Path(trains[0]).exists() or trains[0] in PROGRAMS:
         return list(trains)
     found = shutil.which(trains[0])
     if found is None:

@@ -1,0 +1,40 @@
+"""What a name that is not there may have meant: the closest of those that are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+_MOST_ENTRIES = 10_000
+
+
+def meant(word: str, there: Iterable[str]) -> str:
+    """'; did you mean analyze?', or nothing where nothing is like it."""
+    close = difflib.get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def near_path(path: str) -> str:
+    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing."""
+    if "://" in path:
+        return ""
+    given = Path(path)
+    whole = [*reversed(given.parents), given]
+    at = next((at for at, part in enumerate(whole) if not part.exists()), None)
+    if not at:
+        return ""
+    parent, wrong = whole[at].parent, whole[at].name
+    try:
+        names = [entry.name for _, entry in zip(range(_MOST_ENTRIES), parent.iterdir(), strict=False)]
+    except OSError:
+        return ""
+    by_case = {name.casefold(): name for name in names}
+    close = difflib.get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
+    if not close:
+        return ""
+    found = parent / by_case[close[0]]
+    rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None
+    if rest is not None and not (found / rest).exists():
+        rest = None
+    return f"; did you mean {found if rest is None else found / rest}?"
