@@ -12,7 +12,7 @@ setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json", "hangs/*.json"],
+        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json", "hangs/*.json", "machine/*.ini"],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it

@@ -10,7 +10,7 @@ from traceops.doctor.alternatives import ALTERNATIVES, PAIRS
 from traceops.doctor.candidates import changes, pairs, removal, suspicious, words
 from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
-from traceops.machine.variable_names import VARIABLES
+from traceops.machine.variables import known_variables
 
 ONE_HOST = Situation("nccl", 4, failed=frozenset({"all_reduce"}), transports=frozenset({"P2P/CUMEM"}))
 TWO_HOSTS = replace(ONE_HOST, world=16, nodes=2, failed=frozenset({"start"}), transports=frozenset())
@@ -24,7 +24,7 @@ def tried(situation: Situation) -> list[str]:
 def test_every_alternative_says_what_it_does_and_costs_and_sets_what_nccl_reads(one):
     assert one.change.does and one.change.costs and one.change.set
     for name, value in one.change.set.items():
-        assert VARIABLES[name].takes(value), (name, value)
+        assert known_variables().variables[name].takes(value), (name, value)
     assert one.change.set.get("NCCL_NVLS_ENABLE", "0") == "0"
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS, WHAT_IT_HOLDS, Alternative, infiniband
 from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
-from traceops.machine.variable_names import VARIABLES
+from traceops.machine.variables import known_variables
 
 # Left alone whoever set them: they only tell, or (multicast through NVSwitch) hang hosts where they are switched on.
 _LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")
@@ -30,7 +30,7 @@ def suspicious(situation: Situation) -> tuple[str, ...]:
         name
         for name in sorted(situation.environ)
         if name.startswith(prefixes)
-        and name in VARIABLES
+        and name in known_variables().variables
         and not is_left_alone(name)
         and not (situation.inside_only and situation.broken and name.startswith(_OF_THE_NETWORK))
     ]

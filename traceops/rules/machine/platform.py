@@ -9,7 +9,7 @@ from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts
 from traceops.machine.smi_table import LostGpu
 from traceops.machine.software import Software
-from traceops.machine.variable import version_of
+from traceops.machine.variables import version_of
 from traceops.rules.machine.links import NVSWITCH
 
 IOMMU_ACS = Rule(

@@ -18,7 +18,7 @@ from traceops.machine.saved_programs import Outputs, TorchEnvironment
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_table import CUT, ListedGpu, SmiTable
 from traceops.machine.software import Software
-from traceops.machine.variable import version_of
+from traceops.machine.variables import version_of
 from traceops.machine.xids import DriverLog
 from traceops.rules.machine.gpus import (
     CLOCKS,

@@ -9,7 +9,7 @@ from functools import partial
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import HostContext, Look
 from traceops.machine.network import Choice, Interface, Rdma, parse_choice, v2_index
-from traceops.machine.variable import as_number, version_of
+from traceops.machine.variables import as_number, version_of
 from traceops.rules.machine.variable_costs import is_on, setting
 
 # TO-D405: variables that name network interfaces.

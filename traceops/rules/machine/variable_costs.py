@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import HostContext, Level, Look
-from traceops.machine.variable import as_number
+from traceops.machine.variables import as_number
 
 COSTLY_VARIABLE = Rule(
     id="TO-D404",

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import HostContext, Level, Look
-from traceops.machine.variable import SWITCH, Variable, as_number, version_of
-from traceops.machine.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
+from traceops.machine.variables import FAMILIES, SWITCH, Variable, as_number, known_variables, version_of
 from traceops.rules.machine.variable_clashes import clashes
 from traceops.rules.machine.variable_costs import costs, setting
 
@@ -78,10 +77,10 @@ def check_variables(
     set_ = dict(environ)
     for _, settings in files:
         set_ = {**settings, **set_}
-    known = 0
+    count = 0
     for name in sorted(set_):
-        variable = VARIABLES.get(name)
-        known += variable is not None and name.startswith((*FAMILIES, "CUDA_", "TORCH_", "FI_"))
+        variable = known_variables().variables.get(name)
+        count += variable is not None and name.startswith((*FAMILIES, "CUDA_", "TORCH_", "FI_"))
         looks += _of_known(variable, set_[name], context, host) if variable else _of_unknown(name, set_, host)
     judged = {look.what for look in looks if look.level in ("warning", "error")}
     looks += [look for look in costs(set_, context, host) if look.what not in judged]
@@ -90,20 +89,23 @@ def check_variables(
         looks = [replace(look, level="warning") if look.level == "error" and look.what.startswith("NCCL_") else look
                  for look in looks]  # fmt: skip
     if not looks:
-        found = f"{known} known, none wrong" if known else "none set"
+        found = f"{count} known, none wrong" if count else "none set"
         looks = [Look(host, "environment", "variables of NCCL and torch", found)]
     return tuple(looks)
 
 
 def _of_file(path: str, settings: Mapping[str, str], environ: Mapping[str, str], host: str) -> Look:
-    shown = ", ".join(f"{name}={value}" for name, value in list(settings.items())[:8] if name in VARIABLES)
+    shown = ", ".join(
+        f"{name}={value}" for name, value in list(settings.items())[:8] if name in known_variables().variables
+    )
     beaten = [name for name in settings if name in environ]
     return Look(
         host, "environment", path, (shown or f"{len(settings)} settings")[: 4 * _SHOWN], "note",
         "NCCL reads this file: it sets these though the environment does not show them"
         + (f"; the environment beats its {', '.join(beaten)}" if beaten else ""),
         f"leave out what is not wanted: edit {path}, or set the variable in the environment, which wins",
-        {"set": {name: value for name, value in settings.items() if name in VARIABLES}}, rule=NCCL_FILE.id,
+        {"set": {name: value for name, value in settings.items() if name in known_variables().variables}},
+        rule=NCCL_FILE.id,
     )  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def _of_known(variable: Variable, value: str, context: HostContext, host: str) -
     name = variable.name
     if not value.strip():
         return []
-    if name in RENAMED and (replaced := _renamed(name, value, context, host)):
+    if name in known_variables().renamed and (replaced := _renamed(name, value, context, host)):
         return [replaced]
     looks = []
     if (wrong := _wrong_value(variable, value, context, host)) is not None:
@@ -136,16 +138,20 @@ def _of_known(variable: Variable, value: str, context: HostContext, host: str) -
 
 def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | None:
     """A note on an old name, where the version in use has the new one."""
-    new, since = RENAMED[name]
+    new, since = known_variables().renamed[name]
     library, _, first = since.rpartition(" ")
     version = {"torch": context.torch, "NCCL": context.nccl}.get(library)
     if version is not None and version_of(version)[:2] < version_of(first):
         return None
-    variable = VARIABLES.get(name)
+    variable = known_variables().variables.get(name)
     gone = variable is not None and bool(variable.until)
     why = f"{'nothing reads it any more' if gone else 'an old name'}: {new} since {since}"
-    same = VARIABLES[new].values == variable.values if variable else True
-    advice = f"unset {name}; export {new}={value}" if same else f"unset {name}; see {new}: {VARIABLES[new].does}"
+    same = known_variables().variables[new].values == variable.values if variable else True
+    advice = (
+        f"unset {name}; export {new}={value}"
+        if same
+        else f"unset {name}; see {new}: {known_variables().variables[new].does}"
+    )
     return setting(host, name, value, "warning" if gone else "note", why, advice, rule=NOT_READ)
 
 
@@ -189,18 +195,18 @@ def _unknown_words(value: str, words: Sequence[str]) -> list[str]:
 
 def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
     """A name that nothing reads: with the right one where it is close to one."""
-    if name in OF_NO_CONCERN:
+    if name in known_variables().unrelated:
         return []
-    if name in RENAMED:
-        new, since = RENAMED[name]
+    if name in known_variables().renamed:
+        new, since = known_variables().renamed[name]
         return [
             Look(host, "environment", name, "set", "note", f"an old name: {new} since {since}",
                  f"unset {name}; export {new}={_quoted(set_[name], new)}", rule=NOT_READ.id)
         ]  # fmt: skip
-    if name in READ_BY_NOTHING:
+    if name in known_variables().unread:
         return [
             Look(host, "environment", name, "set, read by nothing", "warning",
-                 "neither NCCL nor torch knows this name", f"unset {name}; {READ_BY_NOTHING[name]}",
+                 "neither NCCL nor torch knows this name", f"unset {name}; {known_variables().unread[name]}",
                  rule=UNKNOWN_NAME.id)
         ]  # fmt: skip
     family = name.upper().startswith(FAMILIES)
@@ -211,7 +217,7 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
         return [
             Look(
                 host, "environment", name, "set, read by nothing", "warning",
-                f"there is no such variable; is {right} meant? ({VARIABLES[right].does})",
+                f"there is no such variable; is {right} meant? ({known_variables().variables[right].does})",
                 f"unset {name}"
                 + ("" if right in set_ else f"; if {right} is meant: export {right}={_quoted(set_[name], right)}"),
                 {"right": right}, rule=UNKNOWN_NAME.id,
@@ -229,17 +235,21 @@ def _closest(name: str) -> str | None:
     """The variable that a misspelt name means; None where none is close."""
     upper = name.upper()
     for meant in (upper, f"TORCH_{upper}", upper.removeprefix("TORCH_"), upper.removesuffix("D")):
-        if meant in VARIABLES:
+        if meant in known_variables().variables:
             return meant
-    near = difflib.get_close_matches(upper, VARIABLES, 1, _CLOSE)
+    near = difflib.get_close_matches(upper, known_variables().variables, 1, _CLOSE)
     if near:
         return near[0]
     head, _, rest = upper.partition("_")
-    if rest and _ALMOST_A_FAMILY.match(f"{head}_") and f"NCCL_{rest}" in VARIABLES:
+    if rest and _ALMOST_A_FAMILY.match(f"{head}_") and f"NCCL_{rest}" in known_variables().variables:
         return f"NCCL_{rest}"
     return None
 
 
 def _quoted(value: str, name: str) -> str:
     """The value where it is one the right name takes: a secret is none."""
-    return value if VARIABLES[name].values is not None and VARIABLES[name].takes(value) else "…"
+    return (
+        value
+        if known_variables().variables[name].values is not None and known_variables().variables[name].takes(value)
+        else "…"
+    )

@@ -1,14 +1,19 @@
-"""A variable that NCCL, torch or a network library reads, and whether a value is one it takes."""
+"""Variables that NCCL, torch and network libraries read, and which values they take, from `variables.ini`."""
 
 from __future__ import annotations
 
+import configparser
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 # NCCL reads numbers by strtoll: what is none, like "true", counts as 0 and is not complained about.
 NUMBER = range(-(2**63), 2**63)
 COUNT = range(1, 2**63)
 SWITCH = range(2)
+DISTANCES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
+FAMILIES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "GLOO_", "OFI_NCCL_")
 TORCH_SWITCH = ("1", "0", "true", "false", "t", "f", "yes", "no", "y", "n")
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
@@ -48,6 +53,52 @@ class Variable:
         if self.values in (SWITCH, COUNT):
             return "0 or 1" if self.values == SWITCH else "a number from 1"
         return f"{self.values[0]} to {self.values[-1]}"
+
+
+@dataclass(frozen=True)
+class Known:
+    """All variables that are known.
+
+    renamed: a variable's old name with the new one and since when it is right ("torch 2.2"). unread: names that scripts
+    carry along though nothing reads them, with what to do instead. unrelated: names that images and build scripts set.
+    """
+
+    variables: dict[str, Variable]
+    renamed: dict[str, tuple[str, str]]
+    unread: dict[str, str]
+    unrelated: frozenset[str]
+
+
+@cache
+def known_variables() -> Known:
+    """What `variables.ini` beside this module says."""
+    table = configparser.ConfigParser(delimiters=("=",), comment_prefixes=(";",), interpolation=None)
+    table.optionxform = str  # type: ignore[method-assign, assignment]
+    table.read_string(Path(__file__).with_name("variables.ini").read_text(encoding="utf-8"))
+    variables = {}
+    for section in ("nccl", "torch", "network"):
+        for name, row in table[section].items():
+            values, since, until, does = (part.strip() for part in row.split("|", 3))
+            variables[name] = Variable(name, _values(values), does, since, until)
+    renamed = {
+        name: (new.strip(), since.strip()) for name, row in table["renamed"].items() for new, since in [row.split("|")]
+    }
+    return Known(variables, renamed, dict(table["read by nothing"]), frozenset(table["of no concern"]))
+
+
+def _values(text: str) -> tuple[str, ...] | range | None:
+    named: dict[str, tuple[str, ...] | range | None] = {
+        "any": None,
+        "number": NUMBER,
+        "count": COUNT,
+        "from-0": range(2**63),
+    }
+    named |= {"switch": TORCH_SWITCH, "distance": DISTANCES}
+    if text in named:
+        return named[text]
+    if between := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text):
+        return range(int(between[1]), int(between[2]) + 1)
+    return tuple(text.split())
 
 
 def as_number(value: str) -> int | None:
