@@ -20,6 +20,7 @@ from measured_runs import CAUSES, across, program, true_step
 
 from traceops.across.machine_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
+from traceops.core.facts import Fact
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import STEP
 from traceops.core.units import ms_text
@@ -53,7 +54,7 @@ def test_slow_ranks_are_one_group_with_what_they_share(builder, kind, cause, ran
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "error", tuple(sorted(ranks)))
     assert found.cause == cause
     assert found.impact_ms == pytest.approx((step_time(run) - step_time(healthy)) / 1e6, rel=0.1)
-    assert [e.value for e in found.evidence if e.metric == "in common"] == ([place] if place else [])
+    assert [e.value for e in found.evidence if e.fact is Fact.IN_COMMON] == ([place] if place else [])
     assert f"12 of {WORLD} ranks ({place}" in found.message
 
 
@@ -65,7 +66,7 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     verdicts = judge_late(across(simulate(made, WORLD, late)), 1.0)
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert found.rule == "TO-S003" and found.ranks == (*range(8, 16), 20)
-    assert [(e.value, e.rank) for e in found.evidence if e.metric == "longest of them"] == [
+    assert [(e.value, e.rank) for e in found.evidence if e.fact is Fact.WORST_OF_THEM] == [
         (pytest.approx(2.452, abs=1e-3), 20)
     ]
     summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP, replay=None)

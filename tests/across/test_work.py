@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from traceops import analyze
 from traceops.across.work import compare_work
+from traceops.core.facts import Fact
 from traceops.measure.inventory import KernelStats
 from traceops.traces.model import CommArgs
 
@@ -73,7 +74,7 @@ def test_extra_products_of_a_kernel_that_the_peers_run_too():
     assert (found.ranks, found.cause, found.computes_longer) == ((1,), "gpu_compute", "more_calls")
     assert "launches some kernels more often" in found.message and "shared evenly" not in found.message
     assert "more often on this rank" in found.advice
-    assert not any(e.metric == "work of its peers" for e in found.evidence)
+    assert not any(e.fact is Fact.WORK_OF_ITS_PEERS for e in found.evidence)
 
 
 def test_more_tokens_in_an_all_to_all_are_more_work_where_grids_tell_nothing():
@@ -140,7 +141,7 @@ def test_a_skewed_expert_is_cured_by_sharing_the_work():
     assert shared.predicted_step_time_ms == pytest.approx(39.2, rel=0.03)
     assert found.impact_ms == pytest.approx(shared.step_time_ms - shared.predicted_step_time_ms, abs=0.01)
     assert not any(row.change == "all ranks as their median" for row in report.what_if)
-    [ratio] = [e.value for e in found.evidence if e.metric == "work of its peers"]
+    [ratio] = [e.value for e in found.evidence if e.fact is Fact.WORK_OF_ITS_PEERS]
     assert ratio == pytest.approx(3.0, abs=0.05)  # 75 % of the tokens against 25 %
     assert "clocks" not in found.advice
 

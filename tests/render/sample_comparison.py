@@ -21,6 +21,7 @@ from traceops.compare.model import (
     Waiver,
 )
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.registry import BY_ID
@@ -66,7 +67,9 @@ def sample_comparison(verdict: ComparisonVerdict = "regression", hostile: str = 
         head=_side("head", hostile),
         metrics=(_step(verdict), EXPOSED, *_ledger(), KERNELS, MEMORY, UNKNOWN, _named(hostile)),
         explanations=(
-            Explanation("new_kernel", f"1 new kernel: {hostile}", 2.1, ("compute",), (Evidence("ms", 2.1),)),
+            Explanation(
+                "new_kernel", f"1 new kernel: {hostile}", 2.1, ("compute",), (Evidence(Fact.OTHER, 2.1, subject="ms"),)
+            ),
             Explanation("blocking", "3 blocking calls a step more", 0.9, ("idle_sync",)),
             Explanation("communication", "all-reduce is faster", -0.2, ("comm_transfer",)),
             Explanation("other", "what is left", 0.3),
@@ -194,7 +197,7 @@ def _changes(hostile: str) -> tuple[Change, ...]:
 
 
 def _finding(rule: str, severity: Any, message: str) -> Any:
-    evidence = [Evidence(f"metric {message}", 3.1, "ms/step", 1.0)]
+    evidence = [Evidence(Fact.OTHER, 3.1, "ms/step", 1.0, subject=f"metric {message}")]
     return BY_ID[rule].finding(severity, "high", message, evidence, ranks=(0,), impact_ms=3.1, cause=None)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narrow
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.doctor.model import Checkup, EnvironmentChange, PairState, Remedy, Trial
 from traceops.fabric.model import Measured, Reference
@@ -75,18 +76,20 @@ def p2p_off() -> Checkup:
         "NVLink or P2P is there but not used",
         "All 6 pairs of GPUs have 18 NVLinks, and NCCL connected them through shared memory.",
         (
-            Evidence("all-reduce", 17.9, "GB/s", 110.0),
+            Evidence(Fact.OTHER, 17.9, "GB/s", 110.0, subject="all-reduce"),
             Evidence(
-                "NCCL log",
+                Fact.OTHER,
                 "vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
                 file="nccl.log",
                 line=140,
+                subject="NCCL log",
             ),
             Evidence(
-                "NCCL log",
+                Fact.OTHER,
                 "vm:2225:2225 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.",
                 file="nccl.log",
                 line=30,
+                subject="NCCL log",
             ),
         ),
         advice="Remove NCCL_P2P_DISABLE from the environment.",
@@ -193,7 +196,7 @@ def hostile(text: str) -> Checkup:
     """Text that tries to break out of a page, wherever a machine or a log can put one."""
     base = p2p_off()
     machine = nvswitch(2, text)
-    evidence = (Evidence(text, text, file=text, line=3),)
+    evidence = (Evidence(Fact.OTHER, text, file=text, line=3, subject=text),)
     return replace(
         base,
         hosts=(text, text + "2"),

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import structs
 from sample_cross import cross_tables
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
@@ -67,14 +68,25 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
                 "high",
                 hostile,
                 f"message {hostile}",
-                (Evidence(hostile, hostile, "ms/step", 5.0, late, 3), Evidence("unknown", None)),
+                (
+                    Evidence(Fact.OTHER, hostile, "ms/step", 5.0, late, 3, subject=hostile),
+                    Evidence(Fact.OTHER, None, subject="unknown"),
+                ),
                 ranks=(late,),
                 steps=(3, 4),
                 impact_ms=30.0,
                 cause=hostile,
                 advice=f"advice {hostile}",
             ),
-            Finding("TO-I001", "info", "medium", "Starved", "second", (Evidence("m", 0.0, "%"),), ranks=(0,)),
+            Finding(
+                "TO-I001",
+                "info",
+                "medium",
+                "Starved",
+                "second",
+                (Evidence(Fact.OTHER, 0.0, "%", subject="m"),),
+                ranks=(0,),
+            ),
         ],
         checks=[Check(rule.id, "not_evaluated", f"reason {hostile}") for rule in RULES],
         what_if=[

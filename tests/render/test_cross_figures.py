@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from plotly_schema import drawn
 from sample_report import HOSTILE, LATE, sample_report, with_tables
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.render.report.cross_figures import (
     MOST_KINDS,
@@ -89,7 +90,7 @@ def test_bandwidth_leaves_out_unknown_sizes_and_joins_rare_kinds() -> None:
 def test_reference_bandwidth_is_a_line_where_it_was_missed() -> None:
     report = sample_report()
     assert not drawn(bandwidth_figure(report)).layout.shapes
-    evidence = (Evidence("reference", 350.0, "GB/s"),)
+    evidence = (Evidence(Fact.REFERENCE, 350.0, "GB/s"),)
     slow = Finding("TO-C001", "error", "high", "Title", "Message", evidence)
     figure = drawn(bandwidth_figure(replace(report, findings=(slow,))))
     assert figure.layout.shapes[0].y0 == 350.0

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from html_page import TABLES
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import (
@@ -37,7 +38,16 @@ from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
 TABLE = build_table("Times", (Column("name", "Name", number=False), Column("ms", "ms")), [{"name": HOSTILE, "ms": 1.5}])
-FINDING = Finding("TO-X001", "error", "high", "Too slow", HOSTILE, (Evidence("time", 3.5, "ms"),), (1,), advice="Wait.")
+FINDING = Finding(
+    "TO-X001",
+    "error",
+    "high",
+    "Too slow",
+    HOSTILE,
+    (Evidence(Fact.OTHER, 3.5, "ms", subject="time"),),
+    (1,),
+    advice="Wait.",
+)
 BLOCKS = (
     text("One ", bold("two"), " ", code(HOSTILE), Span(" three", "", "#part")),
     soft("soft words"),

@@ -16,6 +16,7 @@ from msgspec import structs
 from sample_fabric import fabric, nvswitch, shm_log
 from sample_report import HOSTILE, sample_report, with_tables
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
@@ -41,7 +42,10 @@ FOUND = Finding(
     "high",
     "NVLink or P2P is there but not used",
     "message",
-    (Evidence("pairs without P2P", 4), Evidence("NCCL log", LINE, file="logs/log.txt", line=140)),
+    (
+        Evidence(Fact.OTHER, 4, subject="pairs without P2P"),
+        Evidence(Fact.OTHER, LINE, file="logs/log.txt", line=140, subject="NCCL log"),
+    ),
     ranks=(0, 1),
     advice="advice",
 )
@@ -207,7 +211,9 @@ def test_a_quoted_line_is_a_quotation_in_the_page_and_on_the_terminal() -> None:
 
 @pytest.mark.parametrize("count", [4, 9])
 def test_the_terminal_quotes_few_lines_and_says_how_many_more(count: int) -> None:
-    quotes = tuple(Evidence("log", f"line {n} {'x' * 400}", file="f", line=n + 1) for n in range(count))
+    quotes = tuple(
+        Evidence(Fact.OTHER, f"line {n} {'x' * 400}", file="f", line=n + 1, subject="log") for n in range(count)
+    )
     out = io.StringIO()
     print_report(structs.replace(with_fabric(), findings=(replace(FOUND, evidence=quotes),)), out, Path("x"))
     lines = [line for line in out.getvalue().splitlines() if "f:" in line and "xxx" in line]
@@ -218,7 +224,7 @@ def test_the_terminal_quotes_few_lines_and_says_how_many_more(count: int) -> Non
 def test_what_came_from_a_log_stays_text() -> None:
     quote = Quote(HOSTILE, 1, HOSTILE)
     log = replace(shm_log(HOSTILE, detail=HOSTILE), files=(HOSTILE,), nccl_versions=(HOSTILE,), warnings=(quote,))
-    found = replace(FOUND, evidence=(Evidence(HOSTILE, HOSTILE, file=HOSTILE, line=1),))
+    found = replace(FOUND, evidence=(Evidence(Fact.OTHER, HOSTILE, file=HOSTILE, line=1, subject=HOSTILE),))
     hostile = Fabric((nvswitch(4, HOSTILE),), log, problems=((HOSTILE, HOSTILE),))
     odd = structs.replace(row(group=HOSTILE, op=HOSTILE), reference_source=HOSTILE)
     report = structs.replace(sample_report(), fabric=hostile, findings=(found,), tables=Tables(reference=(odd,)))

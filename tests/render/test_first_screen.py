@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sample_report import sample_report, with_tables
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.pipeline.analyze import analyze
 from traceops.render.answer import AlignedSteps
@@ -56,7 +57,7 @@ def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loade
     mean = slow_loader.summary.step_time_ms.median
     assert mean is not None
     run = Finding(
-        "TO-W001", "warning", "high", "Steps unlike", "Evaluation takes 37 %.", (Evidence("came", 2, "times"),),
+        "TO-W001", "warning", "high", "Steps unlike", "Evaluation takes 37 %.", (Evidence(Fact.CAME, 2, "times"),),
         (0, 1, 2, 3), (31, 62), mean / 2, "evaluation",
     )  # fmt: skip
     report = replace(slow_loader, findings=(run,))
@@ -68,7 +69,7 @@ def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loade
 
 
 def test_the_line_of_code_stands_beside_the_cause_where_it_is_known(slow_loader: Report) -> None:
-    line = Evidence("line", "time.sleep(0.05)", rank=1, file="/home/me/train.py", line=41)
+    line = Evidence(Fact.LINE, "time.sleep(0.05)", rank=1, file="/home/me/train.py", line=41)
     first = slow_loader.findings[0]
     late = replace_finding(first, evidence=(*first.evidence, line))
     said, _ = answer_of(replace(slow_loader, findings=(late, *slow_loader.findings[1:])))
@@ -180,7 +181,16 @@ def replace_finding(finding: Finding, **changes: object) -> Finding:
 
 def test_what_a_cure_gives_is_a_range_where_no_rule_predicts_it() -> None:
     report = sample_report()
-    exposed = Finding("TO-O001", "warning", "high", "t", "m", (Evidence("e", 1.0),), ranks=(0, 1, 2, 3), impact_ms=10.0)
+    exposed = Finding(
+        "TO-O001",
+        "warning",
+        "high",
+        "t",
+        "m",
+        (Evidence(Fact.OTHER, 1.0, subject="e"),),
+        ranks=(0, 1, 2, 3),
+        impact_ms=10.0,
+    )
     report = replace(report, findings=(exposed,))
     cure = cure_of(report, exposed)
     assert cure is not None and cure.least_ms == pytest.approx(cure.now_ms - 10.0) and cure.then_ms == cure.now_ms

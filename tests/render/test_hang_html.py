@@ -11,6 +11,7 @@ from msgspec import structs
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
@@ -27,7 +28,11 @@ ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobo
 def page(diagnosis: Diagnosis) -> Page:
     findings = [
         BY_ID[root.rule].finding(
-            "error", root.confidence, root.message, [Evidence(*pair) for pair in root.evidence], ranks=root.ranks
+            "error",
+            root.confidence,
+            root.message,
+            [Evidence(Fact.CLUE, value, subject=what) for what, value in root.evidence],
+            ranks=root.ranks,
         )
         for root in diagnosis.roots
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from sample_report import sample_report
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.render.finding_blocks import evidence_lines
 from traceops.render.report.terminal import print_report
@@ -72,8 +73,8 @@ def test_a_report_without_replay_prints() -> None:
 
 def test_long_names_in_evidence_are_short_and_say_what_the_peers_need() -> None:
     evidence = (
-        Evidence(f"grew: {KERNEL}", 0.598, "ms/step", rank=2, peers=0.512, grown=KERNEL),
-        Evidence("seen as", "x" * 300),
+        Evidence(Fact.GREW, 0.598, "ms/step", rank=2, peers=0.512, grown=KERNEL, subject=KERNEL),
+        Evidence(Fact.SEEN_AS, "x" * 300),
     )
     found = Finding("TO-S001", "error", "high", "Title", "Message.", evidence, ranks=(2,))
     (line,) = [line for line in printed(replace(sample_report(), findings=(found,))) if "grew: " in line]
@@ -88,8 +89,8 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 def test_numbers_of_one_metric_say_whose_they_are() -> None:
-    waits = [Evidence("waits for a core", pct, "% of steps", rank=rank) for rank, pct in ((1, 34.3), (0, 22.2))]
-    evidence = (*waits, Evidence("alone", 3, "ms", rank=1))
+    waits = [Evidence(Fact.WAITS_FOR_A_CORE, pct, "% of steps", rank=rank) for rank, pct in ((1, 34.3), (0, 22.2))]
+    evidence = (*waits, Evidence(Fact.OTHER, 3, "ms", rank=1, subject="alone"))
     assert evidence_lines(Finding("TO-W002", "info", "high", "title", "message", evidence)) == [
         "waits for a core 34.3 % of steps (rank 1); waits for a core 22.2 % of steps (rank 0); alone 3 ms"
     ]

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from sample_report import typed_report
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
 from traceops.render.report.stragglers import who_text
 from traceops.render.report.verdict import not_evaluated, verdict
@@ -50,7 +51,7 @@ def make_report(
 def make_finding(
     rule: str, severity: Severity = "error", ranks: tuple[int, ...] = (1,), impact: float | None = 29.31
 ) -> Finding:
-    evidence = (Evidence("m", 1.0, rank=ranks[0] if ranks else None),)
+    evidence = (Evidence(Fact.OTHER, 1.0, rank=ranks[0] if ranks else None, subject="m"),)
     return Finding(rule, severity, "high", "Title", "The message.", evidence, ranks, impact_ms=impact)
 
 
@@ -135,7 +136,7 @@ def test_info_findings_do_not_make_a_clear_level() -> None:
 def test_transfer_that_costs_less_than_it_takes_says_both(saved: float, without: str) -> None:
     """The sentence had 13.3 ms and the bar below it 5.9."""
     exposed = make_finding("TO-O001", "warning", (0, 1), saved)
-    exposed = dataclasses.replace(exposed, evidence=(Evidence("comm_transfer", 13.28, "ms/step"),))
+    exposed = dataclasses.replace(exposed, evidence=(Evidence(Fact.BUCKET, 13.28, "ms/step", subject="comm_transfer"),))
     said = verdict(make_report([exposed])).sentence
     assert said.startswith(
         f"Ranks exchange data for 13.3 ms of each 50.0 ms step with no computation to hide it{without} (TO-O001"
@@ -159,8 +160,8 @@ def straggler(
     confidence: Confidence = "high",
 ) -> Finding:
     evidence = (
-        Evidence("saved at its peers' pace", saved, "ms/step", 5.0, rank),
-        Evidence("waiting for it", waits, "ms/step and rank", rank=rank),
+        Evidence(Fact.SAVED_AT_PEERS_PACE, saved, "ms/step", 5.0, rank),
+        Evidence(Fact.WAITING_FOR_IT, waits, "ms/step and rank", rank=rank),
     )
     return Finding(rule, severity, confidence, "Title", "A long message.", evidence, (rank,), steps, saved, cause)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.core.facts import Fact
 
 PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"
 
@@ -22,7 +23,7 @@ def test_reads_behind_each_function_of_backward_are_named():
     assert (found.cause, found.severity) == ("anomaly_detection", "error")
     assert "Anomaly detection is on: behind 244 functions of backward a step" in found.message
     assert "set_detect_anomaly(False)" in found.advice and ".item()" not in found.advice
-    assert next(e.value for e in found.evidence if e.metric == "host in them") == pytest.approx(10.56, abs=0.01)
+    assert next(e.value for e in found.evidence if e.fact is Fact.HOST_IN_THEM) == pytest.approx(10.56, abs=0.01)
 
 
 def test_a_value_that_a_function_of_backward_reads_itself_is_none_of_it(tmp_path):

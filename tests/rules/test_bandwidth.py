@@ -17,6 +17,7 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective
 from traceops.across.replay.what_if import REFERENCE
+from traceops.core.facts import Fact
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
@@ -271,9 +272,9 @@ def test_slow_links_of_several_kinds_of_parallelism_are_told_by_role():
     made = Mesh(data=2, tensor=2, layers=1, micro_batches=2).program(size=FAST)
     measured = across(simulate(made, 4, [SlowLink("tp", 20.0), SlowLink("dp", 20.0)]))
     [found] = judge_low(measured).findings
-    by_role = {e.metric: e.value for e in found.evidence if e.metric.startswith("of it ")}
+    by_role = {e.metric: e.value for e in found.evidence if e.fact is Fact.OF_ROLE}
     assert set(by_role) == {"of it tensor parallel", "of it data parallel"}
-    [whole] = [e.value for e in found.evidence if e.metric == "their transfer"]
+    [whole] = [e.value for e in found.evidence if e.fact is Fact.TRANSFER_OF_THEM]
     assert sum(by_role.values()) == pytest.approx(whole, abs=0.01)  # a rank is in a group of each
 
 
@@ -283,7 +284,7 @@ def test_what_faster_links_save_is_a_range_where_hosts_are_slow():
     quick = program(ddp, replace(FAST, launch_us=4.0, kernel_us=10.0, kernels=12))
     run = simulate(made, 4, [SlowLink("world", 5.0)])
     [found] = judge_low(across(run)).findings
-    kept, best = ({e.metric: e.value for e in found.evidence}[metric] for metric in SAVED)
+    kept, best = ({e.fact: e.value for e in found.evidence}[fact] for fact in SAVED)
     good = replace(quick, groups=tuple(replace(groups, bandwidth_gbs=350.0) for groups in quick.groups))
     true = (true_step(run) - true_step(simulate(good, 4))) / 1e6
     assert found.impact_ms == kept < best == pytest.approx(true, rel=0.05)

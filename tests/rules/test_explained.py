@@ -5,14 +5,16 @@ from itertools import permutations
 
 import pytest
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.rules.explained import EXPLAINS, merge_overlapping
 from traceops.rules.registry import BY_ID, RULES
-from traceops.rules.steps import WAITS_BEYOND
 
 
 def found(rule, severity="warning", ranks=(), cause=None):
-    return BY_ID[rule].finding(severity, "high", f"{rule}.", [Evidence("x", 1)], ranks=ranks, cause=cause)
+    return BY_ID[rule].finding(
+        severity, "high", f"{rule}.", [Evidence(Fact.OTHER, 1, subject="x")], ranks=ranks, cause=cause
+    )
 
 
 def severities(findings):
@@ -77,7 +79,7 @@ def test_steps_that_a_rank_fills_with_work_are_not_long_for_want_of_a_core(run_m
     step = replace(
         found("TO-T001", "error", (0, 1), "shared_cores"),
         impact_ms=770.0,
-        evidence=(Evidence(WAITS_BEYOND, 970.0, "ms", rank=waits),),
+        evidence=(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, 970.0, "ms", rank=waits),),
     )
     assert severities([run, step])["TO-T001"] == severity
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.render.report.verdict import verdict
 from traceops.rules.explained import merge_overlapping
@@ -90,7 +91,9 @@ def test_the_table_has_all_copies(reports):
 @pytest.mark.parametrize(("cause", "severity"), [("copies", "info"), ("host", "warning")])
 def test_copies_explain_no_other_wait(cause, severity):
     def one(rule, cause):
-        return BY_ID[rule].finding("warning", "high", "said.", [Evidence("x", 1)], ranks=(0,), cause=cause)
+        return BY_ID[rule].finding(
+            "warning", "high", "said.", [Evidence(Fact.OTHER, 1, subject="x")], ranks=(0,), cause=cause
+        )
 
     merged = merge_overlapping([one("TO-I004", "pageable_input"), one("TO-I003", cause)])
     assert {each.rule: each.severity for each in merged} == {"TO-I004": "warning", "TO-I003": severity}
@@ -98,7 +101,9 @@ def test_copies_explain_no_other_wait(cause, severity):
 
 def test_a_late_rank_whose_copies_take_longer_explains_them():
     def one(rule, cause, ranks):
-        return BY_ID[rule].finding("error", "high", "said.", [Evidence("x", 1)], ranks=ranks, cause=cause)
+        return BY_ID[rule].finding(
+            "error", "high", "said.", [Evidence(Fact.OTHER, 1, subject="x")], ranks=ranks, cause=cause
+        )
 
     late, copies = one("TO-S001", "copy", (1,)), one("TO-I004", "pageable_input", (1,))
     assert merge_overlapping([late, copies])[1].severity == "info"

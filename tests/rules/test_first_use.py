@@ -6,6 +6,7 @@ import pytest
 from observed_run import usual, write_rank
 
 from traceops import analyze
+from traceops.core.facts import Fact
 
 STEP_MS = 40.0
 START_MS = 272.0  # of NCCL, in the first gather() of an accelerate program on an H200
@@ -89,7 +90,7 @@ def test_a_start_is_no_second_time_of_another_slow_step(tmp_path):
 def test_long_steps_beside_a_start_are_told_by_themselves(tmp_path):
     found = long_steps(analyze(program(tmp_path, STARTS, longer=(7,))))
     assert found.steps == (7,) and "Step 7 takes 140.0 ms" in found.message
-    assert next(e for e in found.evidence if e.metric == "such steps").unit == "of 4 timed steps"
+    assert next(e for e in found.evidence if e.fact is Fact.SUCH_STEPS).unit == "of 4 timed steps"
 
 
 def test_calls_that_block_are_counted_in_typical_steps(tmp_path):

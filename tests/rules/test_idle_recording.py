@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from traceops import analyze
+from traceops.core.facts import Fact
 from traceops.core.findings import Finding
 from traceops.render.report.verdict import verdict
-from traceops.rules.idle_time import AT_MOST, MAY_BE_RECORDING
+from traceops.rules.idle_time import MAY_BE_RECORDING
 
 DATA = Path(__file__).parents[1] / "data"
 PLAIN = DATA / "plain_profiler"
@@ -63,8 +64,8 @@ def test_what_is_certainly_the_program_s_is_said():
     """Two ranks of 128: 157 of 615 ms are late on one, and recording takes no more than a sixth of that."""
     report = analyze(DATA / "hta" / "pair")
     found = host_bound(report)
-    cost = next(e.value for e in found.evidence if e.metric == AT_MOST)
-    late = next(e.value for e in found.evidence if e.metric == "idle_host")
+    cost = next(e.value for e in found.evidence if e.fact is Fact.RECORDING_AT_MOST)
+    late = next(e.value for e in found.evidence if e.fact is Fact.BUCKET)
     assert 0 < cost < late
     assert f"At least about {late - cost:.0f} ms of it are the program's own" in found.message
     assert f"recording takes this host at most about {cost:.1f} ms." in found.message

@@ -14,6 +14,7 @@ from traceops import analyze
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
+from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
 from traceops.render.report.cross_tables import replay_sentence
 from traceops.render.report.verdict import verdict
@@ -53,7 +54,7 @@ def test_workers_that_need_longer_than_the_cured_step_are_told(tmp_path):
     """Batches lay ready behind the late rank, so the replay had no waiting for input: the rule was clear."""
     _, late, [hidden] = behind_late(tmp_path, {"idle": 4, "tokenize": 76})
     assert hidden.ranks == (0, 1, 2, 3)
-    [step] = [one.value for one in hidden.evidence if one.metric == "step"]
+    [step] = [one.value for one in hidden.evidence if one.fact is Fact.STEP]
     assert step == pytest.approx(0.95 * 79, rel=0.001) and f"a step of {step:.2f} ms" in hidden.message
     assert "loader need 75.0 ms for what a step takes" in hidden.message
     assert (late.severity, late.impact_ms) == ("info", pytest.approx(79.38 - step, abs=0.02)), "not 15.76"
@@ -69,7 +70,7 @@ def test_workers_that_keep_up_are_not(tmp_path):
 def test_a_late_ranks_cure_leaves_the_loaders_pace(tmp_path):
     """It was 63.62 ms in TO-S001, the headline and the what-if, beside a step of 70 ms in TO-I002."""
     report, late, [hidden] = behind_late(tmp_path, {"idle": 9, "tokenize": 71})
-    [step] = [one.value for one in hidden.evidence if one.metric == "step"]
+    [step] = [one.value for one in hidden.evidence if one.fact is Fact.STEP]
     assert step == pytest.approx(71 / 80 * 79, rel=0.001)
     assert f"would take {step:.2f} instead of 79.38 ms" in late.message
     assert late.impact_ms == pytest.approx(79.38 - step, abs=0.01)

@@ -38,7 +38,7 @@ def test_a_late_rank_is_named_with_the_function_that_its_host_is_in():
         "rank 1's host is in busy (ranks_ddp.py:32) for 60.0 ms of each step, its peers less than 1.53 ms; for"
         " 14.1 ms of that its GPU has nothing to run." in one.message
     )
-    held = next(e for e in one.evidence if e.metric == "host in busy (ranks_ddp.py:32)")
+    held = next(e for e in one.evidence if e.subject == "busy (ranks_ddp.py:32)")
     assert (held.value, held.peers, held.rank) == (pytest.approx(60.03, abs=0.01), 0, 1)
     assert verdict(report).sentence.startswith("Rank 1's host launches late (in busy (ranks_ddp.py:32)): ")
 

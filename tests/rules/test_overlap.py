@@ -22,9 +22,9 @@ from measured_runs import BUILDERS, across, program
 from traceops.across.light_window import LightRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.units import ms_text
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
-from traceops.rules.overlap_gain import SAVED, SAVED_AT_BEST
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
 
@@ -57,7 +57,9 @@ def test_many_small_collectives_are_o002():
     assert found.ranks == (0, 1, 2, 3)
     assert found.message.startswith("24 collectives a step, 16.4 kB")
     exposed = [
-        evidence.value for evidence in found.evidence if evidence.metric in ("their transfer", "small collectives")
+        evidence.value
+        for evidence in found.evidence
+        if evidence.fact in (Fact.TRANSFER_OF_THEM, Fact.SMALL_COLLECTIVES)
     ]
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert exposed == pytest.approx([24, transfer], rel=0.15)
@@ -226,7 +228,7 @@ def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made):
     for faults in ([], [SlowInput(rank, 6000) for rank in range(4)]):
         measured = across(simulate(made, 4, faults))
         [found] = judged(measured).findings
-        [saved] = [e.value for e in found.evidence if e.metric == SAVED]
+        [saved] = [e.value for e in found.evidence if e.fact is Fact.SAVED_WITHOUT_IT]
         assert saved == found.impact_ms <= measured.what_if.saved_ns(NO_COMMUNICATION) / 1e6 + 1e-6
         told = (f"{found.impact_ms:.2f} ms shorter", "is no shorter", "is about as much shorter")
         assert any(words in found.message for words in told)
@@ -239,11 +241,18 @@ def test_what_transfer_costs_beside_late_hosts_is_told_with_and_without_them():
     busy = [SlowHost(rank, 6000) for rank in range(4)]
     measured = across(simulate(program(ddp, layers=6), 4, busy))
     [found] = judge_exposed(measured).findings
-    shown = {e.metric: e.value for e in found.evidence}
+    shown = {e.fact: e.value for e in found.evidence}
     least, _ = measured.what_if.range_ns(NO_COMMUNICATION)
     best = (measured.what_if.mean_ns(measured.what_if.replayed_ns) - least) / 1e6
-    assert shown[SAVED] < shown[SAVED_AT_BEST] == pytest.approx(min(best, exposed_ms(measured)), rel=1e-3)
-    assert f"with none of them late it is up to {shown[SAVED_AT_BEST]:.2f} ms shorter" in found.message
+    assert (
+        shown[Fact.SAVED_WITHOUT_IT]
+        < shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE]
+        == pytest.approx(min(best, exposed_ms(measured)), rel=1e-3)
+    )
+    assert (
+        f"with none of them late it is up to {shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE]:.2f} ms shorter"
+        in found.message
+    )
 
 
 def without_profiler(measured, step_ms, idle_ms, unmatched_ms=0.0):
@@ -265,10 +274,10 @@ def test_transfer_is_graded_by_the_step_without_the_profiler():
     [found] = judge_exposed(measured, without_profiler(measured, 3 * transfer, 0.0)).findings
     assert found.severity == "warning" and f"({100 / 3:.0f} %)" in found.message
     assert "That is of a step without the profiler, by the light window" in found.message
-    shown = {e.metric: e.value for e in found.evidence}
-    assert shown["step"] == pytest.approx(3 * transfer, rel=1e-3)
+    shown = {e.fact: e.value for e in found.evidence}
+    assert shown[Fact.STEP] == pytest.approx(3 * transfer, rel=1e-3)
     assert 0.8 * transfer <= found.impact_ms <= transfer + 1e-3
-    assert SAVED_AT_BEST not in shown, "no host is late there"
+    assert Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE not in shown, "no host is late there"
 
 
 def test_hosts_that_hold_up_the_step_without_the_profiler_too_leave_a_remark():
@@ -302,7 +311,7 @@ def test_without_a_replay_nothing_is_said_of_a_shorter_step(judged):
     measured = across(simulate(many_small(), 4))
     [found] = judged(replace(measured, what_if=None)).findings
     assert "shorter" not in found.message
-    assert not any(e.metric.startswith("saved") for e in found.evidence)
+    assert not {e.fact for e in found.evidence} & {Fact.SAVED_WITHOUT_IT, Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE}
 
 
 def exposed_ms(measured):

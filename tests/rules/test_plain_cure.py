@@ -10,6 +10,7 @@ import pytest
 from traceops.across.light_window import LightRank
 from traceops.across.run_steps import Share
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.rules.named_lines import in_each_step
 from traceops.rules.plain_cure import in_plain_steps
@@ -17,7 +18,7 @@ from traceops.rules.registry import BY_ID
 
 
 def late(saved_ms, waits_ms, severity="error"):
-    evidence = [Evidence("waiting for it", waits_ms, "ms/step and rank", rank=1)]
+    evidence = [Evidence(Fact.WAITING_FOR_IT, waits_ms, "ms/step and rank", rank=1)]
     return BY_ID["TO-S001"].finding(severity, "high", "Late.", evidence, ranks=[1], impact_ms=saved_ms, cause="host")
 
 

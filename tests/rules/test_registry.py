@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import JudgedBy, Rule
 from traceops.pipeline.analyze import analyze
@@ -13,7 +14,7 @@ from traceops.rules.explained import checks, judged_checks, most_important_first
 from traceops.rules.registry import BY_ID, FAMILIES, RULES
 
 DATA = Path(__file__).parents[1] / "data"
-ONE = Evidence("x", 1)
+ONE = Evidence(Fact.OTHER, 1, subject="x")
 
 
 def test_rules_carry_the_prefix_of_their_family_in_order():

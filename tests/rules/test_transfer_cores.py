@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from observed_run import usual, write_rank
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.rules.machine_use import waited_pct, without_waiting
 from traceops.rules.overlap import EXPOSED
@@ -14,7 +15,10 @@ BOUNDS = (10.0, 20.0, 40.0)
 
 
 def exposed(share, severity):
-    evidence = [Evidence("comm_transfer", 5.0, "ms/step"), Evidence("comm_transfer_pct", share, "%")]
+    evidence = [
+        Evidence(Fact.BUCKET, 5.0, "ms/step", subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT, share, "%", subject="comm_transfer"),
+    ]
     return EXPOSED.verdict(EXPOSED.finding(severity, "high", "transfer.", evidence, ranks=[0, 1]))
 
 
@@ -31,7 +35,7 @@ def exposed(share, severity):
 )
 def test_what_may_be_waiting_for_a_core_is_not_claimed(share, severity, waited, left):
     """Two ranks that waited 60 % of a step for a core were told of an error: 41 % of it is transfer."""
-    [found] = without_waiting(exposed(share, severity), "comm_transfer_pct", BOUNDS, waited).findings
+    [found] = without_waiting(exposed(share, severity), Fact.BUCKET_PCT, BOUNDS, waited).findings
     assert found.severity == left
     assert ("nothing tells how much of it is that" in found.message) == (left != severity)
 

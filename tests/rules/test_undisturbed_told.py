@@ -11,6 +11,7 @@ from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
+from traceops.core.facts import Fact
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.render import write_report
 from traceops.render.report.first_screen import first_screen
@@ -171,7 +172,7 @@ def test_with_launches_in_time_a_step_keeps_the_work_of_the_busiest_device(tmp_p
     busiest = max(row.compute_ms + row.comm_transfer_ms + row.memory_ms for row in report.undisturbed.ranks)
     assert busiest == pytest.approx(15.5, abs=0.1)
     assert found.impact_ms <= report.undisturbed.step_ms - busiest + 0.01
-    saved = next(one.value for one in found.evidence if one.metric == "saved without it")
+    saved = next(one.value for one in found.evidence if one.fact is Fact.SAVED_WITHOUT_IT)
     assert saved == found.impact_ms, "of the step without the profiler, of which it is a part"
 
 

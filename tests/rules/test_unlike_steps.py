@@ -8,6 +8,7 @@ import pytest
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
+from traceops.core.facts import Fact
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.verdict import verdict
 
@@ -78,7 +79,7 @@ def test_a_rare_long_step_is_a_remark(tmp_path):
     report = with_unprofiled(tmp_path, [120.0] * 400)
     found = one(report, "TO-T001")
     assert found.severity == "info"
-    assert next(e.value for e in found.evidence if e.metric == "beyond typical steps") < 5
+    assert next(e.value for e in found.evidence if e.fact is Fact.BEYOND_TYPICAL_STEPS) < 5
 
 
 def test_an_observed_run_weighs_all_its_steps(tmp_path):
@@ -87,7 +88,7 @@ def test_an_observed_run_weighs_all_its_steps(tmp_path):
     for rank in (0, 1):
         write_rank(tmp_path / "run", rank, [usual(600.0 if at == 5 else 120.0) for at in range(400)])
     found = one(analyze(tmp_path / "run"), "TO-T001")
-    timed = next(e for e in found.evidence if e.metric == "such steps")
+    timed = next(e for e in found.evidence if e.fact is Fact.SUCH_STEPS)
     assert (timed.value, found.severity) == (2, "info")
     assert int(timed.unit.split()[1]) > 390
     assert found.message.endswith("timed steps 2 are such: 5 % of the time.")

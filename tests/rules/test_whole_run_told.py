@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze
+from traceops.core.facts import Fact
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
 from traceops.render.report.html import describe
@@ -113,7 +114,7 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     [told] = found(report, "TO-W001")
     assert (told.cause, told.severity) == ("evaluation", "warning")
     assert told.message.startswith("Evaluation takes 16 % of the run, in evaluate (train.py:12): 19 times in 199 steps")
-    line = next(e for e in told.evidence if e.metric == "line")
+    line = next(e for e in told.evidence if e.fact is Fact.LINE)
     assert (line.value, line.file, line.line) == ("model(batch)", "/home/me/train.py", 12)
     assert "Evaluate less often" in told.advice
     figure = describe(report).charts["all-steps"]
@@ -160,7 +161,7 @@ def test_late_input_that_came_twice_is_told_where_a_recorded_step_had_it_too(tmp
     for at in (14, 24):
         steps[at] = Step(814, stacks={"collate": 794, "forward": 20})
     report = observed(run_of(tmp_path), *[steps] * 4)
-    told = [next(e.value for e in one.evidence if e.metric == "came") for one in found(report, "TO-W001")]
+    told = [next(e.value for e in one.evidence if e.fact is Fact.CAME) for one in found(report, "TO-W001")]
     assert told == times
 
 
@@ -286,7 +287,7 @@ def test_a_loaders_workers_get_their_line(tmp_path):
         f"The workers of rank {late_rank}'s loader are busy for 95 % of the time, 63 % of it in tokenize (data.py:51)."
     )
     assert said in starving.message and said in late.message
-    line = next(e for e in starving.evidence if e.metric == "line" and e.value == "for word in text:")
+    line = next(e for e in starving.evidence if e.fact is Fact.LINE and e.value == "for word in text:")
     assert (line.file, line.line, line.rank) == ("/home/me/data.py", 51, late_rank)
     for worker in (0, 1):  # which mostly wait themselves: they are not what is slow
         write_loader(run, late_rank, worker, {"tokenize": 20, "idle": 60})

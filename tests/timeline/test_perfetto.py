@@ -12,6 +12,7 @@ from timeline_reading import ns, read_timeline
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.timeline import write_timeline
 from traceops.timeline.choose import find_named
@@ -173,7 +174,7 @@ def test_around_a_finding_are_those_it_names_and_one_that_waits(tmp_path: Path) 
 
 def test_findings_are_called_by_rule_and_place() -> None:
     def finding(rule: str, message: str) -> Finding:
-        return Finding(rule, "info", "high", "Title", message, (Evidence("x", 1),))
+        return Finding(rule, "info", "high", "Title", message, (Evidence(Fact.OTHER, 1, subject="x"),))
 
     own = [finding("TO-S001", "one"), finding("TO-C001", "two"), finding("TO-S001", "three")]
     assert find_named("TO-S001", own).message == "one"

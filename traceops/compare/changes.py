@@ -11,6 +11,7 @@ from typing import Any
 from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.explanation_text import joined
 from traceops.compare.model import Change, ChangeKind, Explanation
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.units import gib_text, size_text
 from traceops.report.inventory import CollectiveUse, Inventory
@@ -281,7 +282,7 @@ def memory_explanation(base: Sequence[ComparedCapture], head: Sequence[ComparedC
         return None
     more = "more" if change > 0 else "less"
     names = joined([f"{gib_text(abs(size))} {more} {what}" for what, size in told])
-    evidence = tuple(Evidence(f"change: {what}", size, "B", rank=after.rank) for what, size in told)
+    evidence = tuple(Evidence(Fact.CHANGE, size, "B", rank=after.rank, subject=what) for what, size in told)
     text = f"at its peak rank {after.rank} holds {gib_text(abs(change))} {more}: {names}"
     return Explanation("peak_memory", text, 0.0, (), evidence)
 

@@ -22,6 +22,7 @@ from traceops.compare.ledger import LedgerChange
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
 from traceops.core.cause_words import CAUSES
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import count_text, ms_change_text, size_text
@@ -90,7 +91,7 @@ def collectives_explanation(
     if abs(transfer - exposed) >= ledger.worth_ms:
         text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
     evidence = tuple(
-        Evidence(f"{op}_per_step", round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3))
+        Evidence(Fact.CALLS_PER_STEP, round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3), subject=op)
         for op in sorted(old.keys() | new.keys())
     )
     rows = tuple(c for c in changes if c.kind == "collective")
@@ -165,7 +166,7 @@ def bandwidth_explanation(
     text += f"; head has {', '.join(named[:3])}" if named else ""
     text += f"; only base has {', '.join(gone[:3])}" if gone else ""
     rows = [c for c in changes if c.kind == "collective"]
-    evidence = (Evidence("busbw", round(now, 3), "GB/s", peers=round(was, 3)),)
+    evidence = (Evidence(Fact.BUSBW, round(now, 3), "GB/s", peers=round(was, 3)),)
     return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, (*variables, *rows))
 
 
@@ -243,7 +244,9 @@ def straggler_explanation(
     kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
     if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
-    evidence = tuple(Evidence(known.metric, known.value, known.unit) for known in found[0].evidence[:_FEW])
+    evidence = tuple(
+        Evidence(known.fact, known.value, known.unit, subject=known.subject) for known in found[0].evidence[:_FEW]
+    )
     return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
 
 
@@ -355,7 +358,7 @@ def _blocking(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Ch
         return None
     idle = f"; the {ledger.device} idles {ms_change_text(ms)} a step for it" if ms else ""
     evidence = (
-        Evidence("blocking_calls_per_step", round(sum(c.head_count or 0.0 for c in calls), 2), "",
+        Evidence(Fact.BLOCKING_CALLS, round(sum(c.head_count or 0.0 for c in calls), 2), "",
                  peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
     )  # fmt: skip
     return Explanation(

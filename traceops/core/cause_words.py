@@ -111,9 +111,6 @@ COMPUTES_LONGER: Mapping[str, CauseWords] = {
     ),
 }
 
-IN_OPERATORS = "of it in operators"
-"""The evidence that most of what a rank's host takes longer is in operators, which is no other work of the host."""
-
 OPERATORS_LONGER = CauseWords(
     label="Host",
     clause="its operators take longer",

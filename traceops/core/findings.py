@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from traceops.core.facts import Fact, label_of
 from traceops.core.words import Role
 
 Severity = Literal["error", "warning", "info"]
@@ -26,10 +27,11 @@ class Evidence:
     """One number behind a finding; `peers` is the median peer's, where a rank is compared with others.
 
     A line quoted from a file instead has its text as `value`, and `file` and `line` (from 1) say where it stands.
-    `grown` is the kernel or region whose time this is, where it took longer than on the median peer.
+    `grown` is the kernel or region whose time this is, where it took longer than on the median peer. `metric` is what
+    a reader calls it: the label of `fact`, with `subject` in it. Nothing is looked up by it.
     """
 
-    metric: str
+    fact: Fact
     value: float | int | str | None
     unit: str = ""
     threshold: float | None = None
@@ -45,6 +47,14 @@ class Evidence:
     grown: Annotated[
         str | UnsetType, Meta(description="The kernel or region, by name, that took longer than on the median peer.")
     ] = UNSET
+    subject: Annotated[
+        str | UnsetType, Meta(description="The kernel, region, place or device that it is about, where it has one.")
+    ] = UNSET
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        subject = self.subject if isinstance(self.subject, str) else ""
+        object.__setattr__(self, "metric", label_of(self.fact, subject))
 
 
 MOST_STEPS = 64  # of a finding: there may be more of which it is told
@@ -77,6 +87,15 @@ class Finding:
         Role | UnsetType,
         Meta(description="What the groups are for in which it costs time. Absent where it is told of no group."),
     ] = UNSET
+
+    def proof(self, fact: Fact) -> Evidence | None:
+        """The first evidence of this kind."""
+        return next((one for one in self.evidence if one.fact is fact), None)
+
+    def number(self, fact: Fact) -> float | None:
+        """Its value, where that is a number."""
+        found = self.proof(fact)
+        return None if found is None or not isinstance(found.value, (int, float)) else float(found.value)
 
 
 @dataclass(frozen=True)

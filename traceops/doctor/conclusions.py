@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text
@@ -99,9 +100,9 @@ def _low(large: Measured, machine: Machine, gbs: float, what: str, bound: float,
         f"An all-reduce of {large.bytes / 1e6:.0f} MB over {len(large.gpus)} GPUs{where} moves {large.busbw_gbs:.4g} "
         f"GB/s (bus bandwidth), {share:.0f} % of the {gbs:.4g} GB/s that {what}.",
         [
-            Evidence("busbw", round(large.busbw_gbs, 2), "GB/s", round(gbs * bound / 100, 1)),
-            Evidence("of the reference", round(share, 1), "%", bound),
-            Evidence("reference", round(gbs, 2), "GB/s"),
+            Evidence(Fact.BUSBW, round(large.busbw_gbs, 2), "GB/s", round(gbs * bound / 100, 1)),
+            Evidence(Fact.OF_REFERENCE, round(share, 1), "%", bound),
+            Evidence(Fact.REFERENCE, round(gbs, 2), "GB/s"),
         ],
     )
 
@@ -127,8 +128,8 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
                 f"{len(slow)} of {len({frozenset(row.gpus) for row in pairs})} pairs of GPUs{where} send at less than "
                 f"{OF_SIBLINGS:.0%} of what pairs with the same kind of path give: {listed} GB/s.{who}",
                 [
-                    Evidence(f"GPU{worst[0]} and GPU{worst[1]}", round(gbs[worst], 2), "GB/s"),
-                    Evidence("slow pairs", len(slow), "pairs"),
+                    Evidence(Fact.PAIR, round(gbs[worst], 2), "GB/s", subject=f"GPU{worst[0]} and GPU{worst[1]}"),
+                    Evidence(Fact.SLOW_PAIRS, len(slow), "pairs"),
                 ],
             )
         )

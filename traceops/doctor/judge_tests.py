@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.doctor.model import BAD, Trial
@@ -20,7 +21,10 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
             "error",
             "high",
             f"{trial_text(trial, hosts)}.",
-            [Evidence(trial.name, trial.outcome), Evidence("took", round(trial.seconds, 1), "s", trial.deadline_s)],
+            [
+                Evidence(Fact.TRIAL, trial.outcome, subject=trial.name),
+                Evidence(Fact.TOOK, round(trial.seconds, 1), "s", trial.deadline_s),
+            ],
         )
         for trial in ran
         if trial.outcome in BAD

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity
 from traceops.core.step_words import STEP, StepWords
 from traceops.fabric.benchmarks import Benchmark
@@ -67,11 +68,11 @@ class Circumstances:
     words: StepWords = STEP
 
 
-def quoted(quotes: Iterable[Quote], metric: str = "it says", most: int = 3) -> list[Evidence]:
+def quoted(quotes: Iterable[Quote], fact: Fact = Fact.IT_SAYS, most: int = 3) -> list[Evidence]:
     """Lines of files as evidence, equal texts once."""
     once = {quote.text: quote for quote in reversed(list(quotes))}
     return [
-        Evidence(metric, quote.text, file=quote.path, line=quote.line) for quote in list(reversed(once.values()))[:most]
+        Evidence(fact, quote.text, file=quote.path, line=quote.line) for quote in list(reversed(once.values()))[:most]
     ]
 
 

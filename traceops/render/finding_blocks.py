@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding, count_checks
 from traceops.core.rank_text import who
 from traceops.core.step_words import STEP, StepWords
@@ -82,9 +83,6 @@ def _short(name: str) -> str:
 # The numbers behind a finding, as a table.
 
 
-_NAMES = ("pid",)  # numbers that are pasted elsewhere: 28 593 names no process
-
-
 def evidence_table(finding: Finding) -> Table:
     """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
     numbers = [e for e in finding.evidence if e.file is None]
@@ -108,7 +106,7 @@ def _evidence_value(evidence: Evidence) -> Cell:
     unit = f" {evidence.unit}" if evidence.unit else ""
     if isinstance(evidence.value, str):
         cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
-    elif evidence.metric in _NAMES:
+    elif evidence.fact is Fact.PID:
         cell = Cell(f"{evidence.value:.0f}")
     else:
         cell = _as_measured(evidence.value)

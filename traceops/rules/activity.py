@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
@@ -53,7 +54,7 @@ def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
             "high",
             f"{who_first(lost)} launched kernels, and the trace{'s hold' if len(lost) > 1 else ' holds'} none of "
             "them. What is called compute here is the time of the host's operators; nothing is known of the GPU.",
-            [Evidence("ranks without GPU activity", len(lost), "ranks", 0)],
+            [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)],
             ranks=lost,
         )
     )
@@ -80,11 +81,15 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
             "kernels that count as compute here.",
             [
                 Evidence(
-                    f"kernel: {kernel.name}", stored(kernel.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank
+                    Fact.KERNEL,
+                    stored(kernel.total_us / 1e3 / steps),
+                    words.unit("ms"),
+                    rank=first.rank,
+                    subject=kernel.name,
                 )
                 for kernel in first.kernels[:_MOST_KERNELS]
             ]
-            or [Evidence("kernels known as communication", 0, "kernels", 1)],
+            or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)],
             ranks=[summary.rank for summary in on_gpu],
         )
     )

@@ -20,6 +20,7 @@ from traceops.across.links import (
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
@@ -63,9 +64,7 @@ SLOWER_THAN_SIBLINGS = Rule(
 )
 RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
-SAVED_AT_REFERENCE = "saved at the link's reference"
-SAVED_AT_BEST = "saved there with no host late"
-SAVED = (SAVED_AT_REFERENCE, SAVED_AT_BEST)
+SAVED = (Fact.SAVED_AT_REFERENCE, Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE)
 
 _LOW_PCT = (30.0, 30.0, 10.0)  # percent of the reference: info and warning below the first, error below the last
 _MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
@@ -149,14 +148,24 @@ def judge_low(run: CrossRank) -> Verdict:
             "low" if guessed else "medium" if None in named else "high",
             message,
             [
-                Evidence("busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)),
-                Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
-                Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
-                Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
-                Evidence("their transfer", stored(total_ms), run.step_words.unit("ms")),
+                Evidence(Fact.BUSBW, round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)),
+                Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", _LOW_PCT[0]),
+                Evidence(Fact.REFERENCE, round(reference.busbw_gbs, 2), "GB/s"),
+                Evidence(Fact.LARGE_MESSAGES, sum(len(own) for *_, own in low), "collectives"),
+                Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), run.step_words.unit("ms")),
                 *(role_evidence(by_role, run.step_words) if len(by_role) > 1 else []),
-                *([] if saved is None else [Evidence(SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]),
-                *([] if at_best is None else [Evidence(SAVED_AT_BEST, stored(at_best), run.step_words.unit("ms"))]),
+                *(
+                    []
+                    if saved is None
+                    else [Evidence(Fact.SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]
+                ),
+                *(
+                    []
+                    if at_best is None
+                    else [
+                        Evidence(Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE, stored(at_best), run.step_words.unit("ms"))
+                    ]
+                ),
             ],
             ranks=ranks,
             impact_ms=stored(cost_ms),
@@ -214,10 +223,10 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
         f"{one.median / one.usual:.1f} times as long as the same ones in sibling "
         f"groups ({one.median / 1e6:.3f} against {one.usual / 1e6:.3f} ms).{saves}",
         [
-            Evidence("transfer", stored(one.median / 1e6), "ms", stored(SLOWER * one.usual / 1e6)),
-            Evidence("transfer of siblings", stored(one.usual / 1e6), "ms"),
-            Evidence("collectives", one.count),
-            Evidence("longer than in siblings", stored(one.longer / 1e6), words.unit("ms")),
+            Evidence(Fact.TRANSFER, stored(one.median / 1e6), "ms", stored(SLOWER * one.usual / 1e6)),
+            Evidence(Fact.TRANSFER_OF_SIBLINGS, stored(one.usual / 1e6), "ms"),
+            Evidence(Fact.COLLECTIVES, one.count),
+            Evidence(Fact.LONGER_THAN_IN_SIBLINGS, stored(one.longer / 1e6), words.unit("ms")),
         ],
         ranks=one.group,
         impact_ms=stored(cost_ms),
@@ -262,7 +271,6 @@ THROUGH_HOST = Rule(
 )
 THROUGH_HOST_RULES = (THROUGH_HOST,)
 
-SAVED_WITH_NCCL = "saved with NCCL over the link"
 _BOUNDS = (2.0, 5.0, 20.0)  # percent of the step
 
 
@@ -305,16 +313,16 @@ def judge_through_host(run: CrossRank) -> Verdict:
         f"({pct:.0f} %) is transfer that no computation hides{speed}."
     )
     evidence = [
-        Evidence("exposed transfer", stored(exposed), words.unit("ms")),
-        Evidence("exposed transfer, of the step", round(pct, 1), "%", _BOUNDS[0]),
+        Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),
+        Evidence(Fact.EXPOSED_TRANSFER_PCT, round(pct, 1), "%", _BOUNDS[0]),
     ]
     if gbs:
-        evidence.append(Evidence("busbw", round(gbs, 2), "GB/s"))
+        evidence.append(Evidence(Fact.BUSBW, round(gbs, 2), "GB/s"))
     if link is not None and saved is not None:
         then = max(step - max(saved, 0.0) / 1e6, 0.0)
         message += f" With NCCL over {link.link} {words.the} would take about {then:.2f} ms or less, not {step:.2f}."
-        evidence.append(Evidence("reference", round(link.busbw_gbs, 2), "GB/s"))
-        evidence.append(Evidence(SAVED_WITH_NCCL, stored(max(saved, 0.0) / 1e6), words.unit("ms")))
+        evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
+        evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(max(saved, 0.0) / 1e6), words.unit("ms")))
     elif run.own_gpus is False:
         message += " Ranks share GPUs here, which NCCL does not do."
     return THROUGH_HOST.verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceops.across.cross_rank import CrossRank
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
@@ -80,13 +81,13 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     )
     evidence = [
         Evidence(
-            "spread of aligned ends, median",
+            Fact.SPREAD_OF_ALIGNED_ENDS_MEDIAN,
             round(p50 / 1e3, 1),
             "µs",
             round(p50 / 1e3 * MOST_OUT_OF_STEP_PCT / spread_pct, 1) if spread_pct else None,
         ),
-        Evidence("spread of aligned ends, p95", round(p95 / 1e3, 1), "µs"),
-        Evidence("anchors", clocks.anchors, "collectives"),
+        Evidence(Fact.SPREAD_OF_ALIGNED_ENDS_P95, round(p95 / 1e3, 1), "µs"),
+        Evidence(Fact.ANCHORS, clocks.anchors, "collectives"),
     ]
     severity: Severity = "info" if ranks or crowded else "warning"
     cause = "shared_cores" if crowded else "one_host" if shared else None
@@ -111,8 +112,8 @@ def _apart_on_one_host(run: CrossRank) -> Finding | None:
         "that went on at once, or several hosts have one name."
     )
     evidence = [
-        Evidence("clocks apart", round(apart_ns / 1e3, 1), "µs", round(least / 1e3, 1)),
-        Evidence("spread of aligned ends, p95", round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
+        Evidence(Fact.CLOCKS_APART, round(apart_ns / 1e3, 1), "µs", round(least / 1e3, 1)),
+        Evidence(Fact.SPREAD_OF_ALIGNED_ENDS_P95, round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
     ]
     return UNALIGNED_CLOCKS.finding("info", "medium", message, evidence, ranks=[first, last], cause="one_host")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from traceops.across.copies import CHANGES, PURPOSES, ExposedCopies, Purpose
 from traceops.across.cross_rank import RankTimes
 from traceops.core.arrays import mean_ms
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule, Verdict
@@ -25,7 +26,6 @@ from traceops.rules.inputs import Inputs, why_incomplete
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
-EXPOSED = "exposed copies"
 
 
 @dataclass(frozen=True)
@@ -127,37 +127,32 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
     """The numbers behind it, of the worst rank."""
     copies, rank = worst.copies, worst.copies.rank
     found = [
-        Evidence(EXPOSED, stored(worst.ms), words.unit("ms"), rank=rank),
-        Evidence("exposed copies, of the step", round(worst.pct, 1), "%", bound, rank=rank),
-        Evidence("step", stored(worst.step_ms), "ms"),
-        Evidence("saved from pinned memory, beside kernels", saved, words.unit("ms")),
+        Evidence(Fact.EXPOSED_COPIES, stored(worst.ms), words.unit("ms"), rank=rank),
+        Evidence(Fact.EXPOSED_COPIES_PCT, round(worst.pct, 1), "%", bound, rank=rank),
+        Evidence(Fact.STEP, stored(worst.step_ms), "ms"),
+        Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")),
     ]
     if len(own) > 1:
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]
-        found.append(
-            Evidence(
-                "exposed copies (least, median, most over ranks)",
-                f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}",
-                "%",
-            )
-        )
+        found.append(Evidence(Fact.EXPOSED_COPIES_SPREAD, f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}", "%"))
     for kind in copies.kinds[:3]:
         way = "to the device" if kind.direction == "to_device" else "to the host"
         name = kind.region or kind.operator or "no operator"
         found.append(
             Evidence(
-                f"{_MEMORY[kind.memory]}copies {way} in {short_name(name, _LONGEST)}",
+                Fact.COPIES,
                 stored(mean_ms(kind.exposed_ns)),
                 words.unit("ms"),
                 rank=rank,
+                subject=f"{_MEMORY[kind.memory]}copies {way} in {short_name(name, _LONGEST)}",
             )
         )
         if (gbs := kind.gbs) is not None:
-            found.append(Evidence("their speed", round(gbs, 2), "GB/s", rank=rank))
+            found.append(Evidence(Fact.THEIR_SPEED, round(gbs, 2), "GB/s", rank=rank))
     if copies.link is not None:
-        found.append(Evidence("link from pinned memory", round(copies.link.gbs, 1), "GB/s"))
-    found.append(Evidence("host in these copies", stored(copies.blocked_ms), words.unit("ms"), rank=rank))
+        found.append(Evidence(Fact.LINK_FROM_PINNED_MEMORY, round(copies.link.gbs, 1), "GB/s"))
+    found.append(Evidence(Fact.HOST_IN_THESE_COPIES, stored(copies.blocked_ms), words.unit("ms"), rank=rank))
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.hangs.crash_table import ADVICE, MEMORY_CAUSES, RULE_OF
@@ -119,5 +120,5 @@ def judge_crashes(diagnosis: Diagnosis) -> list[Verdict]:
 
 
 def _finding(root: Root) -> Finding:
-    proof = [Evidence(metric, value) for metric, value in root.evidence]
+    proof = [Evidence(Fact.CLUE, value, subject=metric) for metric, value in root.evidence]
     return BY_ID[root.rule].finding("error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
 from traceops.core.rule import JudgedBy, Rule, Verdict
 from traceops.rules import stragglers
@@ -18,7 +19,7 @@ from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.registry import RULES
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import CAUSE as SHARED_CORES
-from traceops.rules.steps import UNLIKE_STEPS, WAITS_BEYOND
+from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.unlike_start import FIRST_USE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
@@ -112,7 +113,7 @@ def _is_more(found: Finding, other: Finding) -> bool:
 
 def _held_up_in(found: Finding, other: Finding) -> bool:
     """Whether the steps in which a rank waits for a core are those in which it has so much to do."""
-    waiting = {one.rank for one in found.evidence if one.metric == WAITS_BEYOND}
+    waiting = {one.rank for one in found.evidence if one.fact is Fact.WAITS_FOR_CORE_BEYOND_TYPICAL}
     if found.cause != SHARED_CORES or other.rule != UNLIKE_OVER_RUN.id or not waiting & set(other.ranks):
         return False
     return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0

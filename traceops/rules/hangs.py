@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
@@ -199,20 +200,20 @@ def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
 
 def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
     stall = diagnosis.evidence.stall
-    proof = [Evidence(metric, value) for metric, value in root.evidence]
+    proof = [Evidence(Fact.CLUE, value, subject=metric) for metric, value in root.evidence]
     if root.doing is not None:
-        proof.append(Evidence("doing instead", root.doing))
+        proof.append(Evidence(Fact.DOING_INSTEAD, root.doing))
     if root.waiting:
-        proof.append(Evidence("waiting ranks", len(root.waiting), f"({ranks_text(root.waiting, 16)})"))
+        proof.append(Evidence(Fact.WAITING_RANKS, len(root.waiting), f"({ranks_text(root.waiting, 16)})"))
     if root.bytes is not None:
-        proof.append(Evidence("message", root.bytes, "bytes"))
+        proof.append(Evidence(Fact.MESSAGE, root.bytes, "bytes"))
     if stall is not None:
-        proof.append(Evidence("no step finished for", round(stall.stalled_s, 1), "s", stall.limit_s))
+        proof.append(Evidence(Fact.NO_STEP_FINISHED_FOR, round(stall.stalled_s, 1), "s", stall.limit_s))
     found = BY_ID[root.rule].finding(
         "error",
         root.confidence,
         root.message,
-        proof or [Evidence("ranks", ranks_text(root.ranks, 16))],
+        proof or [Evidence(Fact.RANKS, ranks_text(root.ranks, 16))],
         ranks=root.ranks,
         cause=root.cause,
     )

@@ -10,6 +10,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loader_pace import slowest_other
 from traceops.across.machine_use import unfair_waits
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
@@ -212,9 +213,13 @@ def sentence(one: Longer) -> str:
 def evidence(one: Longer) -> list[Evidence]:
     """What stands behind it."""
     told = [
-        Evidence(f"host in {one.place.said}", stored(one.ms), "ms/step", rank=one.rank, peers=stored(one.peers_ms)),
-        Evidence("looks that saw it there", one.looks, "looks", rank=one.rank),
+        Evidence(
+            Fact.HOST_IN, stored(one.ms), "ms/step", rank=one.rank, peers=stored(one.peers_ms), subject=one.place.said
+        ),
+        Evidence(Fact.LOOKS, one.looks, "looks", rank=one.rank),
     ]
     if one.place.text:
-        told.append(Evidence("line", one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1)))
+        told.append(
+            Evidence(Fact.LINE, one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1))
+        )
     return told

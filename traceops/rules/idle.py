@@ -10,6 +10,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loader_pace import has_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who, who_of
 from traceops.core.rule import Rule, Verdict
@@ -133,8 +134,8 @@ def hidden_loading(
         "medium",
         message,
         (
-            Evidence("waits for input behind late ranks", stored(behind.waits_ms), words.unit("ms")),
-            Evidence("step", stored(behind.step_ms), "ms"),
+            Evidence(Fact.WAITS_FOR_INPUT_BEHIND_LATE_RANKS, stored(behind.waits_ms), words.unit("ms")),
+            Evidence(Fact.STEP, stored(behind.step_ms), "ms"),
             *loading_evidence(worst, words),
             *told,
         ),
@@ -152,7 +153,7 @@ def _by_workers(
         f" The workers of rank {rank}'s loader need {ms_text(period_ms)} ms for what {words.a} takes, the rest of "
         f"{words.the} {ms_text(rest_ms)} ms."
     )
-    return said, (Evidence("loading of a batch by the workers", stored(period_ms), words.unit("ms"), rank=rank),)
+    return said, (Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, stored(period_ms), words.unit("ms"), rank=rank),)
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
@@ -169,7 +170,7 @@ _MOSTLY = 0.5  # of this idle time
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
-    told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
+    told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
     rank, idle = (None, 0.0) if told is None else (told.rank, float(told.value or 0.0))
     behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
     if rank is None or behind < _MOSTLY * idle or not behind:
@@ -178,7 +179,7 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     return replace(
         found,
         message=f"{found.message} {pct:.0f} % of it comes behind copies for which the host waits.",
-        evidence=(*found.evidence, Evidence("behind copies", stored(behind), words.unit("ms"), rank=rank)),
+        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=rank)),
         cause=CAUSE,
         advice=ADVICE,
     )
@@ -197,7 +198,7 @@ _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
-    told = next((e for e in found.evidence if e.metric == "idle_sync"), None)
+    told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
     times = None if told is None else inputs.run.times_of(told.rank)
     checks = None if times is None else times.summary.anomaly
     if times is None or checks is None or not times.typical.any():
@@ -215,8 +216,8 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
         message=f"{found.message} {said}",
         evidence=(
             *found.evidence,
-            Evidence("reads of autograd's anomaly detection", round(count, 1), words.per, rank=times.summary.rank),
-            Evidence("host in them", stored(ms), words.unit("ms"), rank=times.summary.rank),
+            Evidence(Fact.ANOMALY_READS, round(count, 1), words.per, rank=times.summary.rank),
+            Evidence(Fact.HOST_IN_THEM, stored(ms), words.unit("ms"), rank=times.summary.rank),
         ),
         cause=ANOMALY,
         advice=ANOMALY_ADVICE,

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceops.across.cross_rank import RankTimes
 from traceops.core.arrays import mean_ms
+from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule
@@ -17,7 +18,6 @@ from traceops.core.step_words import StepWords
 from traceops.core.units import count_text, ms_text, stored
 from traceops.measure.held_launches import HeldLaunches
 from traceops.rules.idle_time import (
-    AT_MOST,
     Idle,
     in_time_ms,
     measured,
@@ -30,7 +30,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs
-from traceops.rules.plain_cure import RECORDED, told_of_turns
+from traceops.rules.plain_cure import told_of_turns
 
 # Whether it is the optimizer's step that keeps a host from launching, and what to do about that.
 
@@ -76,7 +76,6 @@ UNSEEN_ADVICE = (
     "not the main trouble. Where no function is named, with_stack=True or `traceops run` names it. Do it less often, "
     "outside of the step, or on another thread or process while the GPU works."
 )
-PART = "of it in "  # how the metric of each begins, most first
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to mend
@@ -116,10 +115,12 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
         return found
     words = inputs.run.step_words
-    evidence = [Evidence("idle while the host does one long thing", stored(whole), words.unit("ms"), rank=rank)]
+    evidence = [Evidence(Fact.HELD_BY_ONE_THING, stored(whole), words.unit("ms"), rank=rank)]
     for part in named:
-        evidence.append(Evidence(f"{PART}{part.what}", stored(part.ms), words.unit("ms"), rank=rank))
-        evidence.append(Evidence(f"times in {part.what}", round(part.count, 1), words.unit("times"), rank=rank))
+        evidence.append(Evidence(Fact.HELD_IN, stored(part.ms), words.unit("ms"), rank=rank, subject=part.what))
+        evidence.append(
+            Evidence(Fact.TIMES_IN, round(part.count, 1), words.unit("times"), rank=rank, subject=part.what)
+        )
     found = replace(found, evidence=(*found.evidence, *evidence))
     if found.advice != rule.advice:  # the optimizer is named, in which that is
         return found
@@ -130,7 +131,7 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
 
 def held_mostly(found: Finding, rule: Rule, lost_ms: float) -> Evidence | None:
     """The one long thing that is most of these ms, where the advice is about such."""
-    first = next((e for e in found.evidence if e.metric.startswith(PART) and e.unit.startswith("ms")), None)
+    first = next((e for e in found.evidence if e.fact is Fact.HELD_IN), None)
     if first is None or not isinstance(first.value, (int, float)):
         return None
     mended = found.advice in (rule.advice_for(CALLS), rule.advice_for(UNSEEN))
@@ -205,13 +206,13 @@ def finding_of(
     )
     message += _of_profiler(kind, worst, idle, inputs) + _by_turns(kind, worst, by_light, by_trace, inputs)
     if kind.bucket == "idle_host" and _bounded_by_trace(worst, inputs):
-        evidence += (Evidence(AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
+        evidence += (Evidence(Fact.RECORDING_AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
     if optimizer is not None:
         name, took = optimizer
         when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
         message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
-        evidence += (Evidence("the optimizer's step", stored(took), words.unit("ms"), rank=rank),)
+        evidence += (Evidence(Fact.OPTIMIZER_STEP, stored(took), words.unit("ms"), rank=rank),)
     if kind.bucket == "idle_input":
         said, told = not_by_workers(next_batch(inputs, worst))
         if not said and (not worst.bounded or worst.light or worst.in_time_ms is not None):
@@ -282,15 +283,16 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     rank, shares = worst.times.summary.rank, [one.pct for one in idle]
     return (
-        Evidence(kind.bucket, stored(worst.ms), words.unit("ms"), rank=rank),
-        Evidence(f"{kind.bucket}_pct", round(worst.pct, 1), "%", kind.bounds[0], rank=rank),
+        Evidence(Fact.BUCKET, stored(worst.ms), words.unit("ms"), rank=rank, subject=kind.bucket),
+        Evidence(Fact.BUCKET_PCT, round(worst.pct, 1), "%", kind.bounds[0], rank=rank, subject=kind.bucket),
         Evidence(
-            f"{kind.bucket}_pct (least, median, most over ranks)",
+            Fact.BUCKET_PCT_SPREAD,
             f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
             "%",
+            subject=kind.bucket,
         ),
-        Evidence("step", stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms"),
-        *(() if saved is None else (Evidence("saved without it", stored(saved), words.unit("ms")),)),
+        Evidence(Fact.STEP, stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms"),
+        *(() if saved is None else (Evidence(Fact.SAVED_WITHOUT_IT, stored(saved), words.unit("ms")),)),
         *_recorded(worst, words),
         *kind.detail(worst.times, words),
     )
@@ -345,7 +347,7 @@ def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
     if not worst.bounded:
         return ()
     rank = worst.times.summary.rank
-    return (Evidence(RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
+    return (Evidence(Fact.RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
 def impact_ms(
@@ -393,7 +395,7 @@ def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
         name = f"{call.call} in {call.operator}" if call.operator else call.call
         counted[name] += call.usual
     return tuple(
-        Evidence(what, round(count, 1), words.unit("calls"), rank=times.summary.rank)
+        Evidence(Fact.BLOCKING_CALL, round(count, 1), words.unit("calls"), rank=times.summary.rank, subject=what)
         for what, count in sorted(counted.items(), key=lambda item: -item[1])[:_MOST_CALLS]
         if count
     )

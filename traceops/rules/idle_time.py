@@ -14,6 +14,7 @@ from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.step_words import StepWords
@@ -145,7 +146,6 @@ def unknown_pct(ranks: Sequence[RankTimes]) -> float:
 
 
 MAY_BE_RECORDING = "recording may be"  # all of it, or most
-AT_MOST = "recording, at most"  # the evidence that says so
 _MOST = 0.5  # of the lateness
 
 
@@ -239,7 +239,6 @@ def _beyond(one: Idle, in_time_ms: float) -> Idle:
 # What TO-I002 says of data loading: the time in it, and how many workers would load in time.
 
 
-OTHER_LOADER = "slowest other loader"  # the evidence that says so
 _AS_SLOW = 0.5  # of the step
 
 _MUCH = 0.2  # more workers where the rest of a step is shorter: told as a range
@@ -250,8 +249,8 @@ def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]
     host = times.summary.host
     steps = max(len(times.duration), 1)
     return (
-        Evidence("time in data loading", stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank),
-        Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
+        Evidence(Fact.TIME_IN_DATA_LOADING, stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank),
+        Evidence(Fact.SEEN_AS, ", ".join(host.input_names)[:200], rank=times.summary.rank),
     )
 
 
@@ -275,13 +274,13 @@ def workers_needed(
     )
     if need is None:
         return "", ()
-    rest = Evidence(f"{words.noun} without waiting for input", stored(need.rest_ms), "ms", rank=rank)
+    rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     if need.workers is None or need.load_ms is None:
         ratio = f"{need.times:.1f}"
         if need.most_times >= (1 + _MUCH) * need.times:
             ratio += f" to {need.most_times:.1f}"
         said = f" Its DataLoader has workers: {ratio} times as many would keep up."
-        return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
+        return said, (rest, Evidence(Fact.TIMES_AS_MANY_WORKERS, round(need.times, 2), rank=rank))
     now = f"now {need.now}" if need.now else "now none"
     most = max(need.most_workers or 0, need.workers)
     count = f"{need.workers}" if most == need.workers else f"{need.workers} to {most}"
@@ -298,12 +297,12 @@ def workers_needed(
             f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
             "waits for files."
         )
-    cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
-    loaded = Evidence(f"loading of {words.a}'s batches by one process", stored(need.load_ms), "ms", rank=rank)
+    cores = () if need.cores is None else (Evidence(Fact.CORES_FOR_A_RANK, round(need.cores, 2), rank=rank),)
+    loaded = Evidence(Fact.LOADING_BY_ONE_PROCESS, stored(need.load_ms), "ms", rank=rank, subject=words.a)
     return said, (
         loaded,
         rest,
-        Evidence("workers that keep up", need.workers if most == need.workers else count, rank=rank),
+        Evidence(Fact.WORKERS_THAT_KEEP_UP, need.workers if most == need.workers else count, rank=rank),
         *cores,
     )
 
@@ -317,7 +316,7 @@ def other_loaders(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple
     return (
         f" Mend the loaders of all ranks: the workers of rank {rank}'s take {ms_text(pace)} ms for the batches of "
         f"{run.step_words.a}, so with {who(ranks)} alone in time it would take no less.",
-        (Evidence(OTHER_LOADER, stored(pace), run.step_words.unit("ms"), rank=rank),),
+        (Evidence(Fact.OTHER_LOADER, stored(pace), run.step_words.unit("ms"), rank=rank),),
     )
 
 
@@ -402,16 +401,16 @@ def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
     """A sentence where more workers are not known to help, and its numbers; nothing where they may."""
     if batch is None:
         return "", ()
-    core = Evidence("waits for a core", stored(batch.core_ms), "ms/recorded step", rank=batch.rank)
+    core = Evidence(Fact.WAITS_FOR_A_CORE, stored(batch.core_ms), "ms/recorded step", rank=batch.rank)
     if batch.idle_workers and batch.work is not None:
-        busy = Evidence("loader workers busy", round(batch.work.busy_pct, 1), "%", rank=batch.rank)
+        busy = Evidence(Fact.LOADER_WORKERS_BUSY, round(batch.work.busy_pct, 1), "%", rank=batch.rank)
         return (
             f" The workers of rank {batch.rank}'s loader have nothing to do for {100 - batch.work.busy_pct:.0f} % of "
             "the time: more of them would not help.",
             (busy,),
         )
     if batch.work is not None and batch.work.one_busy:
-        busiest = Evidence("busiest loader worker", round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
+        busiest = Evidence(Fact.BUSIEST_LOADER_WORKER, round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
         return (
             f" One of the {batch.work.processes} workers of rank {batch.rank} that were looked at is busy for "
             f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. The others are "
@@ -442,7 +441,7 @@ def without_waiting(
         severity=left,
         message=f"{found.message} Rank {rank} waits {percent_text(waits[rank])} of these steps for a core: nothing "
         "tells how much of its loading is that.",
-        evidence=(*found.evidence, Evidence("waits for a core", round(waits[rank], 1), "%", WAITS_PCT, rank)),
+        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waits[rank], 1), "%", WAITS_PCT, rank)),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
@@ -53,7 +54,7 @@ def in_recorded_steps(
             "high",
             message,
             [
-                Evidence("waits for a core", round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
+                Evidence(Fact.WAITS_FOR_A_CORE, round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
                 for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
             ],
             ranks=ranks,
@@ -75,7 +76,7 @@ def waited_pct(inputs: Inputs) -> float:
     return float(np.median(told)) if told else 0.0
 
 
-def without_waiting(verdict: Verdict, share_pct: str, bounds: Sequence[float], waited: float) -> Verdict:
+def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
     """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
 
     share_pct: the metric of the finding's evidence that is held to the bounds.
@@ -85,8 +86,8 @@ def without_waiting(verdict: Verdict, share_pct: str, bounds: Sequence[float], w
     return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
 
 
-def _without(found: Finding, share_pct: str, bounds: Sequence[float], waited: float) -> Finding:
-    share = next((e.value for e in found.evidence if e.metric == share_pct), None)
+def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
+    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
     if not isinstance(share, (int, float)):
         return found
     left = severity_of(share - waited, *bounds) or "info"
@@ -97,7 +98,7 @@ def _without(found: Finding, share_pct: str, bounds: Sequence[float], waited: fl
         severity=left,
         message=f"{found.message} The ranks wait {percent_text(waited)} of these steps for a core, and their cores do "
         "the transfer: nothing tells how much of it is that.",
-        evidence=(*found.evidence, Evidence("waits for a core", round(waited, 1), "% of recorded steps", WAITS_PCT)),
+        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
     )
 
 
@@ -181,8 +182,8 @@ def _late_for_cores(one: HeldByCores) -> Finding:
         f"Rank {one.rank} is late because it waits for a core: {ms_text(one.waited_ms)} ms of each recorded step "
         f"beyond its peers.{_cost_text(one)}",
         [
-            Evidence("waits for a core beyond its peers", stored(one.waited_ms), "ms/step", rank=one.rank),
-            Evidence("step", stored(one.step_ms), "ms"),
+            Evidence(Fact.WAITS_FOR_A_CORE_BEYOND_ITS_PEERS, stored(one.waited_ms), "ms/step", rank=one.rank),
+            Evidence(Fact.STEP, stored(one.step_ms), "ms"),
         ],
         ranks=[one.rank],
         impact_ms=stored(one.saved_ms),
@@ -248,9 +249,9 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
             "high" if late or first.busy_pct is not None else "medium",
             f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}.{queued}",
             [
-                Evidence("pid", first.pid, rank=use.rank),
-                Evidence("memory", first.bytes, "bytes", rank=use.rank),
-                Evidence("busy", first.busy_pct, "% of the GPU's time", rank=use.rank),
+                Evidence(Fact.PID, first.pid, rank=use.rank),
+                Evidence(Fact.MEMORY, first.bytes, "bytes", rank=use.rank),
+                Evidence(Fact.BUSY, first.busy_pct, "% of the GPU's time", rank=use.rank),
                 *shown,
             ],
             ranks=[use.rank],
@@ -268,9 +269,9 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
         "high",
         f"Rank {use.rank}'s GPU runs at {use.mhz:.0f}{of} MHz{why}, its peers' at {statistics.median(clocks):.0f} MHz.",
         [
-            Evidence("clock", use.mhz, "MHz", rank=use.rank, peers=statistics.median(clocks)),
-            Evidence("power", use.power_w, "W", rank=use.rank),
-            Evidence("temperature", use.celsius, "°C", rank=use.rank),
+            Evidence(Fact.CLOCK, use.mhz, "MHz", rank=use.rank, peers=statistics.median(clocks)),
+            Evidence(Fact.POWER, use.power_w, "W", rank=use.rank),
+            Evidence(Fact.TEMPERATURE, use.celsius, "°C", rank=use.rank),
         ],
         ranks=[use.rank],
         cause=cause,
@@ -292,7 +293,7 @@ def _queued(rank: int, inputs: Inputs) -> tuple[str, tuple[Evidence, ...]]:
         "while kernels are queued. How much of that is the other process's, and how much the pace of the rank's host, "
         "cannot be told while both are there."
     )
-    return text, (Evidence("idle_dependency", stored(idle), "ms/step", rank=rank),)
+    return text, (Evidence(Fact.BUCKET, stored(idle), "ms/step", rank=rank, subject="idle_dependency"),)
 
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
@@ -313,10 +314,10 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
         "high",
         f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
         [
-            Evidence("waits for a core", round(waited, 1), "% of the time", WAITS_PCT, use.rank),
-            Evidence("has none when it wants one", round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
+            Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of the time", WAITS_PCT, use.rank),
+            Evidence(Fact.NO_CORE_WHEN_WANTED, round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
             *(
-                Evidence("pid", one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
+                Evidence(Fact.PID, one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
                 for one in others[:3]
             ),
         ],
@@ -343,7 +344,7 @@ def _taken_from(ranks: list[int], cause: str, pct: float) -> Finding:
         "warning",
         "medium",
         f"{who_first(ranks)} {verb} {what}: {percent_text(pct)} of {of}.",
-        [Evidence(cause, round(pct, 1), f"% of {of}", _LOST_PCT, ranks[0])],
+        [Evidence(Fact.TAKEN, round(pct, 1), f"% of {of}", _LOST_PCT, ranks[0], subject=cause)],
         ranks=ranks,
         cause=cause,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceops.across.memory_use import MemoryUse
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
@@ -101,9 +102,9 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
             "high",
             f"{said[0].upper()}{said[1:]} at once{also}{where}.",
             [
-                Evidence("reserved", reserved, "B", rank=most.rank),
-                Evidence("most held", peak, "B", rank=most.rank),
-                Evidence("reserved ÷ held", round(reserved / peak, 2), "", _RATIO, most.rank),
+                Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
+                Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
+                Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", _RATIO, most.rank),
             ],
             ranks=ranks,
             cause="pieces" if pieces else None,
@@ -164,15 +165,15 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
                 f"run{calls}, each of which waits for the device{took}."
             )
         evidence += [
-            Evidence("cudaMalloc", round(rate, 2), "calls/step", _MALLOCS, most.rank),
-            Evidence("retries", retries, "in the later part of the run", rank=most.rank),
+            Evidence(Fact.CUDAMALLOC, round(rate, 2), "calls/step", _MALLOCS, most.rank),
+            Evidence(Fact.RETRIES, retries, "in the later part of the run", rank=most.rank),
         ]
     else:
         when = words.choose("in the recorded steps", "while the window was recorded")
         said = f"{subject} asks the driver for memory {when}: {count_text(most.calls)} calls {words.per}{took}."
-        evidence.append(Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank))
+        evidence.append(Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank))
     if costs:
-        evidence.append(Evidence("time of such calls", stored(costs), words.unit("ms"), rank=most.rank))
+        evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
     known = costs > 0 and step_ms > 0  # what they take decides, not how many they are
     much = observed and (retries >= _RETRIES or (costs >= _OF_STEP * step_ms if known else rate >= 1))
     return ASKS_DRIVER.finding(
@@ -293,8 +294,8 @@ def _full(uses: Sequence[MemoryUse]) -> Verdict:
             "high",
             f"Rank {most}: {said}{others}.",
             [
-                Evidence("peak", peak, "B", rank=most),
-                Evidence("of the GPU", round(100 * share[most], 1), "%", 100 * _FULL[0], most),
+                Evidence(Fact.PEAK, peak, "B", rank=most),
+                Evidence(Fact.OF_GPU, round(100 * share[most], 1), "%", 100 * _FULL[0], most),
             ],
             ranks=full,
         )
@@ -332,8 +333,8 @@ def _imbalance(inputs: Inputs) -> Verdict:
             f"Rank {worst} holds {gib_text(own)} at its peak, the {'other rank' if len(known) == 2 else 'median peer'} "
             f"{gib_text(usual)}{and_ranks}{why}.",
             [
-                Evidence("peak", own, "B", rank=worst, peers=usual),
-                Evidence("more", round(100 * more / usual, 1), "%", 100 * _MORE, worst),
+                Evidence(Fact.PEAK, own, "B", rank=worst, peers=usual),
+                Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * _MORE, worst),
             ],
             ranks=alike,
             cause=cause,
@@ -395,10 +396,10 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     until = "" if lasts is None else f"; at this rate {whose} is full after another {max(lasts, 0):,.0f} steps"
     line = f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)." if most.stays else ""
     evidence = [
-        Evidence("growth", round(found.per_step), "B a step", rank=most.rank),
-        Evidence("at the end of a step", found.last, "B", rank=most.rank),
+        Evidence(Fact.GROWTH, round(found.per_step), "B a step", rank=most.rank),
+        Evidence(Fact.AT_END_OF_STEP, found.last, "B", rank=most.rank),
     ]
-    evidence += [Evidence(f"stays: {own.place}", own.bytes, "B", rank=most.rank) for own in most.stays[:4]]
+    evidence += [Evidence(Fact.STAYS, own.bytes, "B", rank=most.rank, subject=own.place) for own in most.stays[:4]]
     ranks = sorted(use.rank for use in uses)
     severity: Severity = "info" if lasts is not None and lasts > _LASTS else "warning"
     return GROWTH.finding(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from traceops.across.host_difference import longer_in_function
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms
+from traceops.core.facts import Fact, label_of
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored
@@ -52,8 +53,8 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
 
 
 _DOES = {
-    "recompilation": ("torch.compile compiles again", "compiling again"),
-    "garbage_collection": ("Python collects garbage", "collecting garbage"),
+    "recompilation": ("torch.compile compiles again", Fact.COMPILING_AGAIN),
+    "garbage_collection": ("Python collects garbage", Fact.COLLECTING_GARBAGE),
 }
 _IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
 
@@ -83,7 +84,7 @@ def in_each_step(run: WholeRun, ranks: Sequence[int]) -> OwnTime | None:
             continue
         ms = max(own.pct - statistics.median(peers), 0.0) / 100 * run.typical_ms
         doing, told = _DOES[cause]
-        sentence = f"Rank {rank} spends {ms_text(ms)} ms a step {told}, beyond its peers"
+        sentence = f"Rank {rank} spends {ms_text(ms)} ms a step {label_of(told)}, beyond its peers"
         found.append(OwnTime(rank, cause, ms, doing, sentence))
     return max(found, key=lambda one: one.ms, default=None)
 
@@ -96,7 +97,6 @@ _OF_GPU = {
     "too_hot": "its GPU is too hot",
     "slow_clock": "its GPU has a lower clock",
 }
-REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _ALIKE = 0.5  # of the first function: another that late launches may be for
 _LEAST_LOOKS = 5
@@ -156,7 +156,7 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone:
         entry
         for one in longest
         for entry in (
-            Evidence(f"host in {one.place.said}", stored(one.ms), "ms/step", rank=rank),
+            Evidence(Fact.HOST_IN, stored(one.ms), "ms/step", rank=rank, subject=one.place.said),
             *_line(one.place, rank),
         )
     ]
@@ -185,8 +185,8 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     said = f"{busy}{work.place_pct:.0f} % of it in {work.place.said}."
     if work.one_busy:
         said = f"{work.place_pct:.0f} % of what rank {rank}'s loader workers do is in {work.place.said}."
-    evidence = [Evidence("loader workers busy", round(work.busy_pct, 1), "%", rank=rank)]
-    evidence.append(Evidence(f"of it in {work.place.said}", round(work.place_pct, 1), "%", rank=rank))
+    evidence = [Evidence(Fact.LOADER_WORKERS_BUSY, round(work.busy_pct, 1), "%", rank=rank)]
+    evidence.append(Evidence(Fact.WORKERS_IN, round(work.place_pct, 1), "%", rank=rank, subject=work.place.said))
     return _with(found, said, [*evidence, *_line(work.place, rank)])
 
 
@@ -213,7 +213,7 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         found = replace(found, advice=UNLIKE_OVER_RUN.advice_for(own.cause))
         found = _with(found, f"{own.sentence}.", [own.evidence])
     if reason:
-        found = replace(found, evidence=(Evidence(REASON, reason, rank=found.ranks[0]), *found.evidence))
+        found = replace(found, evidence=(Evidence(Fact.REASON, reason, rank=found.ranks[0]), *found.evidence))
     if alone and persistent and found.cause != "input":
         found = in_plain_steps(found, inputs, seen_ms)
     return _with_core_wait(found, inputs) if persistent and not reason else found
@@ -225,8 +225,8 @@ def _with_core_wait(found: Finding, inputs: Inputs) -> Finding:
     waited_ms = core_wait_ms(inputs, rank)
     if not waited_ms or waited_ms < _EXPLAINS * (found.impact_ms or 0.0):
         return found
-    why = Evidence(REASON, "its main thread waits for a core", rank=rank)
-    waits = Evidence("waits for a core", stored(waited_ms), "ms/step", rank=rank)
+    why = Evidence(Fact.REASON, "its main thread waits for a core", rank=rank)
+    waits = Evidence(Fact.WAITS_FOR_A_CORE, stored(waited_ms), "ms/step", rank=rank)
     evidence = (why, *found.evidence, waits)
     return replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
 
@@ -236,9 +236,9 @@ def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:
     one = next((one for one in machine if set(found.ranks) & set(one.ranks) and one.cause in _OF_GPU), None)
     if one is None:
         return found
-    pid = next((e.value for e in one.evidence if e.metric == "pid"), None)
+    pid = next((e.value for e in one.evidence if e.fact is Fact.PID), None)
     why = _OF_GPU[str(one.cause)] + ("" if pid is None else f", pid {pid}")
-    return _with(found, one.message, [Evidence(REASON, why, rank=found.ranks[0]), *one.evidence])
+    return _with(found, one.message, [Evidence(Fact.REASON, why, rank=found.ranks[0]), *one.evidence])
 
 
 def _longest(rule: str, rank: int, inputs: Inputs) -> list[FunctionTime]:
@@ -259,7 +259,7 @@ def _with(found: Finding, said: str, evidence: Sequence[Evidence]) -> Finding:
 def _line(place: CodePlace, rank: int | None) -> list[Evidence]:
     if not place.text:
         return []
-    return [Evidence("line", place.text, rank=rank, file=place.file, line=max(place.line, 1))]
+    return [Evidence(Fact.LINE, place.text, rank=rank, file=place.file, line=max(place.line, 1))]
 
 
 _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
@@ -275,7 +275,6 @@ _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
 
 _LATE_RULES = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
 _HOST_CAUSES = ("host", "input", "unknown")
-_NAMES = "host in "  # how evidence begins that names where a host is
 _LEAST_SHARE = 0.2  # of the idle time that a finding is about
 
 
@@ -308,7 +307,7 @@ def with_stacks(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
 
 
 def _with_function(found: Finding, inputs: Inputs) -> Finding:
-    if any(one.metric == REASON or one.metric.startswith(_NAMES) for one in found.evidence):
+    if any(one.fact in (Fact.REASON, Fact.HOST_IN) for one in found.evidence):
         return found
     return _is_late(found, inputs) if found.rule in _LATE_RULES else _idle(found, inputs)
 
@@ -333,11 +332,11 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
     said = f"{by}, rank {one.rank}'s host is in {one.said} {spends}."
     unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
     evidence = [
-        Evidence(REASON, f"in {one.said}", rank=one.rank),
-        Evidence(f"{_NAMES}{one.said}", stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms)),
+        Evidence(Fact.REASON, f"in {one.said}", rank=one.rank),
+        Evidence(Fact.HOST_IN, stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms), subject=one.said),
     ]
     if on_gpu:
-        evidence.append(Evidence("its device idle meanwhile", stored(one.idle_ms), unit, rank=one.rank))
+        evidence.append(Evidence(Fact.ITS_DEVICE_IDLE_MEANWHILE, stored(one.idle_ms), unit, rank=one.rank))
     return _with(found, said, evidence)
 
 
@@ -359,5 +358,5 @@ def _idle(found: Finding, inputs: Inputs) -> Finding:
         found,
         f"By the stacks of its trace, rank {rank}'s host is in {said} for {ms_text(held[said])} of the recorded "
         f"{ms_text(whole_ms)} ms {words.per} in which {about.clause}.",
-        [Evidence(f"{_NAMES}{said}", stored(held[said]), words.unit("ms"), rank=rank)],
+        [Evidence(Fact.HOST_IN, stored(held[said]), words.unit("ms"), rank=rank, subject=said)],
     )

@@ -12,6 +12,7 @@ from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.roles import of_gradients
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text, size_text, stored
@@ -58,7 +59,6 @@ SMALL_COLLECTIVES = Rule(
     ),
 )
 
-SMALL_PCT = "exposed"  # held to bounds
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
 _HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hides it
@@ -116,10 +116,10 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         f"({percent_text(share)}) is exposed.{'' if basis is None else basis.note}{gain_text(gain, words)}"
     )
     evidence = [
-        Evidence("small collectives", round(count, 1), words.per, MANY),
-        Evidence("their transfer", stored(total_ms), words.unit("ms")),
-        Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
-        Evidence(SMALL_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
+        Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
+        Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
+        Evidence(Fact.MEDIAN_SIZE, int(np.median(sizes)), "bytes", _SMALL_BYTES),
+        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
         *gain_evidence(gain, words),
         *(() if basis is None else basis.evidence(words)),
     ]
@@ -147,7 +147,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
             calls.said(words) + basis.note,
             [
                 *calls.evidence(words),
-                Evidence(SMALL_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
+                Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
                 *gain_evidence(gain, words),
                 *basis.evidence(words),
             ],
@@ -215,7 +215,6 @@ LATE_START = Rule(
 )
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
-_EXPOSED_PCT, _GRADIENTS_PCT = "comm_transfer_pct", "of it gradients"  # held to bounds
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
@@ -228,10 +227,12 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [rule.not_evaluated(why) for rule in RULES]
     waited, host_ms = waited_pct(inputs), None if inputs.whole is None else inputs.whole.host_ms
     return [
-        without_waiting(judge_exposed(inputs.run, inputs.undisturbed, host_ms), _EXPOSED_PCT, _EXPOSED_BOUNDS, waited),
-        without_waiting(judge_small(inputs.run, inputs.undisturbed, host_ms), SMALL_PCT, SMALL_BOUNDS, waited),
         without_waiting(
-            judge_late_start(inputs.run, inputs.undisturbed, host_ms), _GRADIENTS_PCT, _LATE_BOUNDS, waited
+            judge_exposed(inputs.run, inputs.undisturbed, host_ms), Fact.BUCKET_PCT, _EXPOSED_BOUNDS, waited
+        ),
+        without_waiting(judge_small(inputs.run, inputs.undisturbed, host_ms), Fact.EXPOSED_PCT, SMALL_BOUNDS, waited),
+        without_waiting(
+            judge_late_start(inputs.run, inputs.undisturbed, host_ms), Fact.GRADIENTS_PCT, _LATE_BOUNDS, waited
         ),
     ]
 
@@ -266,14 +267,14 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
     evidence = [
-        Evidence("comm_transfer", stored(impact), run.step_words.unit("ms")),
-        Evidence(_EXPOSED_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0]),
-        Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
+        Evidence(Fact.BUCKET, stored(impact), run.step_words.unit("ms"), subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0], subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT_MOST, round(shares[worst], 1), "%", rank=worst, subject="comm_transfer"),
         *gain_evidence(gain, run.step_words),
         *basis.evidence(run.step_words),
     ]
     if overlap:
-        evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
+        evidence.append(Evidence(Fact.OVERLAP_PCT, round(float(np.median(overlap)), 1), "%"))
     message = (
         f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
         f"hides; waiting for late ranks is not counted.{basis.note}{of_unknown_size(run) or of_one_size(run)}"
@@ -345,10 +346,10 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         f"{words.the} would take {step_left(gain, step)} at best.{basis.note}"
     )
     evidence = [
-        Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
-        Evidence("gradient collectives", float(np.median(counts)), words.per),
-        Evidence("comm_transfer_pct", round(100 * exposed / step, 1), "%"),
-        Evidence(_GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
+        Evidence(Fact.TRANSFER_AFTER_BACKWARD, round(100 * late, 1), "%", 100 * _LATE_SHARE),
+        Evidence(Fact.GRADIENT_COLLECTIVES, float(np.median(counts)), words.per),
+        Evidence(Fact.BUCKET_PCT, round(100 * exposed / step, 1), "%", subject="comm_transfer"),
+        Evidence(Fact.GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
         *gain_evidence(gain, words),
         *basis.evidence(words),
     ]

@@ -13,15 +13,13 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.step_words import StepWords
 from traceops.core.units import digits_text, ms_text, size_range_text, size_text, stored
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.phases import AFTER, UPDATED
-from traceops.rules.plain_cure import RECORDED
 
-SAVED = "saved without it"  # the metric of the evidence that is the impact
-SAVED_AT_BEST = "saved without it and with no host late"
 LEAST_GAIN_PCT = 3.0  # of the step: of less, exposed transfer is a remark
 _ALIKE = 0.05  # of the transfer: less makes no difference that is worth a word
 
@@ -112,8 +110,12 @@ def step_left(gain: Gain, step_ms: float) -> str:
 
 def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:
     """The same as proof: the impact of the finding, and what may come on top."""
-    best = () if gain.best_ms is None else (Evidence(SAVED_AT_BEST, stored(gain.best_ms), words.unit("ms")),)
-    return (Evidence(SAVED, stored(gain.ms), words.unit("ms")), *best) if gain.replayed else ()
+    best = (
+        ()
+        if gain.best_ms is None
+        else (Evidence(Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE, stored(gain.best_ms), words.unit("ms")),)
+    )
+    return (Evidence(Fact.SAVED_WITHOUT_IT, stored(gain.ms), words.unit("ms")), *best) if gain.replayed else ()
 
 
 # Which step exposed transfer is a part of: the recorded one, or the one without the profiler where that is known.
@@ -163,8 +165,8 @@ class Basis:
         """The same as numbers."""
         if self.recorded_ms is None:
             return ()
-        recorded = Evidence(RECORDED, stored(self.recorded_ms), words.unit("ms"))
-        return Evidence("step", stored(self.step_ms), "ms"), recorded
+        recorded = Evidence(Fact.RECORDED, stored(self.recorded_ms), words.unit("ms"))
+        return Evidence(Fact.STEP, stored(self.step_ms), "ms"), recorded
 
 
 def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None) -> Basis | None:
@@ -244,10 +246,10 @@ class Calls:
         """The same as numbers."""
         times = self.times
         return (
-            Evidence("calls", round(times.calls, 1), words.per),
-            Evidence("their transfer", stored(times.ms), words.unit("ms")),
-            Evidence("each call's own time", stored(times.fixed_ms or 0.0), "ms"),
-            Evidence("with the fewest calls", stored(times.in_fewest_ms or 0.0), words.unit("ms")),
+            Evidence(Fact.CALLS, round(times.calls, 1), words.per),
+            Evidence(Fact.TRANSFER_OF_THEM, stored(times.ms), words.unit("ms")),
+            Evidence(Fact.OWN_TIME_PER_CALL, stored(times.fixed_ms or 0.0), "ms"),
+            Evidence(Fact.WITH_FEWEST_CALLS, stored(times.in_fewest_ms or 0.0), words.unit("ms")),
         )
 
 

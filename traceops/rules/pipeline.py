@@ -10,6 +10,7 @@ from traceops.across.pipelines import Bubble, StageTimes
 from traceops.across.replay.what_if import INTERLEAVED, STAGE_PACE, STAGES_EVEN, TWICE_THE_MICRO_BATCHES, rank_change
 from traceops.across.send_receive import NO_END
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text, who
 from traceops.core.rule import Rule, Verdict
@@ -43,10 +44,10 @@ def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
     )
     evidence = [
         *(
-            Evidence("waits for a slower stage", stored(s.imbalance / 1e6), words.unit("ms"), rank=s.rank)
+            Evidence(Fact.WAITS_FOR_A_SLOWER_STAGE, stored(s.imbalance / 1e6), words.unit("ms"), rank=s.rank)
             for s in others
         ),
-        *(Evidence("work of a stage", stored(s.work / 1e6), words.unit("ms"), rank=s.rank) for s in worst.stages),
+        *(Evidence(Fact.WORK_OF_A_STAGE, stored(s.work / 1e6), words.unit("ms"), rank=s.rank) for s in worst.stages),
     ]
     found = rule.finding("warning", "medium", message, evidence, ranks=[slowest.rank], impact_ms=stored(waiting / 1e6))
     return rule.verdict(found)
@@ -212,11 +213,11 @@ def judge_uneven(run: CrossRank) -> Verdict:
         message += f". The same kernels take {worst.slower:.2f} times as long there as on the others."
     else:
         message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
-    metric = "saved by even stages" if at_pace is None else "saved at the others' pace"
+    kept = Fact.SAVED_BY_EVEN_STAGES if at_pace is None else Fact.SAVED_AT_THE_OTHERS_PACE
     evidence = [
-        *_saved_and_work(metric, worst, saved, step, words),
-        *(Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank) for s in others),
-        Evidence("of its blocks to move", round(moved, 1), "%", rank=slowest.rank),
+        *_saved_and_work(kept, worst, saved, step, words),
+        *(Evidence(Fact.WAITS_FOR_A_SLOWER_STAGE, _ms(s.imbalance), words.unit("ms"), rank=s.rank) for s in others),
+        Evidence(Fact.OF_ITS_BLOCKS_TO_MOVE, round(moved, 1), "%", rank=slowest.rank),
     ]
     found = UNEVEN_STAGES.finding(
         severity,
@@ -253,8 +254,8 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         f"({100 * saved / step:.0f} % less)."
     )
     evidence = [
-        *_saved_and_work("saved at its peers' pace", worst, saved, step, words),
-        *(Evidence("work of the same stage", _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
+        *_saved_and_work(Fact.SAVED_AT_PEERS_PACE, worst, saved, step, words),
+        *(Evidence(Fact.WORK_OF_THE_SAME_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
     ]
     found = UNEVEN_STAGES.finding(
         severity, "high", message, evidence, ranks=[slowest.rank], impact_ms=_ms(saved),
@@ -263,13 +264,13 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     return UNEVEN_STAGES.verdict(found)
 
 
-def _saved_and_work(metric: str, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
+def _saved_and_work(fact: Fact, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
     """What the cure of the slowest stage saves of a step, in ns and in percent, and the work of each stage."""
     bound, rank = _EVEN_PCT[0], worst.slowest.rank
     return [
-        Evidence(metric, _ms(saved), words.unit("ms"), _ms(bound / 100 * step), rank),
-        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", bound, rank),
-        *(Evidence("work of a stage", _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.stages),
+        Evidence(fact, _ms(saved), words.unit("ms"), _ms(bound / 100 * step), rank),
+        Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", bound, rank, subject=words.the),
+        *(Evidence(Fact.WORK_OF_A_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.stages),
     ]
 
 
@@ -299,10 +300,10 @@ def judge_bubble(run: CrossRank) -> Verdict:
     if other is not None and other >= _WORTH * waiting:
         message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
     evidence = [
-        Evidence("fills and drains", _ms(waiting), words.unit("ms"), _ms(_FILL_PCT[0] / 100 * step)),
-        Evidence(f"of {words.the}", round(share, 1), "%", _FILL_PCT[0]),
-        Evidence("by the schedule alone", round(assumed, 1), "%"),
-        Evidence("micro-batches", pipeline.micro_batches),
+        Evidence(Fact.FILLS_AND_DRAINS, _ms(waiting), words.unit("ms"), _ms(_FILL_PCT[0] / 100 * step)),
+        Evidence(Fact.OF_STEP, round(share, 1), "%", _FILL_PCT[0], subject=words.the),
+        Evidence(Fact.BY_THE_SCHEDULE_ALONE, round(assumed, 1), "%"),
+        Evidence(Fact.MICRO_BATCHES, pipeline.micro_batches),
     ]
     found = LARGE_BUBBLE.finding(
         severity, "high", message, evidence, ranks=pipeline.ranks,
@@ -347,7 +348,8 @@ def judge_late(
         )
     message += _UNKNOWN_CORES if starved else ""
     evidence = [
-        Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank) for stage in worst.stages
+        Evidence(Fact.WAITS_FOR_LATE_SENDS, _ms(stage.late), words.unit("ms"), rank=stage.rank)
+        for stage in worst.stages
     ]
     found: Finding = LATE_SENDS.finding(
         severity, "medium", message, evidence, ranks=worst.pipeline.ranks, impact_ms=_ms(waiting)

@@ -7,17 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.units import ms_text, stored
 from traceops.measure.recording import SLOWED
 from traceops.rules.inputs import Inputs
 from traceops.rules.straggler_conditions import IMPACT_BOUNDS
-
-PLAIN_STEP = "step without the profiler"
-PLAIN_SAVED = "saved at its peers' pace without the profiler"
-PLAIN_WAIT = "waiting for it without the profiler"
-RECORDED = "recorded with the profiler"
-_WAITING = "waiting for it"
 
 
 def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
@@ -32,7 +27,7 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     the profiler are a remark already, and stay as they are.
     """
     undisturbed, rank = inputs.undisturbed, found.ranks[0]
-    recorded_ms, waited = found.impact_ms, _value(found, _WAITING)
+    recorded_ms, waited = found.impact_ms, found.number(Fact.WAITING_FOR_IT)
     if found.severity == "info" or undisturbed is None or not recorded_ms or not waited:
         return found
     waits = waited_for_ms(undisturbed, rank)
@@ -47,10 +42,10 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
         f"({pct:.0f} % less)."
     )
     evidence = (
-        Evidence(PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
-        Evidence(PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
-        Evidence(PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
-        Evidence(RECORDED, stored(recorded_ms), "ms/step", rank=rank),
+        Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
+        Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
+        Evidence(Fact.PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
+        Evidence(Fact.RECORDED, stored(recorded_ms), "ms/step", rank=rank),
     )
     return replace(
         found,
@@ -65,11 +60,6 @@ def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
     """What the others wait in the undisturbed step, mean over them; None where that is not told."""
     others = [one.wait_ms for one in undisturbed.ranks if one.rank != rank]
     return float(np.mean(others)) if others and undisturbed.of(rank) is not None else None
-
-
-def _value(found: Finding, metric: str) -> float | None:
-    value = next((one.value for one in found.evidence if one.metric == metric), None)
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 # That hosts are late by turns, as later light windows show it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceops.across.plain_step import PlainStep
 from traceops.across.profiler_cost import ProfilerCost
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import ms_text, stored
@@ -79,9 +80,9 @@ def judge_profiler(inputs: Inputs) -> Verdict:
             "high",
             " ".join(part for part in told if part),
             [
-                Evidence("profiled ÷ unprofiled step", stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
-                Evidence("unprofiled step", stored(before), "ms"),
-                Evidence("profiled step", stored(profiled), "ms"),
+                Evidence(Fact.PROFILED_BY_UNPROFILED, stored(ratio), "×", _SLOWDOWN_BOUNDS[0]),
+                Evidence(Fact.UNPROFILED_STEP, stored(before), "ms"),
+                Evidence(Fact.PROFILED_STEP, stored(profiled), "ms"),
                 *_waits(cost),
                 *measured,
             ],
@@ -100,7 +101,7 @@ def _typical(beside_ms: float, plain: PlainStep | None) -> str:
 def _waits(cost: ProfilerCost) -> tuple[Evidence, ...]:
     if cost.core_pct < WAITS_PCT:
         return ()
-    return (Evidence("waits for a core", round(cost.core_pct, 1), "% of recorded steps", WAITS_PCT),)
+    return (Evidence(Fact.WAITS_FOR_A_CORE, round(cost.core_pct, 1), "% of recorded steps", WAITS_PCT),)
 
 
 def _of_cores(cost: ProfilerCost) -> str:
@@ -136,7 +137,7 @@ def _behind(undisturbed: Undisturbed | None, plain: PlainStep | None) -> tuple[s
         "slower there by itself."
     )
     return said, (
-        Evidence("step behind the windows ÷ before", stored(more), "×", SLOWED),
-        Evidence("step behind the windows", stored(plain.behind_ms), "ms"),
-        Evidence("step before the windows", stored(plain.ms), "ms"),
+        Evidence(Fact.STEP_BEHIND_BY_BEFORE, stored(more), "×", SLOWED),
+        Evidence(Fact.STEP_BEHIND_THE_WINDOWS, stored(plain.behind_ms), "ms"),
+        Evidence(Fact.STEP_BEFORE_THE_WINDOWS, stored(plain.ms), "ms"),
     )

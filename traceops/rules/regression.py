@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy, Rule
 from traceops.core.units import stored
@@ -63,9 +64,9 @@ def regression(row: ComparedMetric, values: str, because: str) -> Finding:
         "high" if sure else "medium",
         f"{row.label}: {values}." + (f" {because[:1].upper()}{because[1:]}." if because else ""),
         [
-            Evidence(f"{row.metric}_change", value, "%", row.threshold_pct),
-            Evidence(row.metric, row.head, row.unit, peers=row.base),
-            *([Evidence("p", round(row.p, 6), "")] if row.p is not None else []),
+            Evidence(Fact.METRIC_CHANGE, value, "%", row.threshold_pct, subject=row.metric),
+            Evidence(Fact.METRIC, row.head, row.unit, peers=row.base, subject=row.metric),
+            *([Evidence(Fact.P_VALUE, round(row.p, 6), "")] if row.p is not None else []),
         ],
         impact_ms=row.change if row.unit == "ms" else None,
     )

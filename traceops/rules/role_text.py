@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.role_times import role_of_groups, waiting_role
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
@@ -54,7 +55,7 @@ def transfer_by_role(run: CrossRank) -> dict[Role, float]:
 
 def role_evidence(by_role: dict[Role, float], words: StepWords) -> list[Evidence]:
     """A number a role."""
-    return [Evidence(f"of it {ROLES[role]}", stored(ms), words.unit("ms")) for role, ms in by_role.items()]
+    return [Evidence(Fact.OF_ROLE, stored(ms), words.unit("ms"), subject=ROLES[role]) for role, ms in by_role.items()]
 
 
 def main_role(by_role: dict[Role, float]) -> Role | UnsetType:

@@ -12,6 +12,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import CoreWaits, beyond_peers
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups
 from traceops.across.stragglers import LATE_STEP
+from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rank_text import who as who_of
@@ -24,9 +25,6 @@ from traceops.rules.straggler_findings import grown_evidence
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
-PLACE = "in common"  # evidence
-SAVED_BESIDE = "saved with the others cured too"
-WORST = "longest of them"
 _CLAUSES = {
     "gpu_compute": "their GPUs compute longer",
     "host": "their hosts launch later",
@@ -227,18 +225,22 @@ def _finding(
         f"{who} take {_longer_text(longer, each, worst, words)}: {why}. The others wait "
         f"{slow.waited / 1e6:.2f} ms {words.per}{others}. {would} ({up_to}{100 * saved / step:.0f} % less).{note}"
     )
-    metric = "saved with the work shared evenly" if shared else "saved at their peers' pace"
-    metric = SAVED_BESIDE if group.beside else metric
+    kept = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
+    kept = Fact.SAVED_WITH_THE_OTHERS_TOO if group.beside else kept
     evidence = [
-        Evidence(metric, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
-        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
-        Evidence("longer than the others", stored(longer / 1e6), words.unit("ms"), rank=group.middle),
-        *([] if worst is None else [Evidence(WORST, stored(max(each) / 1e6), words.unit("ms"), rank=worst)]),
-        Evidence("the others wait", stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
-        Evidence("share of all waiting", round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
-        Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),
-        Evidence("chance", round(group.chance, 4), "probability", CHANCE),
-        *([Evidence(PLACE, place)] if place else []),
+        Evidence(kept, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
+        Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], subject=words.the),
+        Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer / 1e6), words.unit("ms"), rank=group.middle),
+        *(
+            []
+            if worst is None
+            else [Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst)]
+        ),
+        Evidence(Fact.THE_OTHERS_WAIT, stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
+        Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
+        Evidence(Fact.LATE_STEPS, f"{len(group.late)} of {len(group.longer)}"),
+        Evidence(Fact.CHANCE, round(group.chance, 4), "probability", CHANCE),
+        *([Evidence(Fact.IN_COMMON, place)] if place else []),
         *grown_evidence(run, group.middle, group.cause, group.peers),
     ]
     return SLOW_GROUP.finding(

@@ -12,6 +12,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
 from traceops.across.machine_use import beyond_peers, core_waits
 from traceops.across.unlike import MORE_WORK
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule, Verdict
@@ -51,7 +52,6 @@ def comes(count: int) -> str:
 
 
 CAUSE = "shared_cores"
-WAITS_BEYOND = "waits for a core beyond typical steps"  # in evidence, with the rank that does
 _MOST_OF_IT = 0.5  # of what the steps take longer
 
 
@@ -342,23 +342,23 @@ def judge(inputs: Inputs) -> list[Verdict]:
         only, often = the_only(timed.unlike), comes(timed.unlike)
         message += f" Of {timed.steps} timed steps {only}: how often {often} cannot be said."
     evidence = [
-        Evidence("longest step", stored(max(took)), "ms", stored(run.step_ms * 1.5)),
-        Evidence("typical step", stored(run.step_ms), "ms"),
+        Evidence(Fact.LONGEST_STEP, stored(max(took)), "ms", stored(run.step_ms * 1.5)),
+        Evidence(Fact.TYPICAL_STEP, stored(run.step_ms), "ms"),
     ]
     if not once:
         evidence += [
-            Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
-            Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
+            Evidence(Fact.SUCH_STEPS, timed.unlike, f"of {timed.steps} timed steps"),
+            Evidence(Fact.BEYOND_TYPICAL_STEPS, round(timed.share_pct, 2), "% of the time"),
         ]
     impact = stored(share / 100 * timed.mean_ms) if seen_often and cause != "other_optimizer" else None
     if impact is not None:
-        evidence.append(Evidence("beyond typical steps", impact, "ms/step"))
+        evidence.append(Evidence(Fact.BEYOND_TYPICAL_STEPS, impact, "ms/step"))
     if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
-        evidence.append(Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual)))
+        evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=worst.summary.rank, peers=round(usual)))
     if held:
-        evidence.append(Evidence(WAITS_BEYOND, stored(held[1]), "ms", rank=held[0]))
+        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(held[1]), "ms", rank=held[0]))
     evidence += [
-        Evidence(f"host longer in: {one.name}", stored(one.ms), "ms", rank=worst.summary.rank, step=one.step)
+        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=worst.summary.rank, step=one.step, subject=one.name)
         for one in worst.summary.host.extra
         if one.step in every_odd
     ][:_MOST_NAMED]

@@ -19,7 +19,8 @@ from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.cause_words import CAUSES as CAUSE_WORDS
-from traceops.core.cause_words import COMPUTES_LONGER, IN_OPERATORS, OPERATORS_LONGER
+from traceops.core.cause_words import COMPUTES_LONGER, OPERATORS_LONGER
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
@@ -125,18 +126,18 @@ def evidence_of(
     least, words = least_share(len(run.ranks)), run.step_words
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
     return [
-        Evidence("saved at its peers' pace", stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
-        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
+        Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
+        Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank, subject=words.the),
         Evidence(
-            "waiting for it",
+            Fact.WAITING_FOR_IT,
             stored(waiting_ms(run, straggler, sometimes=sometimes)),
             words.unit("ms") + " and rank",
             rank=rank,
         ),
-        Evidence("share of all waiting", round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
-        Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
-        Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
-        Evidence("chance", round(straggler.chance, 4), "probability", CHANCE, rank),
+        Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
+        Evidence(Fact.CAUSE_SPLIT, split, "%", rank=rank),
+        Evidence(Fact.LATE_STEPS, f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
+        Evidence(Fact.CHANCE, round(straggler.chance, 4), "probability", CHANCE, rank),
         *_late_step_evidence(run, straggler),
         *grown_evidence(run, rank, straggler.cause),
     ]
@@ -150,14 +151,18 @@ def work_evidence(
         return []
     found = []
     if compared.kind == "more_work":
-        found.append(Evidence("work of its peers", round(compared.work, 2), "times", MORE, rank))
+        found.append(Evidence(Fact.WORK_OF_ITS_PEERS, round(compared.work, 2), "times", MORE, rank))
     if compared.kind == "extra_kernels":
-        found.append(Evidence("kernels that no peer runs", stored(compared.alone_ms), words.unit("ms"), rank=rank))
+        found.append(Evidence(Fact.KERNELS_THAT_NO_PEER_RUNS, stored(compared.alone_ms), words.unit("ms"), rank=rank))
     if compared.kind == "slower" and compared.speed is not None:
-        found.append(Evidence("time of its peers for the same kernels", round(compared.speed, 2), "times", rank=rank))
+        found.append(Evidence(Fact.TIME_FOR_SAME_KERNELS, round(compared.speed, 2), "times", rank=rank))
     if shared is not None:
-        found.append(Evidence("saved with the work shared evenly", stored(shared / 1e6), words.unit("ms"), rank=rank))
-        found.append(Evidence(f"of {words.the}, shared evenly", round(100 * shared / step, 1), "%", rank=rank))
+        found.append(
+            Evidence(Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY, stored(shared / 1e6), words.unit("ms"), rank=rank)
+        )
+        found.append(
+            Evidence(Fact.OF_STEP_SHARED_EVENLY, round(100 * shared / step, 1), "%", rank=rank, subject=words.the)
+        )
     return found
 
 
@@ -169,8 +174,8 @@ def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
         return []
     late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.stragglers.step_ns, straggler.saved))
     return [
-        Evidence("late step", stored(late), "ms", rank=straggler.rank),
-        Evidence("saved in a late step", stored(saved), "ms", rank=straggler.rank),
+        Evidence(Fact.LATE_STEP, stored(late), "ms", rank=straggler.rank),
+        Evidence(Fact.SAVED_IN_A_LATE_STEP, stored(saved), "ms", rank=straggler.rank),
     ]
 
 
@@ -178,12 +183,13 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms a step."""
     return [
         Evidence(
-            f"grew: {one.name}",
+            Fact.GREW,
             stored(one.ms),
             run.step_words.unit("ms"),
             rank=rank,
             peers=stored(one.peers_ms),
             grown=one.name,
+            subject=one.name,
         )
         for one in grown(run, rank, cause, peers)
     ]
@@ -196,7 +202,7 @@ def of_operators(run: CrossRank, straggler: Straggler) -> tuple[str, tuple[Evide
         return "", ()
     why = "it has more to compute, or gets less done on its cores"
     said = f" Most of what it takes longer is in operators: {why}. Which of both, these traces do not tell."
-    return said, (Evidence(IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
+    return said, (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
 
 
 _PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}

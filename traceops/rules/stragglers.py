@@ -15,6 +15,7 @@ from traceops.across.slow_group import SlowGroups, far_ranks
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.cause_words import CAUSES, COMPUTES_LONGER
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
@@ -128,12 +129,10 @@ def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
         f"with this rank at its peers' pace too {(in_time - saved) / 1e6:.2f} ms{more}."
     )
     evidence = [
-        Evidence("saved with batches in time", stored(saved_by_loading / 1e6), words.unit("ms")),
-        Evidence(
-            "saved at its peers' pace too", stored(saved / 1e6), words.unit("ms"), stored(in_time / 1e7), late.rank
-        ),
-        Evidence("late steps", f"{len(late.late_steps)} of {len(late.saved)}", rank=late.rank),
-        Evidence("chance", round(late.chance, 4), "probability", CHANCE, late.rank),
+        Evidence(Fact.SAVED_WITH_BATCHES_IN_TIME, stored(saved_by_loading / 1e6), words.unit("ms")),
+        Evidence(Fact.SAVED_AT_PEERS_PACE_TOO, stored(saved / 1e6), words.unit("ms"), stored(in_time / 1e7), late.rank),
+        Evidence(Fact.LATE_STEPS, f"{len(late.late_steps)} of {len(late.saved)}", rank=late.rank),
+        Evidence(Fact.CHANCE, round(late.chance, 4), "probability", CHANCE, late.rank),
         *grown_evidence(run, late.rank, late.cause),
     ]
     return [

@@ -9,6 +9,7 @@ from traceops.across.agreed_steps import ApartInTime, apart_in_time
 from traceops.across.cross_rank import CrossRank
 from traceops.across.roles import reduced_behind_step
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text, counted, shorter_schedule
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.core.rule import Rule, Verdict
@@ -45,7 +46,8 @@ def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> V
     apart = apart_in_time([times.summary for times in run.ranks], run.matching)
     told = [*doubts, *((one.path, _apart_text(one)) for one in apart if one.path not in doubted)]
     found = [
-        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)]) for path, what in told
+        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence(Fact.FILE, path)])
+        for path, what in told
     ]
     return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
 
@@ -98,8 +100,8 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) ->
             "high",
             f"{who_first(odd)} {'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
             f"{_common(len(common))} common to all ranks.",
-            [Evidence("common steps", len(common), "steps", len(every))]
-            + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
+            [Evidence(Fact.COMMON_STEPS, len(common), "steps", len(every))]
+            + [Evidence(Fact.STEPS, _span(steps[rank]), rank=rank) for rank in odd[:16]],
             ranks=odd,
             steps=sorted(every - common),
         )
@@ -115,8 +117,8 @@ def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> F
         "high",
         f"{who_first(odd)} recorded other steps ({_span(others)}) than {who([s.rank for s in ranks])} "
         f"({_span(used)}), and none in common. All numbers are of {who([s.rank for s in ranks])} alone.",
-        [Evidence("common steps", 0, "steps", len(used | others))]
-        + [Evidence("steps", _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
+        [Evidence(Fact.COMMON_STEPS, 0, "steps", len(used | others))]
+        + [Evidence(Fact.STEPS, _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
         ranks=odd,
         steps=sorted(others),
         cause=ENDED_EARLY[0],
@@ -175,7 +177,7 @@ def judge(inputs: Inputs) -> Verdict:
             "info",
             "high",
             "The traces mark no steps, and none could be found by what repeats: all numbers are of the whole window.",
-            [Evidence("steps", 0, "steps", 1)],
+            [Evidence(Fact.STEPS, 0, "steps", 1)],
             ranks=without,
         )
     )
@@ -194,7 +196,7 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     said = "No step was recorded whole"
     if len(ranks) < count:
         said = f"On rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks, _MOST_SAID)} no step was recorded whole"
-    evidence = [Evidence("whole steps", 0, "steps", 1)]
+    evidence = [Evidence(Fact.WHOLE_STEPS, 0, "steps", 1)]
     cause = None
     if any(entry.get("status") == "given_way" for entry in entries):
         said += ", because the program started a profiler of its own"
@@ -202,7 +204,7 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     elif shorter is not None and steps is not None:
         said += f": the program ended after {counted(steps)}, and the schedule needs {shorter.needed}"
         cause = "too_short"
-        evidence.append(Evidence("steps of the program", steps, "steps", shorter.needed))
+        evidence.append(Evidence(Fact.STEPS_OF_THE_PROGRAM, steps, "steps", shorter.needed))
     said += ". Nothing is said about its time."
     if shorter is not None and cause == "too_short":
         said += f" {_would_record(shorter.active)}: traceops run {shorter.flags}"
@@ -223,7 +225,6 @@ def _would_record(steps: int) -> str:
     return "What would record one" if steps == 1 else f"What would record {steps}"
 
 
-NOT_USED = "file not used"  # evidence of TO-V002
 MISSING_RANKS = Rule(
     id="TO-V001",
     title="Ranks of the world have no trace",
@@ -340,7 +341,7 @@ def judge_missing(
             "high",
             f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no "
             f"{'usable ' * unusable}trace: {listed}.{why}",
-            [Evidence("ranks without a trace", len(missing), "ranks", 0)],
+            [Evidence(Fact.RANKS_WITHOUT_A_TRACE, len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
             cause=ENDED_EARLY[0] if len(short) == len(missing) else None,
         )
@@ -372,12 +373,14 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
                     "warning",
                     "high",
                     f"{summary.path}: {what}. {used}",
-                    [Evidence("damage", what, rank=summary.rank), Evidence("events read", summary.event_count)],
+                    [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)],
                     ranks=[summary.rank],
                 )
             )
     for path, what in problems:
-        found.append(DAMAGED.finding("warning", "high", f"{path}: {what}.", [Evidence(NOT_USED, f"{path}: {what}")]))
+        found.append(
+            DAMAGED.finding("warning", "high", f"{path}: {what}.", [Evidence(Fact.NOT_USED, f"{path}: {what}")])
+        )
     return DAMAGED.verdict(*found, clear="every file was read to its end")
 
 
@@ -430,7 +433,7 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
             "high",
             f"Outside of no_sync() {who} synchronises gradients inside backward, but none of the {steps} steps with a "
             "backward pass launched a collective there.",
-            [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
+            [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, who)],
             ranks=sorted(with_backward),
         )
     )

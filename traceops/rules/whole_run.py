@@ -10,6 +10,7 @@ import numpy as np
 
 from traceops.across.run_steps import Occasion, Share, WholeRun
 from traceops.across.whole_run import START
+from traceops.core.facts import Fact
 from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
@@ -148,13 +149,13 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         f"{ms_text(run.typical_ms)} ms.{again}"
     )
     evidence = [
-        Evidence("of the run", round(one.share_pct, 2), "%", _BOUNDS[0]),
-        Evidence("came", one.times, f"times in {int(run.timed.sum())} steps"),
-        Evidence("longer", stored(each), "ms each time"),
-        Evidence("typical step", stored(run.typical_ms), "ms"),
+        Evidence(Fact.OF_RUN, round(one.share_pct, 2), "%", _BOUNDS[0]),
+        Evidence(Fact.CAME, one.times, f"times in {int(run.timed.sum())} steps"),
+        Evidence(Fact.LONGER, stored(each), "ms each time"),
+        Evidence(Fact.TYPICAL_STEP, stored(run.typical_ms), "ms"),
     ]
     if one.place is not None and one.place.text:
-        evidence.append(Evidence("line", one.place.text, file=one.place.file, line=max(one.place.line, 1)))
+        evidence.append(Evidence(Fact.LINE, one.place.text, file=one.place.file, line=max(one.place.line, 1)))
     return UNLIKE_OVER_RUN.finding(
         _severity(one.cause, one.share_pct),
         "high" if one.cause != "host" else "medium",
@@ -231,9 +232,9 @@ def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
             f"{_IS['recompilation']} {percent_text(share)} of rank {rank}'s time: in {len(steps)} of {count} steps "
             f"after the first, {ms_text(spent_ms)} ms in all, the last time in step {steps[-1]}.{_place(again[rank])}",
             [
-                Evidence("of the time", stored(share), "%", _BOUNDS[0], rank),
-                Evidence("came", len(steps), f"of {count} steps", rank=rank),
-                Evidence("compiling", stored(spent_ms), "ms", rank=rank),
+                Evidence(Fact.OF_TIME, stored(share), "%", _BOUNDS[0], rank),
+                Evidence(Fact.CAME, len(steps), f"of {count} steps", rank=rank),
+                Evidence(Fact.COMPILING, stored(spent_ms), "ms", rank=rank),
             ],
             ranks=[rank],
             steps=steps[:MOST_STEPS],
@@ -257,8 +258,8 @@ def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share], inputs: Inpu
         "high",
         f"{_IS[cause]} {percent_text(share.pct)} of rank {rank}'s time, in {share.steps} of {steps} steps.{where}",
         [
-            Evidence("of the time", round(share.pct, 2), "%", _SPREAD_PCT, rank),
-            Evidence("came", share.steps, f"of {steps} steps", rank=rank),
+            Evidence(Fact.OF_TIME, round(share.pct, 2), "%", _SPREAD_PCT, rank),
+            Evidence(Fact.CAME, share.steps, f"of {steps} steps", rank=rank),
         ],
         ranks=[rank],
         impact_ms=stored(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1)),

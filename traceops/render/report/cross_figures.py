@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from traceops.core.cause_words import CAUSES
+from traceops.core.facts import Fact
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
 from traceops.measure.ledger import BUCKETS
@@ -219,8 +220,8 @@ def places_axis(labels: Sequence[str]) -> dict[str, Any]:
 def _reference_line(report: Report) -> dict[str, Any]:
     """What the link should give, where TO-C001 says so."""
     for found in report.findings:
-        gbs = next((e.value for e in found.evidence if e.metric == "reference"), None)
-        if found.rule == LOW_BANDWIDTH.id and isinstance(gbs, (int, float)):
+        gbs = found.number(Fact.REFERENCE)
+        if found.rule == LOW_BANDWIDTH.id and gbs is not None:
             line = {"dash": "dash", "width": 1.5, "color": _GREY}
             shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
             note = {"text": f"the link should give {gbs:g} GB/s", "showarrow": False}

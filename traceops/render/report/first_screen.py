@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding, count_checks
 from traceops.core.rank_text import first_steps_text, ranks_text, who_first
 from traceops.core.step_words import StepWords
@@ -71,7 +72,8 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
     victim = _victim(others, by_rank, end) if blamed else None
     peer: Rows = by_rank[victim] if victim is not None else ()
     when = report.summary.step_words.choose("in this step", "in the window")
-    bucket = None if lead is None else next((e.metric for e in lead.evidence if e.metric in BUCKETS), None)
+    found = None if lead is None else lead.proof(Fact.BUCKET)
+    bucket = found.subject if found is not None and isinstance(found.subject, str) else None
     lanes = [
         _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end, when)
         for ranks in _groups(by_rank, blamed)
@@ -310,7 +312,7 @@ def _lines_of_code(finding: Finding) -> list[Text]:
     return [
         text(Span(f"{(e.file or '').rpartition('/')[2]}:{e.line}  ", "soft", title=e.file or ""), code(str(e.value)))
         for e in finding.evidence
-        if e.metric == "line" and e.file is not None
+        if e.fact is Fact.LINE and e.file is not None
     ][:2]
 
 
@@ -326,7 +328,7 @@ def _advice(finding: Finding) -> str:
 def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
     """The confidence in words, and what it rests on."""
     told = []
-    late, chance = (_evidence(finding, metric) for metric in ("late steps", "chance"))
+    late, chance = finding.proof(Fact.LATE_STEPS), finding.proof(Fact.CHANCE)
     if late is not None and isinstance(late.value, str):
         told.append(f"late in {late.value} steps")
     if chance is not None and isinstance(chance.value, (int, float)) and chance.value <= (chance.threshold or 0.0):
@@ -336,10 +338,6 @@ def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
         told.append(f"the replay is within {percent_text(error)} of what was measured")
     sure = SURE[finding.confidence]
     return f"{sure}. {told[0][:1].upper()}{'; '.join(told)[1:]}." if told else f"{sure}."
-
-
-def _evidence(finding: Finding, metric: str) -> Evidence | None:
-    return next((e for e in finding.evidence if e.metric == metric), None)
 
 
 def _costs(cure: Cure | None, words: StepWords) -> tuple[Cost, ...]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, IN_OPERATORS, OPERATORS_LONGER, CauseWords
-from traceops.core.findings import Evidence, Finding
+from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, OPERATORS_LONGER, CauseWords
+from traceops.core.facts import Fact
+from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
@@ -21,9 +22,7 @@ from traceops.render.report.parallel_sections import role_text
 from traceops.render.report.then_text import least_only, then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.named_lines import REASON
-from traceops.rules.plain_cure import PLAIN_STEP, PLAIN_WAIT
-from traceops.rules.slow_group import SLOW_GROUP, WORST, clause_of
+from traceops.rules.slow_group import SLOW_GROUP, clause_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured
@@ -101,7 +100,7 @@ def group_clause(report: Report, finding: Finding) -> tuple[str, int]:
     if cure is not None:
         return _groups_clause(report, same, cure), len(same)
     step, saved = step_ms(report), finding.impact_ms
-    worst = next((f", most of all rank {e.rank}" for e in finding.evidence if e.metric == WORST), "")
+    worst = next((f", most of all rank {e.rank}" for e in finding.evidence if e.fact is Fact.WORST_OF_THEM), "")
     said = f"{_group_text(report, finding)} are slower than the others{worst}: {clause_of(finding)}"
     if step is None or saved is None or saved > step:
         return said, 1
@@ -159,15 +158,15 @@ def _single_cure(report: Report, finding: Finding) -> Cure | None:
     if not finding.ranks or finding.impact_ms is None:
         return None
     how = words_of(finding).cured
-    late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
+    late, saved_late = finding.number(Fact.LATE_STEP), finding.number(Fact.SAVED_IN_A_LATE_STEP)
     if finding.rule == "TO-S002" and late is not None and saved_late is not None:
         return Cure(late, late - saved_late, how, late=True)
     step, saved = step_ms(report), finding.impact_ms
-    if (plain := _evidence(finding, PLAIN_STEP)) is not None:
+    if (plain := finding.number(Fact.PLAIN_STEP)) is not None:
         return Cure(plain, plain - saved, how)
     if step is None or saved > step:
         return None
-    shared = _evidence(finding, "saved with the work shared evenly")
+    shared = finding.number(Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY)
     if shared is None and (then := _alone(report, finding)) is not None:
         return Cure(step, then, how)
     row = next((row for row in report.what_if if row.change == WORK_SHARED), None)
@@ -186,7 +185,7 @@ def _alone(report: Report, finding: Finding) -> float | None:
 
 def words_of(finding: Finding) -> CauseWords:
     """Words for the cause of a late rank, and for what is behind it where that is known."""
-    if any(one.metric == IN_OPERATORS for one in finding.evidence):
+    if finding.proof(Fact.IN_OPERATORS) is not None:
         return OPERATORS_LONGER
     if finding.computes_longer is not UNSET:
         return COMPUTES_LONGER[finding.computes_longer]
@@ -199,7 +198,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
     subject = words_of(finding).subject.format(finding.ranks[0]) + _reason(finding)
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
-    cure, step = _single_cure(report, finding), _evidence(finding, PLAIN_STEP) or step_ms(report)
+    cure, step = _single_cure(report, finding), finding.number(Fact.PLAIN_STEP) or step_ms(report)
     more, up_to = (" or more", "up to ") if least_only(report) else ("", "")
     if cure is not None and cure.late:
         return (
@@ -240,22 +239,13 @@ def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> st
 
 def _reason(finding: Finding) -> str:
     """What looks at hosts and machine say of it, in brackets."""
-    told = next((e.value for e in finding.evidence if e.metric == REASON), None)
-    return f" ({told})" if isinstance(told, str) else ""
+    told = finding.proof(Fact.REASON)
+    return "" if told is None else f" ({told.value})"
 
 
 def _waiting_for(finding: Finding) -> float | None:
     """Waiting for the rank, ms a step, mean over the others."""
-    return _evidence(finding, PLAIN_WAIT) or _evidence(finding, "waiting for it")
-
-
-def _evidence(finding: Finding, metric: str) -> float | None:
-    """A number of the finding's evidence; None where it has none of that name."""
-    return _measured(next((e for e in finding.evidence if e.metric == metric), None))
-
-
-def _measured(evidence: Evidence | None) -> float | None:
-    return None if evidence is None or not isinstance(evidence.value, (int, float)) else float(evidence.value)
+    return finding.number(Fact.PLAIN_WAIT) or finding.number(Fact.WAITING_FOR_IT)
 
 
 def _of(step: float | None, part: float, words: StepWords) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
-from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.parallel_sections import exposed_role
@@ -34,18 +34,13 @@ from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_r
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
-from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE, SAVED_WITH_NCCL
-from traceops.rules.copies import EXPOSED as EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_findings import held_mostly
-from traceops.rules.idle_time import AT_MOST, OTHER_LOADER
 from traceops.rules.overlap import EXPOSED
-from traceops.rules.overlap_gain import SAVED_AT_BEST as OVERLAP_SAVED_AT_BEST
-from traceops.rules.plain_cure import RECORDED
 from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.validity import MISSING_RANKS, NOT_USED
+from traceops.rules.validity import MISSING_RANKS
 
 # The verdict on a run in which nothing serious was found: what it is like, and what nobody judged.
 
@@ -139,14 +134,14 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
 
 
 _REPLAYED = {  # evidence that is the impact -> the change that was replayed
-    "saved by even stages": "with the same work shared evenly",
-    "saved at its peers' pace": "at its peers' pace",
-    SAVED_AT_REFERENCE: "with the links at their reference",
-    SAVED_WITH_NCCL: "with NCCL",
-    "saved at their peers' pace": "at their peers' pace",
-    "saved with the work shared evenly": "with the work shared evenly",
+    Fact.SAVED_BY_EVEN_STAGES: "with the same work shared evenly",
+    Fact.SAVED_AT_PEERS_PACE: "at its peers' pace",
+    Fact.SAVED_AT_REFERENCE: "with the links at their reference",
+    Fact.SAVED_WITH_NCCL: "with NCCL",
+    Fact.SAVED_AT_THEIR_PACE: "at their peers' pace",
+    Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY: "with the work shared evenly",
 }
-_MEASURED = {*BUCKETS, EXPOSED_COPIES}  # evidence that is what a finding measured
+_MEASURED = (Fact.BUCKET, Fact.EXPOSED_COPIES)  # evidence that is what a finding measured
 
 
 def cure_of(report: Report, finding: Finding) -> Cure | None:
@@ -164,7 +159,7 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     predicted = rule_cure(report, finding) or _replayed(report, finding)
     if predicted is not None:
         return predicted
-    step = evidence_ms(finding, "step") or mean_of_ranks(report)
+    step = evidence_ms(finding, Fact.STEP) or mean_of_ranks(report)
     if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
         return None
     return Cure(step, step, "", step - finding.impact_ms)
@@ -178,12 +173,12 @@ def _of_other_steps(report: Report, finding: Finding) -> bool:
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:
     """Of a rule whose impact is what the replay predicts: its evidence says so."""
-    how = next((_REPLAYED[e.metric] for e in finding.evidence if e.metric in _REPLAYED), None)
+    how = next((_REPLAYED[e.fact] for e in finding.evidence if e.fact in _REPLAYED), None)
     step, saved = step_ms(report), finding.impact_ms
     if how is None or step is None or saved is None or saved > step:
         return None
-    best = next((e.value for e in finding.evidence if e.metric == SAVED_AT_BEST), None)
-    return Cure(step, step - saved, how, step - best if isinstance(best, (int, float)) else None)
+    best = finding.number(Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE)
+    return Cure(step, step - saved, how, None if best is None else step - best)
 
 
 def rule_cure(report: Report, finding: Finding) -> Cure | None:
@@ -191,7 +186,7 @@ def rule_cure(report: Report, finding: Finding) -> Cure | None:
     rule, step, saved = BY_ID.get(finding.rule), measured_step(report, finding), finding.impact_ms
     if rule is None or not rule.cured or step is None or saved is None or saved > step:
         return None
-    on_all = any(e.metric == OTHER_LOADER for e in finding.evidence)
+    on_all = finding.proof(Fact.OTHER_LOADER) is not None
     return Cure(step, step - saved, f"{rule.cured} on all ranks" if on_all else rule.cured)
 
 
@@ -199,20 +194,20 @@ def measured_step(report: Report, finding: Finding) -> float | None:
     """The step that a finding's times are a part of, ms: its own evidence, else the mean step of its worst rank."""
     if not finding.ranks:
         return None
-    whole = evidence_ms(finding, "step")
+    whole = evidence_ms(finding, Fact.STEP)
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
     return whole if whole is not None else mean_step(report, worst)
 
 
 def lost_ms(finding: Finding) -> float:
     """What the finding measured, ms a step (or window): its cure may save less, which is its impact."""
-    measured = next((e.value for e in finding.evidence if e.metric in _MEASURED), None)
+    measured = next((e.value for e in finding.evidence if e.fact in _MEASURED), None)
     return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 
-def evidence_ms(finding: Finding, metric: str) -> float | None:
+def evidence_ms(finding: Finding, fact: Fact) -> float | None:
     """A time of the finding's evidence, ms."""
-    value = next((e.value for e in finding.evidence if e.metric == metric and e.unit == "ms"), None)
+    value = next((e.value for e in finding.evidence if e.fact is fact and e.unit == "ms"), None)
     return float(value) if isinstance(value, (int, float)) else None
 
 
@@ -325,7 +320,7 @@ def _as_estimated(report: Report, first: Finding, recording_ms: float) -> str:
     unjudged = report.summary.unjudged
     if unjudged and unjudged[0].rule == HOST_BOUND.id and recording_ms > (first.impact_ms or 0.0):
         return f" {unjudged_sentence(report, with_cure=False)}".rstrip()
-    if (own := evidence_ms(first, AT_MOST)) is not None:
+    if (own := evidence_ms(first, Fact.RECORDING_AT_MOST)) is not None:
         whole, most = lost_ms(first), own
     elif (cure := rule_cure(report, first)) is not None and first.rule in _LEAVE_THE_HOST:
         whole, most = cure.then_ms, recording_ms
@@ -345,7 +340,7 @@ def is_unrecorded(finding: Finding) -> bool:
     """Whether it speaks of steps without the profiler."""
     family = family_of(finding.rule)
     of_run = family is not None and family.of_run
-    return of_run or any(e.metric == RECORDED for e in finding.evidence)
+    return of_run or finding.proof(Fact.RECORDED) is not None
 
 
 def _of_recorded(report: Report, first: Finding, waits: str) -> str:
@@ -427,7 +422,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         world = report.run.world_size
         count = ranks_in(missing)
         verb = "ranks has" if count == 1 else "ranks have"
-        some_unused = any(e.metric == NOT_USED for other in report.findings for e in other.evidence)
+        some_unused = any(other.proof(Fact.NOT_USED) for other in report.findings)
         return (
             f"{count} of {world} {verb} no {'usable ' * some_unused}trace ({runs_text(missing, 4)}), so nothing is "
             f"known of {'it' if count == 1 else 'them'}",
@@ -439,8 +434,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         return finding.message.rstrip("."), 1
     if loses is None:
         lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
-        step = _of_step(lost, evidence_ms(finding, "step") or mean_of_ranks(report), words)
-        best = any(e.metric == OVERLAP_SAVED_AT_BEST for e in finding.evidence)
+        step = _of_step(lost, evidence_ms(finding, Fact.STEP) or mean_of_ranks(report), words)
+        best = finding.proof(Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE) is not None
         only = f"; without that {words.a} would be {saved} ms shorter{', with hosts as recorded' * best}"
         only = "" if saved == ms_text(lost) else only
         return (
@@ -453,7 +448,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     lost, cure, words = lost_ms(finding), rule_cure(report, finding), report.summary.step_words
     clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding), words)}"
     if rule is HOST_BOUND and (held := held_mostly(finding, rule, lost)):
-        clause += f", {ms_text(float(held.value or 0))} ms {held.metric}"
+        clause += f", {ms_text(float(held.value or 0))} ms of it in {held.subject}"
     if cure is None:
         return clause, 1
     return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1

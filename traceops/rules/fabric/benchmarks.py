@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.across.links import reference_of
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import message_text, rate_text
@@ -110,8 +111,8 @@ def _wrong(one: Benchmark) -> Finding:
         "high",
         f"{benchmark_text(one)} got {one.wrong:,} wrong value{'' if one.wrong == 1 else 's'}{at}{more}.",
         [
-            Evidence("wrong values", one.wrong or 0, "elements", 0),
-            *quoted((row.quote for row in rows or (one.sizes[-1],)), "nccl-tests"),
+            Evidence(Fact.WRONG_VALUES, one.wrong or 0, "elements", 0),
+            *quoted((row.quote for row in rows or (one.sizes[-1],)), Fact.NCCL_TESTS),
         ],
     )
 
@@ -154,10 +155,10 @@ def _slow(one: Benchmark, large: BenchmarkSize, expected: _Expected, reached: fl
         f"{message_text(large.bytes)}, {100 * reached:.0f} % of the {rate_text(expected.gbs)} GB/s that "
         f"{expected.what}.",
         [
-            Evidence("busbw", large.busbw_gbs, "GB/s", round(expected.gbs * expected.share, 1)),
-            Evidence("reference", round(expected.gbs, 1), "GB/s"),
-            Evidence("time of the smallest message", one.smallest.time_us, "µs"),
-            *quoted((large.quote,), "nccl-tests"),
+            Evidence(Fact.BUSBW, large.busbw_gbs, "GB/s", round(expected.gbs * expected.share, 1)),
+            Evidence(Fact.REFERENCE, round(expected.gbs, 1), "GB/s"),
+            Evidence(Fact.TIME_OF_THE_SMALLEST_MESSAGE, one.smallest.time_us, "µs"),
+            *quoted((large.quote,), Fact.NCCL_TESTS),
         ],
     )
 
@@ -170,9 +171,9 @@ def _falls(one: Benchmark, best: BenchmarkSize, end: BenchmarkSize) -> Finding:
         f"{benchmark_text(one)} moves {first} (bus bandwidth) at {message_text(best.bytes)} and {last} at "
         f"{message_text(end.bytes)}: large messages are slower than smaller ones.",
         [
-            Evidence("busbw of the largest message", end.busbw_gbs, "GB/s", round(best.busbw_gbs / 2, 1)),
-            Evidence("best busbw", best.busbw_gbs, "GB/s"),
-            *quoted((best.quote, end.quote), "nccl-tests"),
+            Evidence(Fact.BUSBW_OF_THE_LARGEST_MESSAGE, end.busbw_gbs, "GB/s", round(best.busbw_gbs / 2, 1)),
+            Evidence(Fact.BEST_BUSBW, best.busbw_gbs, "GB/s"),
+            *quoted((best.quote, end.quote), Fact.NCCL_TESTS),
         ],
         cause="falls",
     )
@@ -192,7 +193,10 @@ def _late(one: Benchmark) -> list[Finding]:
             "warning",
             "medium",
             f"{benchmark_text(one)} takes {least.time_us / 1000:.1f} ms for {message_text(least.bytes)}.",
-            [Evidence("time of a small message", least.time_us, "µs", _LATE_US), *quoted((least.quote,), "nccl-tests")],
+            [
+                Evidence(Fact.TIME_OF_A_SMALL_MESSAGE, least.time_us, "µs", _LATE_US),
+                *quoted((least.quote,), Fact.NCCL_TESTS),
+            ],
             cause="late",
         )
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, quoted
@@ -175,11 +176,11 @@ def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, k
         f"NCCL's rings over {len(rings.gpus)} GPUs{where} carry {rings.gbs:.3g} GB/s ({made}{fewer}), "
         f"{100 * share:.0f} % of the {limit.gbs:.4g} GB/s that their {links} give one way.{because}",
         [
-            Evidence("NCCL's rings", round(rings.gbs, 2), "GB/s", round(limit.gbs * _PLANNED_SHARE, 1)),
-            Evidence("the links, as NCCL counts them", round(limit.gbs, 1), "GB/s"),
-            *quoted((graph.quote,), "NCCL"),
-            *quoted((one.quote for one in settings), "NCCL"),
-            *quoted((limit.path.quote,) if limit.path.quote is not None else (), "topology", 1),
+            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * _PLANNED_SHARE, 1)),
+            Evidence(Fact.LINKS_BY_NCCL, round(limit.gbs, 1), "GB/s"),
+            *quoted((graph.quote,), Fact.NCCL),
+            *quoted((one.quote for one in settings), Fact.NCCL),
+            *quoted((limit.path.quote,) if limit.path.quote is not None else (), Fact.TOPOLOGY, 1),
             *known.saved,
         ],
         impact_ms=known.lost_ms,
@@ -220,8 +221,8 @@ def _one_sided(machine: Machine, planned: float | None) -> list[Finding]:
             "high" if uneven[0][1].back_share is not None else "medium",
             f"The {kind} between GPUs{where} are narrower one way than the other: {listed}{more}.{rings}",
             [
-                Evidence("pairs that are narrower one way", len(uneven), "pairs"),
-                *quoted((path.quote for _, path in uneven if path.quote is not None), "topology"),
+                Evidence(Fact.PAIRS_THAT_ARE_NARROWER_ONE_WAY, len(uneven), "pairs"),
+                *quoted((path.quote for _, path in uneven if path.quote is not None), Fact.TOPOLOGY),
             ],
         )
     ]

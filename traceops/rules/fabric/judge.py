@@ -61,5 +61,5 @@ def _circumstances(inputs: Inputs) -> Circumstances:
         hung=inputs.hang is not None and any(root.rule in OF_A_LINK for root in inputs.hang.roots),
         lost_ms=low[0].impact_ms if low else None,
         words=inputs.run.step_words,
-        saved=tuple(e for e in low[0].evidence if e.metric in SAVED) if low else (),
+        saved=tuple(e for e in low[0].evidence if e.fact in SAVED) if low else (),
     )

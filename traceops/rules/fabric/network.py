@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Rule, Verdict
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
@@ -64,9 +65,9 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     asked_for = asked_for_sockets(log)
     nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
     evidence = [
-        *quoted(log.plugin_failures, "NCCL"),
-        *quoted((setting.quote for setting in asked_for), "NCCL"),
-        *quoted((talk.connection.quote for talk in over_sockets), "NCCL", 2),
+        *quoted(log.plugin_failures, Fact.NCCL),
+        *quoted((setting.quote for setting in asked_for), Fact.NCCL),
+        *quoted((talk.connection.quote for talk in over_sockets), Fact.NCCL, 2),
     ]
     if not over_sockets and not log.plugin_failures:
         networks = sorted({network.plugin for network in log.networks})
@@ -77,7 +78,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({members(talk) for talk in over_sockets})
     if pairs:
-        evidence.insert(0, Evidence("pairs of ranks over sockets", pairs))
+        evidence.insert(0, Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs))
     severity: Severity
     connected = any(communicator.connections for communicator in log.communicators)
     if not (over_sockets or connected or log.networks or failed_are_informed(log)) and _only_devices(log):
@@ -289,10 +290,10 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
             "high" if one.usable and is_chosen else "medium",
             _far_message(one, hosts_text((t.nic_machine.host for t, *_ in found if t.nic_machine is not None), "of")),
             [
-                Evidence("path to the NIC in use", one.path),
-                Evidence("path to the nearest NIC", one.best),
-                *quoted((talk.connection.quote for talk, *_ in found), "NCCL", 2),
-                *quoted((path.quote for path in found[0][1:] if path.quote is not None), "topology", 2),
+                Evidence(Fact.PATH_TO_THE_NIC_IN_USE, one.path),
+                Evidence(Fact.PATH_TO_THE_NEAREST_NIC, one.best),
+                *quoted((talk.connection.quote for talk, *_ in found), Fact.NCCL, 2),
+                *quoted((path.quote for path in found[0][1:] if path.quote is not None), Fact.TOPOLOGY, 2),
             ],
             ranks=ranks_in(job, {receiver(t) if t.connection.of_receiver else sender(t) for t, *_ in found}),
         )

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.across.links import link_by_name
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Rule, Verdict
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
@@ -68,18 +69,18 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             f"slowest path inside a host{why}. {ways}"
         )
         evidence = [
-            Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
-            *quoted((path.quote for *_, path in across if path.quote is not None), "topology"),
-            *quoted((talk.connection.quote for talk in between), "NCCL"),
+            Evidence(Fact.PAIRS_OF_GPUS_ACROSS_NUMA_NODES, len(across), f"of {len(pairs)}"),
+            *quoted((path.quote for *_, path in across if path.quote is not None), Fact.TOPOLOGY),
+            *quoted((talk.connection.quote for talk in between), Fact.NCCL),
         ]
         evidence += _nics(machine, used)
         if given is not None:
-            evidence.append(Evidence("slowest pair across nodes", round(given, 2), "GB/s"))
+            evidence.append(Evidence(Fact.SLOWEST_PAIR_ACROSS_NODES, round(given, 2), "GB/s"))
         if nearer is not None:
-            evidence.append(Evidence("slowest nearer pair", round(nearer, 2), "GB/s"))
+            evidence.append(Evidence(Fact.SLOWEST_NEARER_PAIR, round(nearer, 2), "GB/s"))
         if known.exposed_pct is not None:
             evidence.append(
-                Evidence("exposed transfer", round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT)
+                Evidence(Fact.EXPOSED_TRANSFER, round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT)
             )
         measured = None if given is None else machine.host
         alike[severity, _listed(across), message, measured].append((machine, evidence, between))
@@ -168,12 +169,12 @@ def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     """Which NICs are near which GPU: what a way over the network would take."""
     near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used[:_MOST_PAIRS]]
     told = [
-        Evidence(f"nearest NICs of {gpu.label}", f"{', '.join(map(nic_name, nics))} ({path.kind})")
+        Evidence(Fact.NEAREST_NICS, f"{', '.join(map(nic_name, nics))} ({path.kind})", subject=gpu.label)
         for gpu, nics, path in near
         if path is not None
     ]
     bonded = [nic for _, nics, _ in near for nic in nics if nic.bonded]
-    return [*told, *([Evidence("a bonded NIC", "one device for NCCL, near one node")] if bonded else [])]
+    return [*told, *([Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")] if bonded else [])]
 
 
 def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
@@ -248,11 +249,13 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             "GPUs' devices and share IPC), IOMMU or ACS, and a driver without P2P."
         )
         evidence = [
-            Evidence("pairs of ranks without P2P", len(pairs), f"of {len({members(talk) for talk in inside})}"),
-            *quoted((talk.connection.quote for talk in missed), "NCCL"),
-            *quoted((setting.quote for setting in settings), "NCCL"),
-            *quoted(fabric.log.p2p_disabled, "NCCL", 2),
-            *quoted((t.path.quote for t in missed if t.path is not None and t.path.quote is not None), "topology", 1),
+            Evidence(Fact.PAIRS_OF_RANKS_WITHOUT_P2P, len(pairs), f"of {len({members(talk) for talk in inside})}"),
+            *quoted((talk.connection.quote for talk in missed), Fact.NCCL),
+            *quoted((setting.quote for setting in settings), Fact.NCCL),
+            *quoted(fabric.log.p2p_disabled, Fact.NCCL, 2),
+            *quoted(
+                (t.path.quote for t in missed if t.path is not None and t.path.quote is not None), Fact.TOPOLOGY, 1
+            ),
         ]
         certain = has_links or bool(settings)
         evidence += known.saved if certain else ()

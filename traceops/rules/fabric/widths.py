@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.fabric.fabric import Fabric, quoted
@@ -87,8 +88,11 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
             f"{'its' if len(low) == 1 else 'their'} siblings"
             f"{': the slot allows no more' if made_so else ''}.",
             [
-                *(Evidence(f"{metric} of {width.device}", width.value, unit, usual) for width in low[:8]),
-                *quoted((quote for width in low for quote in width.quotes), "topology", 2),
+                *(
+                    Evidence(Fact.WIDTH, width.value, unit, usual, subject=f"{metric} of {width.device}")
+                    for width in low[:8]
+                ),
+                *quoted((quote for width in low for quote in width.quotes), Fact.TOPOLOGY, 2),
             ],
         )
     ]
@@ -110,7 +114,7 @@ def _links_down(machine: Machine) -> list[Finding]:
             "warning",
             "high",
             f"NVLinks are down: {', '.join(f'{gpu.nvlinks_down} of {gpu.label}' for gpu in down)}.",
-            [Evidence(f"NVLinks down on {gpu.label}", gpu.nvlinks_down, "links", 0) for gpu in down[:8]],
+            [Evidence(Fact.NVLINKS_DOWN, gpu.nvlinks_down, "links", 0, subject=gpu.label) for gpu in down[:8]],
         )
     ]
 

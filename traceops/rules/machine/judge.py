@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Rule, Verdict
 from traceops.machine.look import Level, Look
@@ -87,7 +88,7 @@ def _finding(rule: Rule, same: Sequence[Look], hosts: Sequence[str]) -> Finding:
     where = f" on {_listed(on)}" if len(hosts) > 1 and len(on) < len(hosts) else ""
     why = f"; {look.why.rstrip('.')}" if look.why else ""
     numbers = [
-        Evidence(name.replace("_", " "), value)
+        Evidence(Fact.MACHINE_NUMBER, value, subject=name.replace("_", " "))
         for name, value in look.facts.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
@@ -97,7 +98,7 @@ def _finding(rule: Rule, same: Sequence[Look], hosts: Sequence[str]) -> Finding:
         "high",
         rule.title,
         f"{look.what}{where}: {look.found}{why}.",
-        (Evidence(look.what, look.found), *numbers),
+        (Evidence(Fact.MACHINE, look.found, subject=look.what), *numbers),
         advice=look.advice or rule.advice,
     )
 

@@ -1,0 +1,1 @@
+"""Every sentence a finding is told in, as templates: one text file for each family of rules."""
