@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache
 
-from traceops.core.catalogue import texts
 from traceops.core.cause_words import BUCKETS
+from traceops.words.catalogue import texts
 
 
 class Fact(Enum):
@@ -229,11 +229,11 @@ def label_of(fact: Fact, subject: str = "") -> str:
 
 def fact_of(label: str) -> tuple[Fact, str]:
     """The fact with this label and its subject, for reports of a traceops that kept labels only."""
-    if label in BUCKETS:
-        return Fact.BUCKET, label
     exact, begun = _by_label()
     if label in exact:
         return exact[label], ""
+    if label in BUCKETS:
+        return Fact.BUCKET, label
     for before, behind, fact in begun:
         if label.startswith(before) and label.endswith(behind) and len(label) > len(before) + len(behind):
             return fact, label[len(before) : len(label) - len(behind)]

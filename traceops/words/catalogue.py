@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-_FOLDER = Path(__file__).parents[1] / "words"
+_FOLDER = Path(__file__).parent
 
 
 def texts(name: str, section: str = "labels") -> Mapping[str, str]:
