@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
 from traceops.core.words import Role
+from traceops.words.catalogue import sections
 
 
 class JudgedBy(Enum):
@@ -101,3 +102,19 @@ class Rule:
     def clear(self, why: str) -> Verdict:
         """The verdict of a judge that looked and found nothing wrong."""
         return Verdict(self.id, clear=why)
+
+
+def described(family: str, id: str, judged_by: JudgedBy = JudgedBy.ANALYZE) -> Rule:
+    """The rule with this id, as words/<family>.ini describes it."""
+    text = sections(family)[id]
+    one, _, several = text.get("loses", "").partition(" | ")
+    return Rule(
+        id,
+        text["title"],
+        text.get("fires", ""),
+        text.get("do", ""),
+        tuple((key.removeprefix("do."), said) for key, said in text.items() if key.startswith("do.")),
+        (one, several) if one else None,
+        text.get("cured", ""),
+        judged_by,
+    )

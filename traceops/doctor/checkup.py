@@ -32,9 +32,8 @@ from traceops.machine.look import Look
 from traceops.machine.probe import nccl_files
 from traceops.rules.explained import judged_checks, most_important_first
 from traceops.rules.fabric.judge import judge_fabric
-from traceops.rules.machine.communication_tests import NODES
 from traceops.rules.machine.host import inspect_host
-from traceops.rules.machine.judge import judge_looks
+from traceops.rules.machine.judge import NODES, judge_looks
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 

@@ -32,15 +32,7 @@ from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
-from traceops.rules.machine.communication_tests import (
-    AREA,
-    COMES_AND_GOES,
-    DEVICE,
-    NODES,
-    PAIRS,
-    SLOW_ALL_REDUCE,
-    SLOW_VARIABLE,
-)
+from traceops.rules.machine.judge import COMES_AND_GOES, DEVICE, NODES, PAIRS, SLOW_ALL_REDUCE, SLOW_VARIABLE
 
 # TO-C001 and TO-C002 from bandwidths that were measured with nothing else on the links.
 
@@ -146,7 +138,7 @@ def line_of(
 ) -> Look:
     """A line of the doctor's table about the tests. rule: that it falls under, None for what no rule judges."""
     rule_id = "" if rule is None else rule.id
-    return Look(plan.runner.nodes.hosts[0], AREA, what, found, level, why, advice, facts, rule_id)
+    return Look(plan.runner.nodes.hosts[0], "tests", what, found, level, why, advice, facts, rule_id)
 
 
 def of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:

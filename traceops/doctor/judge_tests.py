@@ -8,7 +8,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.doctor.model import BAD, Trial
-from traceops.rules.machine.communication_tests import TEST_FAILED
+from traceops.rules.machine.judge import TEST_FAILED
 
 
 def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:

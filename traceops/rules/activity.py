@@ -7,38 +7,14 @@ from collections.abc import Sequence
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import who_first
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.measure.summary import RankSummary
 
-KERNELS_MISSING = Rule(
-    id="TO-V008",
-    title="The trace holds no GPU activity",
-    fires=(
-        "Fires where the host launched kernels, or called operators of cuDNN, MIOpen or Apple's MPS or collectives of "
-        "NCCL, and the trace of the rank holds no kernel."
-    ),
-    advice=(
-        "Record again with ProfilerActivity.CUDA. If it was on, CUPTI gave no records: look for another profiler on "
-        "the GPU (nsys, ncu, dcgm), for missing rights (NVreg_RestrictProfilingToAdminUsers), and for a libcupti of "
-        "another CUDA version. torch.profiler records nothing of an Apple GPU (MPS): see torch.mps.profiler."
-    ),
-)
+KERNELS_MISSING = described("validity", "TO-V008")
 
-NO_COMMUNICATION_SEEN = Rule(
-    id="TO-V009",
-    title="No communication is recognised in a run of several ranks",
-    fires=(
-        "Fires where the world is larger than one, the traces hold GPU kernels, and no kernel on any rank is known as "
-        "communication. Nothing is then claimed about overlap, waiting or stragglers."
-    ),
-    advice=(
-        "If one of the kernels named here is communication, name it in traceops.toml: [analyze], "
-        'communication_kernels = ["a regular expression"]; and tell us. If the window holds none (gradient '
-        "accumulation under no_sync()), capture a window with an optimizer step."
-    ),
-)
+NO_COMMUNICATION_SEEN = described("validity", "TO-V009")
 
 _MOST_KERNELS = 5  # named where none is known as communication
 

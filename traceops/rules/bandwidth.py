@@ -22,46 +22,16 @@ from traceops.across.replay.what_if import REFERENCE
 from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.core.words import Role
 from traceops.rules.clocks import OUT_OF_STEP, ends_fit
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.role_text import in_role, role_evidence, role_of
 
-LOW_BANDWIDTH = Rule(
-    id="TO-C001",
-    title="A group's bus bandwidth is far below what its link should give",
-    fires=(
-        "Compares the median bus bandwidth of messages of 8 MB and more with a reference. The reference is what "
-        "`traceops doctor` measured on that host, else NCCL's own expectation in its log, else what NCCL reaches "
-        "over the NVLink of that GPU inside one host. Warning where the time at the reference, with 20 µs for "
-        "latency, is below 30 % of the time taken; error below 10 %; info where the reference would save less "
-        "than 2 % of the step. At most a warning where the traces name no host and each process sees one GPU: then "
-        "nothing says whether the ranks share a host. Not judged where no reference is known: between hosts without "
-        "a log, and for GPUs without NVLink."
-    ),
-    advice=(
-        "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, "
-        "`via NET/Socket`), look for NCCL_P2P_DISABLE or NCCL_SHM_DISABLE in the environment, for containers "
-        "without access to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. "
-        "`traceops doctor` tests it all."
-    ),
-)
+LOW_BANDWIDTH = described("bandwidth", "TO-C001")
 
-SLOWER_THAN_SIBLINGS = Rule(
-    id="TO-C002",
-    title="Some groups or pairs are far slower than their peers",
-    fires=(
-        "Fires where a group transfers the same operation on the same bytes (1 MB or more) at least twice as "
-        "slowly as the median of its sibling groups. Info where transfers as in those would save less than 2 % of the "
-        "step."
-    ),
-    advice=(
-        "Compare the slow ranks' links with the others': width and speed (nvidia-smi nvlink -s, lspci -vv), "
-        "the NIC they use, cables and switch ports, other jobs on that path."
-    ),
-)
+SLOWER_THAN_SIBLINGS = described("bandwidth", "TO-C002")
 RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
 SAVED = (Fact.SAVED_AT_REFERENCE, Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE)
@@ -254,21 +224,7 @@ def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collectiv
 # TO-C003: GPUs whose data goes through their hosts, as gloo moves it.
 
 
-THROUGH_HOST = Rule(
-    id="TO-C003",
-    title="GPUs exchange data through their hosts",
-    fires=(
-        "The hosts run the collectives of what is on the GPUs (gloo), and no computation hides their transfer: info "
-        "from 2 % of the step, warning from 5 %, error from 20 %. Waiting for late ranks is not counted. What NCCL "
-        "would save is told where the link between the GPUs is known, and run.json says that each rank has a GPU of "
-        "its own. Else at most a warning."
-    ),
-    advice=(
-        "Use NCCL for what is on GPUs: init_process_group('nccl'), or 'cpu:gloo,cuda:nccl' where hosts exchange data "
-        "of their own too. NCCL needs a GPU of its own for each rank: where ranks share one, start fewer ranks with "
-        "larger batches."
-    ),
-)
+THROUGH_HOST = described("bandwidth", "TO-C003")
 THROUGH_HOST_RULES = (THROUGH_HOST,)
 
 _BOUNDS = (2.0, 5.0, 20.0)  # percent of the step

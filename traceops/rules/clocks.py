@@ -6,38 +6,10 @@ from traceops.across.cross_rank import CrossRank
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who_first
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, us_text
 
-UNALIGNED_CLOCKS = Rule(
-    id="TO-V006",
-    title="Clocks cannot be aligned well enough",
-    fires=(
-        "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
-        "(median) after offset and drift are removed. Info where ranks share too few collectives with the others. "
-        "Info where traces without run.json are of one host and its GPUs, and the ranks' clocks lie apart by more than "
-        "5 % of the step, and by twice what the ends still differ (p95). Info also where the ranks have no GPU and "
-        "share one host: each sees an end only when it has a core. Clear "
-        "there up to 10 % where ranks wait ten times as long for each other: that tells who is late."
-    ),
-    advice=(
-        "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "
-        "all-gather or reduce-scatter is an anchor. Do not compare positions of ranks in the merged timeline."
-    ),
-    by_cause=(
-        (
-            "one_host",
-            "Ranks of one host share a clock, so no clock is at fault: see that the traces are of one run and one "
-            "window. Put each run in a folder of its own: of several that went on at once each wrote a trace of every "
-            "rank. Do not compare positions of ranks in the merged timeline until then.",
-        ),
-        (
-            "shared_cores",
-            "Give every rank cores of its own (fewer ranks, OMP_NUM_THREADS, taskset) on a machine with nothing else "
-            "to do, and record again; on GPUs collectives do not wait for a core.",
-        ),
-    ),
-)
+UNALIGNED_CLOCKS = described("validity", "TO-V006")
 
 _CROWDED_PCT, _WAIT_TIMES = (10.0, 10.0)  # of ranks that share cores: spread by the step, and waiting by the spread
 _BEYOND_NOISE = 2.0  # times what is left of aligned ends (p95): ranks that take turns on a GPU end far apart too

@@ -11,7 +11,7 @@ from traceops.core.arrays import mean_ms
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.text import short_name
 from traceops.core.units import mean_count_text, ms_text, rate_text, size_text, stored
@@ -156,50 +156,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
     return found
 
 
-EXPOSED_COPIES = Rule(
-    id="TO-I004",
-    title="Copies between host and device are exposed",
-    fires=(
-        "Time in which a device runs copies from or to its host and no kernel, on the worst rank, by what they are for "
-        "(data to the device, results to the host, tensors that are kept on the host): info from 5 % of the step, "
-        "warning from 10 %, error from 20 %. What goes both ways, or is copied "
-        "inside autograd's functions, is offloaded: at most a warning, and info where its memory is pinned. Info where "
-        "the step would be less than 3 % shorter by a replay. Of a copy for which the host does not wait counts what "
-        "comes after the next kernel's launch. Copies to the host below "
-        "64 KiB are left to TO-I003, those around gloo's collectives to TO-C003. Judged against a step without the "
-        "profiler where one was timed. Ranks with less than half of the worst one's share are not named."
-    ),
-    advice=(
-        "Copy from pinned memory (DataLoader's pin_memory=True, or tensor.pin_memory()) with non_blocking=True, and "
-        "the next batch on a stream of its own while this one runs. Weights that are kept on the host come the same "
-        "way: keep them on the device where they fit."
-    ),
-    by_cause=(
-        (
-            "pinned_input",
-            "The memory is pinned already. Copy the next batch with non_blocking=True on a stream of its own while "
-            "this one runs (torch.cuda.stream, wait_stream, record_stream); send smaller types (uint8, bf16) and "
-            "convert on the device. Weights that are kept on the host come the same way: keep them on the device where "
-            "they fit.",
-        ),
-        (
-            "output",
-            "Keep results on the device, reduce them there, or copy them every N steps. What has to go: into a pinned "
-            "tensor with copy_(…, non_blocking=True), on a stream of its own, and read it a step later.",
-        ),
-        (
-            "offload",
-            "Keep offloaded tensors in pinned memory (save_on_cpu(pin_memory=True), pin_memory in FSDP's "
-            "CPUOffloadPolicy or DeepSpeed's offload), offload less, or keep them on the device and shard or recompute "
-            "in its place.",
-        ),
-    ),
-    loses=(
-        "runs nothing but copies from or to its host for",
-        "run nothing but copies from or to their hosts for up to",
-    ),
-    cured="with copies beside kernels",
-)
+EXPOSED_COPIES = described("idle", "TO-I004")
 RULES = (EXPOSED_COPIES,)
 
 _BOUNDS = (5.0, 10.0, 20.0)

@@ -11,7 +11,7 @@ def rules_markdown() -> str:
     lines = [
         "# Rules",
         "",
-        "Generated from the modules of `traceops/rules/` by `python -m traceops.rules.docs > docs/rules.md`;",
+        "Generated from `traceops/words/` by `python -m traceops.rules.docs > docs/rules.md`;",
         "edit there.",
         "",
         "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how",

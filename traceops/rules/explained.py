@@ -19,9 +19,8 @@ from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.registry import RULES
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import CAUSE as SHARED_CORES
-from traceops.rules.steps import UNLIKE_STEPS
+from traceops.rules.steps import FIRST_USE, UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
-from traceops.rules.unlike_start import FIRST_USE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 

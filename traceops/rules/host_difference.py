@@ -12,7 +12,7 @@ from traceops.across.loader_pace import slowest_other
 from traceops.across.machine_use import unfair_waits
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import core_wait_ms
@@ -21,28 +21,7 @@ from traceops.rules.straggler_findings import mean_over
 from traceops.rules.stragglers import held_by_cores
 from traceops.rules.whole_run import NOT_OBSERVED
 
-HOST_LONGER = Rule(
-    id="TO-W003",
-    title="One rank's host spends longer on a line than its peers",
-    fires=(
-        "Samples of the hosts outside the recorded steps (docs/observe.md) show one rank longer in a function "
-        "than its median peer, while the others wait. The difference is beyond four times what chance makes with "
-        "so few samples. On GPUs only where the recorded steps show the rank's device idle for its host, and for "
-        "at most that time. A rank that waits longer for its input costs at most what a step takes beyond the slowest "
-        "loader of its peers. Where recorded steps show the others wait as long for it, a rank costs at most what its "
-        "peers' pace saves in the replay, with a light window what they wait there; and nothing if it "
-        "itself waits as long for a rank without a GPU that waits for nobody. Info from 5 % of the typical step, "
-        "warning from 10 %, error from 30 %."
-    ),
-    advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
-    by_cause=(
-        (
-            "input",
-            "Load with workers (num_workers), or with more of them, so that loading runs beside the training. Then "
-            "find out why this rank's data costs more: larger samples, a slower disk, a cold cache.",
-        ),
-    ),
-)
+HOST_LONGER = described("whole_run", "TO-W003")
 RULES = (HOST_LONGER,)
 _BOUNDS = (5.0, 10.0, 30.0)
 _MOST_LOOKED = 3

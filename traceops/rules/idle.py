@@ -13,22 +13,10 @@ from traceops.core.arrays import mean_ms
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who, who_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Rule, Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.units import count_text, ms_text, stored
-from traceops.rules.idle_findings import ADVICE as OPTIMIZER_ADVICE
-from traceops.rules.idle_findings import (
-    CALLS,
-    CALLS_ADVICE,
-    UNSEEN,
-    UNSEEN_ADVICE,
-    IdleJudgement,
-    blocking_calls,
-    finding_of,
-    impact_ms,
-    of_held,
-    stretched,
-)
+from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
 from traceops.rules.idle_time import (
     Idle,
     certain_severity,
@@ -160,11 +148,6 @@ def _by_workers(
 
 
 CAUSE = "copies"
-ADVICE = (
-    "The host waits for copies between host and device: with non_blocking=True it goes on at once, from memory that is "
-    "pinned (pin_memory=True, where it is not yet). Copies to the host: into a pinned tensor, read a "
-    "step later, or every N steps."
-)
 _MOSTLY = 0.5  # of this idle time
 
 
@@ -181,7 +164,7 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
         message=f"{found.message} {pct:.0f} % of it comes behind copies for which the host waits.",
         evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=rank)),
         cause=CAUSE,
-        advice=ADVICE,
+        advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
     )
 
 
@@ -189,10 +172,6 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 
 
 ANOMALY = "anomaly_detection"
-ANOMALY_ADVICE = (
-    "Switch anomaly detection off: torch.autograd.set_detect_anomaly(False), no detect_anomaly() around the step, "
-    "Lightning's Trainer(detect_anomaly=False). It is for finding where a NaN comes from."
-)
 _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 
 
@@ -220,70 +199,15 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
             Evidence(Fact.HOST_IN_THEM, stored(ms), words.unit("ms"), rank=times.summary.rank),
         ),
         cause=ANOMALY,
-        advice=ANOMALY_ADVICE,
+        advice=BLOCKED_ON_DEVICE.advice_for(ANOMALY),
     )
 
 
-HOST_BOUND = Rule(
-    id="TO-I001",
-    title="GPUs starve: kernels wait for the host to launch them",
-    fires=(
-        "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from 10 % "
-        "of the step, warning from 20 %, error from 40 %. Where the profiler's cost was not measured: at most a "
-        "warning, and by what is left when the most that recording may take of the host is taken off; not evaluated "
-        "where that leaves under 10 %, or where it leaves a remark of what looks like a warning and may mostly be "
-        "recording. Where steps were timed without the profiler, the rule claims at most the time that "
-        "such a step leaves beside the device's work, or that the light window shows, and judges it against that step. "
-        "Ranks with less than half of the worst rank's share are not named."
-    ),
-    advice=(
-        "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
-        "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
-    ),
-    by_cause=(("optimizer", OPTIMIZER_ADVICE), (CALLS, CALLS_ADVICE), (UNSEEN, UNSEEN_ADVICE)),
-    loses=("waits for its host to launch kernels for", "wait for their hosts to launch kernels for up to"),
-    cured="with launches in time",
-)
+HOST_BOUND = described("idle", "TO-I001")
 
-INPUT_BOUND = Rule(
-    id="TO-I002",
-    title="Waiting for input",
-    fires=(
-        "Idle time in which the launching thread was inside data loading, on the worst rank: info from 5 % of "
-        "the step, warning from 10 %, error from 30 %. "
-        "Ranks with less than half of the worst one's share are not named. Beside ranks that are late for their input "
-        "(TO-S001) the others are judged by themselves. A late rank hides the others' loading: what ranks would wait "
-        "with it cured is told from the same bounds, as a remark, or a warning where the late rank is an error. A rank "
-        "whose loader's workers mostly have nothing to do, and that waits for a core as long, does not wait for its "
-        "loader. Info where the workers were looked at too seldom to tell. Where input comes late in every few steps, "
-        "a step with input in time takes as long as the others. What a rank without workers waits for a core in the "
-        "recorded steps is taken off before the bounds."
-    ),
-    advice=(
-        "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
-        "non_blocking copies, cheaper transforms, data nearer to the node."
-    ),
-    loses=("waits for input for", "wait for input for up to"),
-    cured="with input in time",
-)
+INPUT_BOUND = described("idle", "TO-I002")
 
-BLOCKED_ON_DEVICE = Rule(
-    id="TO-I003",
-    title="The host blocks on the device inside the step",
-    fires=(
-        "Idle time that began while the launching thread waited in a device synchronisation (of 1 ms and more no "
-        "longer than it had waited), on the worst rank: info from 1 % of the step, warning from 3 %, error from 15 %. "
-        "Ranks with less than half of the worst one's share are not named. Info where nearly all of it lies in less "
-        "than half of the recorded steps: how often that comes these do not tell."
-    ),
-    advice=(
-        "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
-        "use non_blocking=True and torch.where."
-    ),
-    by_cause=((CAUSE, ADVICE), (ANOMALY, ANOMALY_ADVICE)),
-    loses=("runs dry while the host blocks on the device for", "run dry while the host blocks on the device for up to"),
-    cured="without these calls",
-)
+BLOCKED_ON_DEVICE = described("idle", "TO-I003")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
 CAPTURED = "a CUDA graph is captured here: what is launched into it does not run, so an idle device says nothing"

@@ -35,12 +35,6 @@ from traceops.rules.plain_cure import told_of_turns
 # Whether it is the optimizer's step that keeps a host from launching, and what to do about that.
 
 
-ADVICE = (
-    "The optimizer's step keeps the host busy. With its state on the device fused=True or foreach=True "
-    "launch far fewer kernels. With its state on the CPU (offload) the device waits for the CPU's arithmetic: "
-    "keep the state on the device, shard it (FSDP, ZeRO), or take a smaller one (8-bit, Adafactor)."
-)
-
 _REGION = "Optimizer.step#"  # as torch names it
 _LEAST_OF_STEP = 0.25
 
@@ -65,17 +59,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 
 CALLS = "long_calls"
-CALLS_ADVICE = (
-    "The host works or waits in single operators or calls: many short launches are not the main trouble. Move "
-    "tensors to the device where such an operator computes on the CPU. Where it plans or compiles again for each "
-    "shape, pad to few shapes. A launch that is long once loads its kernel: record later steps."
-)
 UNSEEN = "nothing_recorded"
-UNSEEN_ADVICE = (
-    "Python or a library holds the host there, such as gc.collect(), numpy, files or a lock: many short launches are "
-    "not the main trouble. Where no function is named, with_stack=True or `traceops run` names it. Do it less often, "
-    "outside of the step, or on another thread or process while the GPU works."
-)
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to mend

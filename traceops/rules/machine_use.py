@@ -13,7 +13,7 @@ from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, reco
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rank_text import who_first
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Rule, Verdict, described
 from traceops.core.units import ms_text, percent_text, size_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE, HeldByCores, held_by_cores
@@ -102,34 +102,7 @@ def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: f
     )
 
 
-MACHINE = Rule(
-    id="TO-W002",
-    title="The machine holds a rank up",
-    fires=(
-        "From what the launcher saw about once a second during the whole run. Warning where another process works "
-        "on a rank's GPU, where a rank that computes longer has a lower clock than its peers, where a rank's main "
-        "thread waits 10 % of the time for a core, or where its cgroup or the hypervisor takes cores away. Info "
-        "where all ranks of all hosts wait less than 25 % of the time for cores, alike, and no other process is "
-        "seen there. Warning too where a rank without a GPU makes the others wait in the recorded steps, and its "
-        "own waits for a core explain that. Where the launcher saw too little of a rank, its recorded steps tell: info "
-        "where its main thread waits 10 % of them for a core, warning from 25 %. Info from 25 % of them where the "
-        "launcher saw less than 10 % over the whole run. The recorded step in which it waits longest does not count."
-    ),
-    advice="Give the rank a device and cores of its own.",
-    by_cause=(
-        ("other_process", "End that process, or train on another GPU (CUDA_VISIBLE_DEVICES)."),
-        ("power_cap", "The GPU is held at its power cap: raise it (nvidia-smi -pl), or give all GPUs the same one."),
-        ("too_hot", "The GPU is too hot: look at its fans and neighbours, or train on another."),
-        ("slow_clock", "Its clock is lower than its peers': nvidia-smi -q -d CLOCK,PERFORMANCE says what was set."),
-        ("shared_cores", "End what runs there, bind ranks to cores of their own, or start fewer threads and workers."),
-        ("quota", "The container's quota of CPU time is used up: ask for more cores, or start fewer workers."),
-        (
-            "stolen",
-            "The hypervisor runs something else on this machine's cores, or holds it to its share: take a machine with "
-            "whole cores of its own.",
-        ),
-    ),
-)
+MACHINE = described("whole_run", "TO-W002")
 RULES = (MACHINE,)
 _PEERS = 2.0  # times what its peers wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count

@@ -11,7 +11,7 @@ from traceops.across.memory_use import MemoryUse
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import count_text, gib_text, ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
@@ -19,50 +19,10 @@ from traceops.rules.whole_run import UNLIKE_OVER_RUN
 # TO-M004 and TO-M005: how torch's allocator gets on with the memory that a run needs.
 
 
-UNUSED = Rule(
-    id="TO-M004",
-    title="Reserved memory that tensors never used at once",
-    fires=(
-        "At its peak torch reserved 1.4 times what tensors held at theirs, and 1 GiB more: info. Warning where it "
-        "also reserved 90 % of the GPU, or memory ran out and was requested again. FSDP's streams and DDP's "
-        "buckets cost up to a third and are no finding."
-    ),
-    advice=(
-        "Sizes that change from step to step leave free blocks that nothing fits into. Pad batches to a few "
-        "lengths, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    ),
-    by_cause=(
-        (
-            "pieces",
-            "The unused memory lies between blocks that are in use, and torch cannot give it back. Set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, create long-lived tensors before the first step, "
-            "and pad batches to a few lengths.",
-        ),
-    ),
-)
+UNUSED = described("memory", "TO-M004")
 
 
-ASKS_DRIVER = Rule(
-    id="TO-M005",
-    title="Memory is asked of the driver in the middle of training",
-    fires=(
-        "In the later two thirds of an observed run, a rank's allocator had to empty its cache and retry, or "
-        "called cudaMalloc in every second step: info. Warning where such calls take 5 % of the recorded steps (from "
-        "once a step where these do not show what they take), or where memory ran out. In a run that was not "
-        "observed: info where they take 10 % of the recorded steps."
-    ),
-    advice=(
-        "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep "
-        "sizes equal, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    ),
-    by_cause=(
-        (
-            "retries",
-            "The GPU is full, and torch empties its cache to go on. Use less memory (a smaller batch, "
-            "checkpointing, sharding: `traceops memory` says what each saves), or leave less of it unused.",
-        ),
-    ),
-)
+ASKS_DRIVER = described("memory", "TO-M005")
 
 
 _RATIO, _LEAST_UNUSED = 1.4, 1 << 30  # reserved ÷ held, and bytes beyond it
@@ -196,69 +156,11 @@ def _emptied(rank: int, inputs: Inputs) -> str:
 
 MIB = 1 << 20
 
-NEARLY_FULL = Rule(
-    id="TO-M001",
-    title="A rank is near or over its memory",
-    fires=(
-        "Where tensors at their peak took 90 % of the GPU (info) or 95 % (warning). What torch reserves "
-        "and does not use does not count: it gives that back before memory runs out."
-    ),
-    advice=(
-        "A little more memory ends this run: a longer batch, another process on the GPU, a rank that holds "
-        "more. `traceops memory` with the options of the training says what a change saves before it is "
-        "tried."
-    ),
-)
+NEARLY_FULL = described("memory", "TO-M001")
 
-IMBALANCE = Rule(
-    id="TO-M002",
-    title="One rank holds more memory than its peers",
-    fires=(
-        "The tensors of a rank took 25 % more at their peak than those of the median peer, and 256 MiB more: "
-        "info; warning where that rank has less than a tenth of its GPU left. With DDP, gradients that a rank may "
-        "hold twice for a moment are subtracted. Not judged in a pipeline, whose stages hold different layers and "
-        "numbers of micro-batches, nor among ranks with experts of their own."
-    ),
-    advice=(
-        "The rank that holds most limits the batch of all ranks. See what this rank holds in addition: a "
-        "model or data set kept for evaluation, gathered outputs, a state that is not sharded. `traceops "
-        "memory` compares two snapshots by line."
-    ),
-    by_cause=(
-        (
-            "activations",
-            "The parameters, gradients and optimizer states of the ranks are alike: this rank's batches are larger "
-            "or longer, or it computes in another way (attention without its fused kernel, no checkpointing). Share "
-            "samples by length (packing, grouping by length), or cut the longest; compare the ranks' kernels.",
-        ),
-        (
-            "state",
-            "This rank keeps more parameters, gradients or optimizer state. Shard them evenly (FSDP, ZeRO), or see "
-            "what "
-            "model only this rank has.",
-        ),
-    ),
-)
+IMBALANCE = described("memory", "TO-M002")
 
-GROWTH = Rule(
-    id="TO-M003",
-    title="Memory grows from step to step",
-    fires=(
-        "The memory that tensors hold at the end of a step grows all through an observed run: the least of each "
-        "quarter is above that of the quarter before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; info "
-        "where the GPU would last for another million steps."
-    ),
-    advice=(
-        "Look for tensors that are kept in a list or a running sum: a loss without .item() or .detach() "
-        "keeps its whole graph. `traceops run --with-memory` names the line that made what stays."
-    ),
-    by_cause=(
-        (
-            "line",
-            ("Keep a number (.item()) or a detached copy instead of the tensor, and see what still holds the tensor."),
-        ),
-    ),
-)
+GROWTH = described("memory", "TO-M003")
 RULES = (NEARLY_FULL, IMBALANCE, GROWTH, UNUSED, ASKS_DRIVER)
 
 _FULL = (0.90, 0.95)  # of a GPU

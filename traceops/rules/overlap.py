@@ -14,7 +14,7 @@ from traceops.across.roles import of_gradients
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, size_text, stored
 from traceops.core.words import ROLES
 from traceops.measure.ledger import COMM_BUCKETS
@@ -41,23 +41,7 @@ from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 # TO-O002: collectives that are too small for their link, or more than their bytes need.
 
 
-SMALL_COLLECTIVES = Rule(
-    id="TO-O002",
-    title="Many small collectives",
-    fires=(
-        "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
-        "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
-        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %. Fewer of them, or larger "
-        "ones, count where the run's own calls show it: by sizes and times, at least half of the time of those that "
-        "reduce gradients is what each takes whatever its size, and half as many as large as the largest one would "
-        "carry the same bytes. Then the bounds are held to what these are sure to save. What the step would save, the "
-        "step without the profiler, and waiting for cores, count as in TO-O001."
-    ),
-    advice=(
-        "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
-        "all_reduce_coalesced instead of a call a parameter, larger FSDP units."
-    ),
-)
+SMALL_COLLECTIVES = described("overlap", "TO-O002")
 
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
@@ -177,42 +161,9 @@ def _is_small(collective: Collective, best_gbs: float) -> bool:
     return size < _SMALL_BYTES and (gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000)
 
 
-EXPOSED = Rule(
-    id="TO-O001",
-    title="Communication is exposed",
-    fires=(
-        "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
-        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %. A warning or an error only where the "
-        "step would be shorter by as much without any transfer, with hosts in time, and by 3 % with hosts as they are. "
-        "Where a light window tells of the step without the profiler, shares "
-        "are of that step, and hosts count as in time if no device is idle for 3 % of "
-        "it, in as much of it as they were seen to need. On CPUs and over gloo, what "
-        "the median rank waits for a core in the recorded steps is taken off before the bounds: the ranks' cores do "
-        "the transfer."
-    ),
-    advice=(
-        "Let communication run beside backward: DDP's bucket_cap_mb (smaller where it starts late, larger where many "
-        "small collectives are sent), prefetching in FSDP, gradient accumulation with no_sync(), lower precision for "
-        "communication; and check with the bus bandwidth below whether the link itself is slow."
-    ),
-)
+EXPOSED = described("overlap", "TO-O001")
 
-LATE_START = Rule(
-    id="TO-O003",
-    title="Communication starts only after backward ended",
-    fires=(
-        "90 % or more of the transfer of all-reduces and reduce-scatters of more than 64 bytes lies behind "
-        "backward's last kernel, on every rank: info where it takes 3 % of the step exposed, warning from "
-        "10 %, error from 25 %. Those of layers (tensor, context, expert, pipeline parallel) beside others, and those "
-        "launched behind the optimizer's step, do not count. A warning or an error only where the step would be "
-        "shorter by as much, with the compute that there is to hide it behind. The step without the profiler, and "
-        "waiting for cores, count as in TO-O001."
-    ),
-    advice=(
-        "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
-        "as large as the model can only leave at the end), hooks on parameters, or FSDP units per block."
-    ),
-)
+LATE_START = described("overlap", "TO-O003")
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
 _EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error

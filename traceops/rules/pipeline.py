@@ -13,7 +13,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text, who
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Rule, Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
@@ -101,59 +101,9 @@ _WORTH = 0.1  # of the time to fill and drain: what another schedule must save t
 _MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
 _SLOWER = 1.1  # times as long as on the other stages, from where kernels are called slower
 
-UNEVEN_STAGES = Rule(
-    id="TO-B001",
-    title="One stage of a pipeline takes longer than the others",
-    fires=(
-        "Fires where the other stages wait for the slowest one and the same work shared evenly over the stages would "
-        "save 5 % of the step (info), 10 % (warning) or 20 % (error), by a replay. Where steps could not be "
-        "replayed, warning from 20 % of the step that the others wait for it."
-    ),
-    advice=(
-        "Move blocks from the slowest stage to the others until each has the same time, not the same number: "
-        "embedding, head and loss count too. If work cannot be moved, split it: more stages a rank (an "
-        "interleaved schedule)."
-    ),
-    by_cause=(
-        (
-            "gpu_compute",
-            "The same kernels take longer on this stage: compare its GPU's clocks, temperature and power with the "
-            "others' (nvidia-smi -q -d PERFORMANCE,CLOCK) before you move blocks, and look for another process on it.",
-        ),
-        (
-            "host",
-            "The same stage takes less on other ranks: look on this rank's host for other processes on its cores, at "
-            "its CPU binding, and for work that only this rank does.",
-        ),
-    ),
-)
-LARGE_BUBBLE = Rule(
-    id="TO-B002",
-    title="A pipeline fills and drains for a large part of the step",
-    fires=(
-        "Fires where the stages wait 10 % of the step (info), 15 % (warning) or 30 % (error) for the first micro-batch "
-        "to come in and the last one to leave, mean over the stages; uneven stages and late sends are not counted."
-    ),
-    advice=(
-        "Cut the batch into more, smaller micro-batches, as long as the kernels stay large enough; give each rank "
-        "several stages (ScheduleInterleaved1F1B), or take a zero-bubble schedule; or use fewer stages."
-    ),
-)
-LATE_SENDS = Rule(
-    id="TO-B003",
-    title="Stages of a pipeline wait for sends that come late",
-    fires=(
-        "Info where the stages wait 10 % of the step beyond what their schedule, micro-batches and uneven work account "
-        "for, mean over the stages; warning from 20 %. What a stage's own late input explains (TO-I002) does not "
-        "count, nor what a step without the profiler has no room for. Info without a GPU where nothing tells how long "
-        "ranks waited for cores."
-    ),
-    advice=(
-        "Look in the merged timeline (traceops view) at what the sending stage does between the end of a micro-batch "
-        "and its send: a host that launches late (TO-I001), synchronisations, other communication on the same link, "
-        "micro-batches of uneven size."
-    ),
-)
+UNEVEN_STAGES = described("pipeline", "TO-B001")
+LARGE_BUBBLE = described("pipeline", "TO-B002")
+LATE_SENDS = described("pipeline", "TO-B003")
 _UNKNOWN_CORES = (
     " Without a GPU a sender that has no core sends late too, and nothing tells here how long ranks waited for one "
     "(traceops run does)."

@@ -7,27 +7,13 @@ from traceops.across.profiler_cost import ProfilerCost
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.measure.recording import SLOWED, first_steps_profiled, some_profiled_as_short
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import WAITS_PCT
 
-PROFILER_COST = Rule(
-    id="TO-V005",
-    title="The profiler itself slowed the steps",
-    fires=(
-        "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
-        "warning from 30 % unless a light window tells of the step without it. Info too where, on GPUs, steps "
-        "behind the profiler's windows take 10 % more than those before them and CUPTI stayed in the process. "
-        "What a rank waits for a core in recorded steps is taken off first. Not evaluated where that leaves less than "
-        "10 %, or where, on CPUs, a fifth of the run's steps without the profiler take as long as the recorded ones."
-    ),
-    advice=(
-        "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
-        "compare with the unprofiled step time."
-    ),
-)
+PROFILER_COST = described("validity", "TO-V005")
 _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
 _APART = 0.01  # of the step: what differs less is one number
 

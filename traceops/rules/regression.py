@@ -8,22 +8,10 @@ from typing import Protocol
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.core.units import stored
 
-REGRESSED = Rule(
-    id="TO-R001",
-    title="A metric regressed",
-    fires=(
-        "`traceops compare` only: a gated metric is worse by more than its threshold, and (unless it is "
-        "exact) its interval excludes zero after Holm's correction."
-    ),
-    advice=(
-        "The explanations below the verdict say what changed, the first one most likely why. To accept it, "
-        "write a waiver into traceops.toml, with a reason and an end date."
-    ),
-    judged_by=JudgedBy.COMPARE,
-)
+REGRESSED = described("regression", "TO-R001", JudgedBy.COMPARE)
 RULES = (REGRESSED,)
 
 _SURE = 0.01  # p below which a change is certain

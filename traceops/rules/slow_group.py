@@ -16,7 +16,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rank_text import who as who_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
@@ -38,56 +38,7 @@ _CLAUSES = {
     "on_cpu": "their hosts take longer",
 }
 
-SLOW_GROUP = Rule(
-    id="TO-S003",
-    title="A group of ranks is slower than the others",
-    fires=(
-        "Fires where four or more ranks, at most half of those with the same program, take longer than all the "
-        "others (ranks far beyond all are TO-S001): by 5 % of the step, and by twice the distance of the others' "
-        "slowest from their median. Ranks that are slower for different reasons are separate groups; fewer than "
-        "four are TO-S001. The step must be 10 % shorter with the group and the other late ranks cured (warning; "
-        "error from 20 %). The others are seen to wait, three quarters of all waiting is for late ranks, and a "
-        "permutation test puts chance at 12 % or less. Info where hosts are the cause and the profiler "
-        "slowed the steps by more than 20 % or by an unknown amount. Info also without a GPU, where "
-        "nothing tells how long ranks waited for cores; time in which they did, beyond the others, does not count. "
-        "Where TO-S001 would name four ranks of a group above info, so is the group."
-    ),
-    advice=("Look for something that only these ranks have in common: hosts, switch, GPU model, image, data shard."),
-    by_cause=(
-        (
-            "gpu_compute",
-            "Compare their GPUs' model, clocks, temperature and power with the others' (nvidia-smi -q -d "
-            "PERFORMANCE,CLOCK), and the batch and sequence lengths of these ranks.",
-        ),
-        (
-            "slower",
-            "Compare their GPUs' model, clocks, temperature and power limit with the others' (nvidia-smi -q -d "
-            "PERFORMANCE,CLOCK,POWER): a rack that is hot or capped, another GPU model, other processes on them.",
-        ),
-        (
-            "more_work",
-            "Share the work evenly: samples over ranks by length and not by number, layers over stages, tokens over "
-            "experts.",
-        ),
-        (
-            "input",
-            "Look at what their loaders share: the storage or its mount on these hosts, the data shards, num_workers "
-            "and cores of these ranks.",
-        ),
-        (
-            "host",
-            "Compare cores, CPU model, governor and NUMA binding of their hosts with the others', and look for other "
-            "processes there.",
-        ),
-        (
-            "on_cpu",
-            "The evidence names what takes longer on these ranks (`grew`). "
-            "Then compare their cores, CPU model and NUMA binding "
-            "with the others', and look for other processes there, and for work that only these ranks do.",
-        ),
-        ("copy", "Compare PCIe generation and width of their GPUs with the others' (nvidia-smi -q); pin memory."),
-    ),
-)
+SLOW_GROUP = described("late", "TO-S003")
 
 
 def clause_of(finding: Finding) -> str:

@@ -15,13 +15,13 @@ from traceops.across.unlike import MORE_WORK
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rank_text import who_of
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, stored
+from traceops.measure.host import ExtraRegion
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import spells, typical_steps
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
-from traceops.rules.unlike_start import FIRST_USE, first_uses, is_first_use, longer_ms, step_ms
 from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 # How TO-T001 names steps and counts them.
@@ -46,6 +46,40 @@ def the_only(count: int) -> str:
 def comes(count: int) -> str:
     """'such steps come'."""
     return "it comes" if count == 1 else "such steps come"
+
+
+# TO-T001 where a long step loads kernels, or starts a communicator: that comes once in a process.
+
+
+FIRST_USE = "first_use"
+_MOST_OF_REGION = 0.5  # of what the region takes longer
+_MOST_OF_STEP = 0.5  # of what the step takes longer
+
+
+def is_first_use(region: ExtraRegion) -> bool:
+    """Whether the host is in this region longer because of what is used there for the first time."""
+    return region.first_use_ms >= _MOST_OF_REGION * region.ms
+
+
+def first_uses(run: CrossRank) -> tuple[int, ...]:
+    """The steps unlike the others that are so because something is used for the first time."""
+    most: dict[int, float] = {}
+    for times in run.ranks:
+        for one in times.summary.host.extra:
+            if is_first_use(one):
+                most[one.step] = max(most.get(one.step, 0.0), one.ms)
+    return tuple(step for step, ms in most.items() if step in run.unlike and ms >= _MOST_OF_STEP * longer_ms(run, step))
+
+
+def longer_ms(run: CrossRank, number: int) -> float:
+    """What a step takes longer than the typical one, ms; 0 where most ranks feel it a step later."""
+    return max(step_ms(run, number) - run.step_ms, 0.0)
+
+
+def step_ms(run: CrossRank, number: int) -> float:
+    """A step's duration, ms: the median over the ranks that recorded it."""
+    own = [times.duration[times.summary.step_numbers == number] for times in run.ranks]
+    return float(np.median(np.concatenate(own))) / 1e6
 
 
 # TO-T001 where a rank waits for a core in the long steps, by what it told of its recorded steps.
@@ -208,61 +242,7 @@ def _held_ns(inputs: Inputs) -> float:
     return float(max(own.sum() for own in more))
 
 
-UNLIKE_STEPS = Rule(
-    id="TO-T001",
-    title="Some steps take far longer than the typical one",
-    fires=(
-        "Fires where a step takes more than 1.5 times the median and is far outside the spread of the steps. The "
-        "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once. From the "
-        "second time on, by the share of all timed steps that these take beyond typical ones: warning from 10 %, "
-        "error from 30 %. Info too where run.json tells that another optimizer is within some steps only, and these "
-        "come as it does, launch more, and are not longer for the most part by waiting for a rank or for input. "
-        "A step that is long because something is used for the first time (a communicator starts, kernels are loaded) "
-        "is a remark, and weighs nothing beside the others."
-    ),
-    advice=(
-        "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "
-        "checkpoints), make them rarer or cheaper; record more steps to learn how often they come."
-    ),
-    by_cause=(
-        (
-            "recompilation",
-            "torch.compile compiles again in these steps. TORCH_LOGS=recompiles names the guard that failed. Keep "
-            "shapes and flags equal, or mark what changes as dynamic (torch._dynamo.mark_dynamic).",
-        ),
-        (
-            "evaluation",
-            "Evaluate less often or on fewer batches, and record a window without an evaluation to see the "
-            "training alone.",
-        ),
-        ("checkpoint", "Save less often, or save beside the training (torch.distributed.checkpoint.async_save)."),
-        (
-            "garbage_collection",
-            "Python's garbage collector runs inside these steps. Call gc.disable() and gc.collect() every few "
-            "hundred steps, on all ranks at the same step.",
-        ),
-        (
-            FIRST_USE,
-            "It comes once in a process. Leave it out of what you time: record later steps (--skip-first), or call it "
-            "once before the training. NCCL starts with the first collective of a group, or at once where "
-            "init_process_group gets device_id.",
-        ),
-        (
-            "other_optimizer",
-            "No fault where the training is meant so, as a WGAN's is. Record as many steps as a round has, or more "
-            "(--active), and compare rounds; or mark rounds as steps yourself (traceops.capture, profile.step()).",
-        ),
-        (
-            CAUSE,
-            "End what else runs on this machine, bind ranks to cores of their own, or start fewer threads and workers.",
-        ),
-        (
-            "input",
-            "The loader falls behind now and then: more workers (num_workers), a larger prefetch_factor, "
-            "persistent_workers=True, samples of even size.",
-        ),
-    ),
-)
+UNLIKE_STEPS = described("steps", "TO-T001")
 RULES = (UNLIKE_STEPS,)
 
 _BOUNDS = (0.0, 10.0, 30.0)  # percent of all timed steps: info, warning, error

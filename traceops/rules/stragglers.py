@@ -18,7 +18,7 @@ from traceops.core.cause_words import CAUSES, COMPUTES_LONGER
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_first
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.measure.steps import spells
 from traceops.rules import slow_group
@@ -149,96 +149,8 @@ def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
     ]
 
 
-PERSISTENTLY_LATE = Rule(
-    id="TO-S001",
-    title="A rank is persistently late and makes the others wait",
-    fires=(
-        "A rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its peers' pace would "
-        "save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to wait; a permutation "
-        "test puts chance at 12 % or less. Info where the others wait 10 % of the step for a rank whose cure would save"
-        " less, and for a rank whose device is late behind data loading, if its peers' pace would save 10 % of a step "
-        "with batches in time. Info also where the cause is the host or no single one, and by a light window the others"
-        " wait less, or without one the profiler slowed the steps by over 20 %, or by an unknown amount in a run that "
-        "its hosts bound anyway, but not where a region of that host takes twice as long as on its peers, and longer by"
-        " a third of what its cure saves, nor, without a GPU, where that is so of its own time between two collectives "
-        "or where its own time is twice that of any peer. Without a GPU, a rank that takes longer for no single cause "
-        "is named only if it causes half of all waiting, and if its waits for cores are known or its own time is twice "
-        "that of any peer; waits for a core beyond its peers' do not count, and with less than a fifth left it is not "
-        "named. With a rank cured, a step takes no less than the workers of the slowest data loader need for its "
-        "batches; where nobody looked at them, what is said to be saved is the most. Where all traces hold stacks, a "
-        "function that explains a fifth of the lateness is named. If it explains half, and the host's part is the "
-        "largest, the host is the cause. If TO-W003 names a line for half of what is saved, the advice is its own. "
-        "With a light window a late host's cure is told of the step without the profiler: what it is seen to do longer "
-        "there, or what the replay saves, by what the others wait in both; less than 10 % is a remark. So is a late "
-        "host where another one is later by 10 % of the step in another light window, unless it is seen to do more."
-    ),
-    advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
-    by_cause=(
-        (
-            "gpu_compute",
-            "The evidence names the kernels that take longer (`grew`). Compare this GPU's clocks, temperature and "
-            "power with its peers' (nvidia-smi -q -d PERFORMANCE,CLOCK), look for another process on it, and for a "
-            "larger batch or longer sequences on this rank.",
-        ),
-        (
-            "slower",
-            "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi -q -d "
-            "PERFORMANCE,CLOCK), and look for another process on it.",
-        ),
-        (
-            "more_work",
-            "Share the work evenly: tokens over experts (an auxiliary loss, a capacity factor), samples over ranks "
-            "by length and not by number (packing, grouping by length), layers over stages.",
-        ),
-        (
-            "extra_kernels",
-            "Look for what launches these kernels on this rank only (`grew` in the evidence; the timeline of traceops "
-            "view): logging, metrics, an extra loss, a branch on the rank.",
-        ),
-        (
-            "more_calls",
-            "Look for what launches these kernels more often on this rank than on its peers (`grew` in the evidence; "
-            "the timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on it.",
-        ),
-        (
-            "on_cpu",
-            "The evidence names what takes longer on this rank (`grew`). If these are operators, compare its samples, "
-            "tokens and layers with its peers' first. Then look at its CPU binding and NUMA node, for other processes "
-            "on its cores, and for logging, metrics or checkpoints that only this rank does.",
-        ),
-        (
-            "host",
-            "Look at the rank's CPU binding and NUMA node, for other processes on its cores, and for logging, "
-            "metrics or checkpoints that only this rank does.",
-        ),
-        (
-            "input",
-            "Look at the loader, the data shard and the storage of this rank: more workers (num_workers), "
-            "prefetch_factor, samples of even size.",
-        ),
-        (
-            "copy",
-            "Pin the memory this rank copies from and use non_blocking=True; check its GPU's PCIe generation "
-            "and width against its siblings' (nvidia-smi -q).",
-        ),
-    ),
-)
-SOMETIMES_LATE = Rule(
-    id="TO-S002",
-    title="A rank is late in some steps only",
-    fires=(
-        "As TO-S001, for a rank that is late in at most half of the steps. Info where it costs 10 % of a step or "
-        "more in the worst of them, warning from 25 %. Error where the mean over all steps reaches 20 % and it is "
-        "late more than once, because one late step does not show how often such steps come. The others are seen "
-        "to wait in these very steps. Without a GPU only for a rank that causes three quarters of all waiting, "
-        "and as info where its host is the cause, because ranks that share cores are late by turns."
-    ),
-    advice=(
-        "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "
-        "collection, a longer sample, a data shard's end, a neighbour on the same host. See the steps in the "
-        "merged timeline."
-    ),
-)
+PERSISTENTLY_LATE = described("late", "TO-S001")
+SOMETIMES_LATE = described("late", "TO-S002")
 RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE, SLOW_GROUP)
 IDS = tuple(rule.id for rule in RULES)
 _BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core explains it

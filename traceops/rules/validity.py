@@ -12,7 +12,7 @@ from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause,
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text, who, who_first
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import clock_text, size_text
 from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -25,18 +25,7 @@ from traceops.traces.run_manifest import capture_failures
 # TO-V007: traces that contradict each other, their names or run.json, and are used all the same.
 
 
-CONTRADICTIONS = Rule(
-    id="TO-V007",
-    title="Traces contradict each other",
-    fires=(
-        "Fires for every file that is used and whose rank, times, step numbers or run differ from what its name, the "
-        "other traces or run.json say. What cannot be of the run is left out, and is a finding of TO-V002."
-    ),
-    advice=(
-        "Put the traces of one capture, and its run.json, into a separate folder, each trace under its own "
-        "rank. Until then, numbers that compare ranks may mix two runs."
-    ),
-)
+CONTRADICTIONS = described("validity", "TO-V007")
 RULES = (CONTRADICTIONS,)
 
 
@@ -64,21 +53,8 @@ def _apart_text(one: ApartInTime) -> str:
 # TO-V003: ranks that cover different steps.
 
 
-ENDED_EARLY = (
-    "ended_early",
-    "Have all ranks train past the schedule's window, or record with lower --skip-first, --unprofiled, "
-    "--warmup and --active.",
-)
-UNEVEN_STEPS = Rule(
-    id="TO-V003",
-    title="Ranks cover different steps",
-    fires=(
-        "Fires where the step numbers differ between ranks. A rank of a capture of traceops that recorded none of the "
-        "steps of most others is left out of all numbers."
-    ),
-    advice="Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
-    by_cause=(ENDED_EARLY,),
-)
+_ENDED_EARLY = "ended_early"
+UNEVEN_STEPS = described("validity", "TO-V003")
 
 
 def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Verdict:
@@ -121,7 +97,7 @@ def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> F
         + [Evidence(Fact.STEPS, _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
         ranks=odd,
         steps=sorted(others),
-        cause=ENDED_EARLY[0],
+        cause=_ENDED_EARLY,
     )
 
 
@@ -142,23 +118,7 @@ def _span(steps: set[int]) -> str:
 # TO-V010: traces without a complete step, and what would record one.
 
 
-NO_WHOLE_STEP = Rule(
-    id="TO-V010",
-    title="No complete step",
-    fires=(
-        "Info where the traces mark no step and no repetition shows one. All numbers are then of the whole "
-        "window, and findings about time are warnings at most. Warning where a capture of traceops recorded no "
-        "complete step: then nothing is said about time."
-    ),
-    advice=(
-        "Record whole steps: `traceops run`, or torch.profiler with a schedule and profiler.step() where each "
-        "iteration ends."
-    ),
-    by_cause=(
-        ("too_short", "Leave fewer steps out before the recorded ones, or let the program run longer."),
-        ("given_way", "Take the profiler out of the program for this run: two cannot record at once."),
-    ),
-)
+NO_WHOLE_STEP = described("validity", "TO-V010")
 NO_STEP_REASON = "no step was recorded whole, see TO-V010"
 _MOST_SAID = 4
 
@@ -225,46 +185,12 @@ def _would_record(steps: int) -> str:
     return "What would record one" if steps == 1 else f"What would record {steps}"
 
 
-MISSING_RANKS = Rule(
-    id="TO-V001",
-    title="Ranks of the world have no trace",
-    fires="Fires where the world size in run.json or in the traces is larger than the number of ranks found.",
-    advice=(
-        "Collect the missing ranks' traces: a straggler among them cannot be seen, and collectives they "
-        "belong to cannot be split into waiting and transfer."
-    ),
-    by_cause=(ENDED_EARLY,),
-)
+MISSING_RANKS = described("validity", "TO-V001")
 
-DAMAGED = Rule(
-    id="TO-V002",
-    title="A trace is damaged or cannot be used",
-    fires=(
-        "Fires for every file that looks like a trace and is empty, cut off, not JSON, not of torch's "
-        "profiler, a second trace of one rank or of another run. A trace is incomplete where it is cut off, or more "
-        "than 1 % of its events are not readable: then what it lacks may be of any moment."
-    ),
-    advice=(
-        "Capture again, or copy the file again; check the disk's free space and that the job was not killed "
-        "while it wrote. What could be read is used, but for what its gaps would make wrong."
-    ),
-)
+DAMAGED = described("validity", "TO-V002")
 
 _MODEL_BYTES = 1_000_000  # of all steps together: what is less may be confusion matrices and counts
-NO_SYNC_IN_BACKWARD = Rule(
-    id="TO-V004",
-    title="No gradient synchronisation inside backward",
-    fires=(
-        "Fires where the strategy, or DDP or FSDP seen in the trace, synchronises inside backward, and no "
-        "collective was launched between backward's first and last function in any step, nor parameters averaged "
-        "behind an optimizer's step (local SGD): below 1 MB reduced there nobody can tell."
-    ),
-    advice=(
-        "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step. Where "
-        "models are averaged every few steps (local SGD), it is meant. Otherwise the gradients are not synchronised "
-        "while backward runs, and nothing can overlap with it."
-    ),
-)
+NO_SYNC_IN_BACKWARD = described("validity", "TO-V004")
 
 VALIDITY_RULES = (
     MISSING_RANKS,
@@ -343,7 +269,7 @@ def judge_missing(
             f"{'usable ' * unusable}trace: {listed}.{why}",
             [Evidence(Fact.RANKS_WITHOUT_A_TRACE, len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
-            cause=ENDED_EARLY[0] if len(short) == len(missing) else None,
+            cause=_ENDED_EARLY if len(short) == len(missing) else None,
         )
     )
 

@@ -13,58 +13,14 @@ from traceops.across.whole_run import START
 from traceops.core.facts import Fact
 from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.steps import causes_of_unlike
 from traceops.traces.observed import Compilation
 from traceops.traces.run_manifest import step_kinds
 
-UNLIKE_OVER_RUN = Rule(
-    id="TO-W001",
-    title="A part of the run goes to steps unlike the others",
-    fires=(
-        "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical one, "
-        "by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection, the "
-        "allocator and late input error from 30 %. Silent about causes that came once (late input and functions: "
-        "twice, unless a recorded step had the same), and about steps in which nothing was "
-        "seen. Not evaluated where such steps came again and take 10 % of the run, and no other optimizer "
-        "comes as they do. Where late input is in a twentieth of the steps or more and takes a fifth of the run, as "
-        "of workers that deliver at once, those steps are typical too (TO-I002), unless the ranks load their batches "
-        "themselves. A recompilation also counts in "
-        "recorded steps and in the first 20 steps, as info if it ended with these. Garbage "
-        "collection and compiling again that are in most steps of a rank are told by their share of its time, if steps "
-        "that stand out hold less than half of it."
-    ),
-    advice="Do the work of these steps less often, or make it cheaper.",
-    by_cause=(
-        ("evaluation", "Evaluate less often or on fewer batches."),
-        ("inference", "If this is an evaluation: evaluate less often or on fewer batches."),
-        ("checkpoint", "Save less often, or save beside the training (torch.distributed.checkpoint.async_save)."),
-        (
-            "recompilation",
-            "TORCH_LOGS=recompiles names the guard that failed. Keep shapes and flags equal, or mark what changes as "
-            "dynamic (torch._dynamo.mark_dynamic).",
-        ),
-        (
-            "garbage_collection",
-            "Call gc.freeze() after set-up and gc.disable(), and gc.collect() every few hundred steps, on all ranks at "
-            "the same step.",
-        ),
-        (
-            "allocator",
-            "Do not call torch.cuda.empty_cache() in the training. Where memory runs out, keep sizes equal, set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less of it.",
-        ),
-        (
-            "input",
-            "More workers (num_workers), a larger prefetch_factor, and persistent_workers=True so that they do not "
-            "start again with each epoch.",
-        ),
-        ("logging", "Log less often, or from another thread."),
-        ("host", "Do this less often, or beside the training."),
-    ),
-)
+UNLIKE_OVER_RUN = described("whole_run", "TO-W001")
 RULES = (UNLIKE_OVER_RUN,)
 _NEARLY_ALL, _MOST = 0.8, 0.5  # of what is seen, in one function
 _REASONS = 2  # of torch, that are quoted

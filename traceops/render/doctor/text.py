@@ -25,8 +25,7 @@ from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.fabric.benchmarks import SLOW_TEST, alone_text, benchmark_text
-from traceops.rules.machine.communication_tests import COMES_AND_GOES
-from traceops.rules.machine.judge import RULES, wrong_looks
+from traceops.rules.machine.judge import COMES_AND_GOES, RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):

@@ -8,59 +8,15 @@ from dataclasses import dataclass
 from traceops.across.links import reference_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.core.units import message_text, rate_text
 from traceops.fabric.benchmarks import Benchmark, BenchmarkSize
 from traceops.fabric.fabric import Fabric, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, same_host
 from traceops.fabric.ring_limit import ring_limit
 
-WRONG_VALUES = Rule(
-    id="TO-P007",
-    title="A test of nccl-tests got wrong values",
-    fires=(
-        "From the log of nccl-tests or rccl-tests: `#wrong` above 0 for a message, or `Out of bounds values` above "
-        "0: error."
-    ),
-    advice=(
-        "Take these GPUs or hosts out of use until the test comes out right. Run it on fewer GPUs to find those "
-        "at fault, and look at their memory and links (nvidia-smi -q -d ECC, nvidia-smi nvlink -e, Xid in dmesg). "
-        "Where one setting makes the difference (NCCL_P2P_DISABLE, NCCL_ALGO, NCCL_PROTO), that way is broken."
-    ),
-)
-SLOW_TEST = Rule(
-    id="TO-P008",
-    title="nccl-tests was far slower than the links are",
-    fires=(
-        "From the log of nccl-tests or rccl-tests. Warning where the best bus bandwidth of messages of 32 MB and "
-        "more is below half of what the links between its GPUs give (measured by `traceops doctor`, or known from "
-        "the GPU's name or its NVLinks inside one host), or below 30 % of what NCCL's log expects; error below 10 "
-        "%. Warning also where, in any operation, the largest message moves at less than half the rate of a "
-        "smaller one of at least 32 MB, or where messages of up to 1 KiB take 2 ms or more between up to 64 ranks (16 "
-        "where each rank sends to every other or one to all). The bandwidth of operations that do not use all links "
-        "(sendrecv, alltoall, gather) is not compared with the links. Tests of one rank are not judged."
-    ),
-    advice=(
-        "See which way NCCL took: the same test with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, beside "
-        "`nvidia-smi topo -m`, and `traceops doctor --from` on all of it. On the machine `traceops doctor` finds "
-        "the setting or the pair of GPUs."
-    ),
-    by_cause=(
-        (
-            "falls",
-            "Sound links keep their rate as messages grow. Between hosts look for congestion and lost packets "
-            "(counters of the NICs and switches, on RoCE ECN and PFC) and for other jobs on the same links; run the "
-            "pairs of hosts one by one to find the one at fault. Inside a host look for lowered clocks and other "
-            "processes.",
-        ),
-        (
-            "late",
-            "Small messages take tens of microseconds inside a host and some hundred between hosts of one network. "
-            "Milliseconds are a network across sites, a tunnel or an overlay of containers, or the wrong interface: "
-            "ping between the hosts, then NCCL_SOCKET_IFNAME or NCCL_IB_HCA for a faster one.",
-        ),
-    ),
-)
+WRONG_VALUES = described("fabric", "TO-P007")
+SLOW_TEST = described("fabric", "TO-P008")
 RULES = (WRONG_VALUES, SLOW_TEST)
 
 _OF_LINKS = 0.5  # as the doctor judges what it measures itself: nothing computes beside

@@ -7,29 +7,14 @@ from dataclasses import dataclass
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, quoted
 from traceops.fabric.model import Gpu, Machine, Path, same_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting
 from traceops.fabric.ring_limit import RingLimit, ring_limit
 from traceops.fabric.talks import RankGpus, names_are_of_several
 
-BELOW_LINKS = Rule(
-    id="TO-P006",
-    title="NCCL plans less than the links between its GPUs give",
-    fires=(
-        "From NCCL's graph (NCCL_GRAPH_DUMP_FILE, or the `Pattern 4` lines of NCCL_DEBUG_SUBSYS=GRAPH) and a "
-        "topology. Warning where the rings of one host carry less than 60 % of what the links give as NCCL counts "
-        "them (a third where some pairs have no link of their own). Warning also where a pair of GPUs has fewer "
-        "links one way than the other. Not judged between hosts, where network devices set the pace."
-    ),
-    advice=(
-        "Remove what keeps NCCL from the links or limits its channels (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, "
-        "NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, NCCL_TOPO_FILE, NCCL_GRAPH_FILE, also in /etc/nccl.conf and "
-        "~/.nccl.conf). If nothing is set, NCCL does not see the links as the topology has them: look at "
-        "`nvidia-smi nvlink -s` on every GPU, and run `traceops doctor`, which measures them."
-    ),
-)
+BELOW_LINKS = described("fabric", "TO-P006")
 RULES = (BELOW_LINKS,)
 
 _RING = 4  # NCCL's number of the pattern

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
 from traceops.fabric.nccl import (
@@ -24,24 +24,7 @@ from traceops.fabric.nccl import (
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, receiver, sender
 
-SOCKETS = Rule(
-    id="TO-P003",
-    title="NCCL's network failed to start or fell back to sockets",
-    fires=(
-        "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. Error "
-        "where NCCL says that no network started, or a plugin failed and hosts communicate over sockets. Warning "
-        "between GPUs of one host, or where a fast network exists or was switched off. Info where nothing shows a "
-        "faster network, or where a plugin failed in a log without INFO lines, which does not show what NCCL used "
-        "instead. A host without any fast network is no finding."
-    ),
-    advice=(
-        "Unset what chooses the network (NCCL_SOCKET_IFNAME, NCCL_NET, NCCL_IB_HCA, NCCL_P2P_DISABLE) if the "
-        "log says it was set. Else look at the lines around the quoted ones (NCCL_DEBUG_SUBSYS=INIT,NET): "
-        "libnccl-net.so, libibverbs and libfabric must be found inside the container, /dev/infiniband be "
-        "mapped into it, and the memory lock limit be unlimited; for EFA the security group must let the "
-        "nodes reach each other."
-    ),
-)
+SOCKETS = described("fabric", "TO-P003")
 
 RULES = (SOCKETS,)
 
@@ -203,24 +186,7 @@ def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:
 # TO-P004: NICs far from the GPU that sends or receives through them.
 
 
-FAR_NIC = Rule(
-    id="TO-P004",
-    title="The NIC in use is far from its GPU",
-    fires=(
-        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
-        "that sends for it (PXN), than another NIC of the same network and speed; or receives through one, where only "
-        "the receiver tells. Warning across NUMA nodes. Info otherwise, and where NCCL does not list the nearer NIC "
-        "although no NCCL_IB_HCA excludes it. Confidence is high where NCCL_IB_HCA names NICs: left alone, NCCL takes "
-        "a farther NIC that it reaches with more bandwidth. Not judged where the topology has no bus ids and the ranks "
-        "do not have all its GPUs, as in a container or a part of a host that Slurm shares: there a rank counts the "
-        "GPUs that it sees. Nor where NCCL uses GPUDirect RDMA on a way across host bridges without "
-        "NCCL_NET_GDR_LEVEL: the topology is likely of other GPUs."
-    ),
-    advice=(
-        "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
-        "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE."
-    ),
-)
+FAR_NIC = described("fabric", "TO-P004")
 FAR_NIC_RULES = (FAR_NIC,)
 
 # NCCL uses GPUDirect RDMA within PCIe switches, which these change, and C2C.

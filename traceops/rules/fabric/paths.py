@@ -9,27 +9,13 @@ from collections.abc import Sequence
 from traceops.across.links import link_by_name
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import NcclLog, NcclSetting
 from traceops.fabric.talks import Talk, gpu_pairs, job_ranks, members, nearest_nics, nic_name, ranks_in
 
-ACROSS_NUMA_NODES = Rule(
-    id="TO-P001",
-    title="GPU pairs talk across NUMA nodes",
-    fires=(
-        "From the topology (nvidia-smi topo -m, NCCL's XML or log): the path is SYS. Info, because it is slow but "
-        "no proof of a fault. Warning where ranks hang in a collective, 20 % of the step is exposed transfer, or "
-        "the bandwidth is far below its reference."
-    ),
-    advice=(
-        "Use GPUs of one node where the job needs fewer than there are (CUDA_VISIBLE_DEVICES), bind each rank "
-        "to its GPU's cores (numactl, torchrun's --numa-binding), and measure P2P (NCCL_P2P_LEVEL=SYS) "
-        "against host memory (NCCL_P2P_DISABLE=1) with `traceops doctor`. Left to itself NCCL takes host memory, "
-        "and P2P between two GPUs at AMD processors."
-    ),
-)
+ACROSS_NUMA_NODES = described("fabric", "TO-P001")
 
 RULES = (ACROSS_NUMA_NODES,)
 
@@ -195,20 +181,7 @@ def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
 # TO-P002: GPUs that are near each other and do not use their link.
 
 
-UNUSED_LINKS = Rule(
-    id="TO-P002",
-    title="NVLink or P2P is there but not used",
-    fires=(
-        "From NCCL's log: ranks of one host communicate via SHM or NET although NVLink connects them (by the "
-        "topology or the GPU's name), or P2P was switched off. Warning, or as severe as TO-C001 where the traces "
-        "show the cost. Info for GPUs at the same PCIe switches."
-    ),
-    advice=(
-        "Remove NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE from the environment (also from "
-        "/etc/nccl.conf and ~/.nccl.conf); give containers all GPUs and --ipc=host; on bare metal look for "
-        "IOMMU and ACS; `traceops doctor` measures the difference."
-    ),
-)
+UNUSED_LINKS = described("fabric", "TO-P002")
 UNUSED_LINKS_RULES = (UNUSED_LINKS,)
 
 _SWITCHED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")

@@ -8,27 +8,13 @@ from dataclasses import dataclass
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Fabric, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import distance
 
-NARROW_LINK = Rule(
-    id="TO-P005",
-    title="A link is narrower or slower than its siblings",
-    fires=(
-        "The PCIe width, the reachable PCIe generation, the number or speed of NVLinks, or the speed of a fast "
-        "NIC is below that of most devices of the same name on the host. Info where the slot allows no more "
-        "lanes. NICs are compared with those equally near to a GPU. A GPU without NVLink counts where other GPUs "
-        "reach several GPUs, not where bridges join GPUs in pairs."
-    ),
-    advice=(
-        "Reseat the device or its riser, look at the slot's wiring and the BIOS, and for NVLink at "
-        "`nvidia-smi nvlink -s` and `-e` (errors); a reset of the GPU may bring a link back. Until then leave "
-        "that GPU out."
-    ),
-)
+NARROW_LINK = described("fabric", "TO-P005")
 RULES = (NARROW_LINK,)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, Rule, described
 from traceops.machine.look import Level, Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.rules.machine.links import PCIE_LINK
@@ -14,47 +14,13 @@ from traceops.rules.machine.platform import DRIVER
 # TO-D001, TO-D003 and TO-D004: memory, clocks and power of GPUs.
 
 
-MEMORY = Rule(
-    id="TO-D001",
-    title="A GPU has errors in its memory, or needs a reset",
-    fires=(
-        "Error where the GPU can no longer repair itself or the driver asks for a reset; warning where "
-        "errors were not corrected since the driver was loaded, or a repair waits for a reset; info where "
-        "errors of the past were repaired."
-    ),
-    advice=(
-        "Reset the GPU when nothing runs on it (sudo nvidia-smi -r -i GPU), else reboot. Have it replaced "
-        "if the errors come again."
-    ),
-    judged_by=JudgedBy.DOCTOR,
-)
+MEMORY = described("machine", "TO-D001", JudgedBy.DOCTOR)
 
 
-CLOCKS = Rule(
-    id="TO-D003",
-    title="A GPU's clocks are lowered, or are about to be",
-    fires=(
-        "Warning where the hardware or the driver lowers the clocks for heat or power, or the GPU is within "
-        "3 °C of that; info where somebody set lower clocks."
-    ),
-    advice=(
-        "Check cooling and power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE). Undo clocks that "
-        "somebody set: nvidia-smi -rac, -rgc."
-    ),
-    judged_by=JudgedBy.DOCTOR,
-)
+CLOCKS = described("machine", "TO-D003", JudgedBy.DOCTOR)
 
 
-POWER = Rule(
-    id="TO-D004",
-    title="A GPU may use less power than it could",
-    fires=(
-        "Warning where the power limit is below 90 % of that of equal GPUs in the host; info where it is "
-        "below 90 % of the default."
-    ),
-    advice="Set the power limit of its siblings: sudo nvidia-smi -i GPU -pl WATTS.",
-    judged_by=JudgedBy.DOCTOR,
-)
+POWER = described("machine", "TO-D004", JudgedBy.DOCTOR)
 RULES = (MEMORY, CLOCKS, POWER)
 
 
@@ -253,55 +219,12 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     ]  # fmt: skip
 
 
-COMPUTE_MODE = Rule(
-    id="TO-D005",
-    title="The compute mode keeps processes off a GPU",
-    fires=(
-        "Error where it is Prohibited, info where it is Exclusive (one process at a time), and no server of MPS runs "
-        "there, which wants that."
-    ),
-    advice="sudo nvidia-smi -i GPU -c DEFAULT",
-    judged_by=JudgedBy.DOCTOR,
-)
-MIG = Rule(
-    id="TO-D006",
-    title="A GPU is divided into slices (MIG)",
-    fires=(
-        "Warning where the host has several GPUs, info where it has one or where a change of MIG waits for a reset."
-    ),
-    advice="Turn it off for jobs over several GPUs: sudo nvidia-smi -i GPU -mig 0.",
-    judged_by=JudgedBy.DOCTOR,
-)
-PERSISTENCE = Rule(
-    id="TO-D007",
-    title="The driver unloads GPUs that nobody uses",
-    fires="Info where persistence mode is off: starting takes seconds longer.",
-    advice="sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1",
-    judged_by=JudgedBy.DOCTOR,
-)
-ECC_OFF = Rule(
-    id="TO-D008",
-    title="Errors in the memory of a GPU go unnoticed",
-    fires="Info where ECC is off.",
-    advice="sudo nvidia-smi -i GPU -e 1",
-    judged_by=JudgedBy.DOCTOR,
-)
-OTHERS = Rule(
-    id="TO-D009",
-    title="Other programs use the GPUs",
-    fires=(
-        "Info where others hold more than 1 GiB; warning where they hold 20 % of the memory or keep the GPU 50 % busy."
-    ),
-    advice="End them (nvidia-smi shows them), or take other GPUs with CUDA_VISIBLE_DEVICES.",
-    judged_by=JudgedBy.DOCTOR,
-)
-UNLIKE_GPUS = Rule(
-    id="TO-D010",
-    title="The GPUs of the host are of different models",
-    fires="Info where nvidia-smi shows more than one model.",
-    advice="Use equal GPUs in one job: CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER=PCI_BUS_ID.",
-    judged_by=JudgedBy.DOCTOR,
-)
+COMPUTE_MODE = described("machine", "TO-D005", JudgedBy.DOCTOR)
+MIG = described("machine", "TO-D006", JudgedBy.DOCTOR)
+PERSISTENCE = described("machine", "TO-D007", JudgedBy.DOCTOR)
+ECC_OFF = described("machine", "TO-D008", JudgedBy.DOCTOR)
+OTHERS = described("machine", "TO-D009", JudgedBy.DOCTOR)
+UNLIKE_GPUS = described("machine", "TO-D010", JudgedBy.DOCTOR)
 GPUS_RULES = (COMPUTE_MODE, MIG, PERSISTENCE, ECC_OFF, OTHERS, UNLIKE_GPUS)
 _MPS = "nvidia-cuda-mps-server"
 _OTHERS_MIB = 1024  # more than a context, Xorg or a monitor holds

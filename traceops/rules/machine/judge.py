@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import JudgedBy, Rule, Verdict, described
 from traceops.machine.look import Level, Look
 from traceops.rules.machine import (
-    communication_tests,
     gpus,
     limits,
     links,
@@ -20,6 +19,16 @@ from traceops.rules.machine import (
     variables,
     xids,
 )
+
+# What tests of communication show: traceops/doctor runs and judges them.
+TEST_FAILED = described("machine", "TO-D601", JudgedBy.DOCTOR)
+SLOW_VARIABLE = described("machine", "TO-D602", JudgedBy.DOCTOR)
+PAIRS = described("machine", "TO-D603", JudgedBy.DOCTOR)
+DEVICE = described("machine", "TO-D604", JudgedBy.DOCTOR)
+NODES = described("machine", "TO-D605", JudgedBy.DOCTOR)
+SLOW_ALL_REDUCE = described("machine", "TO-D606", JudgedBy.DOCTOR)
+COMES_AND_GOES = described("machine", "TO-D607", JudgedBy.DOCTOR)
+TESTS = (TEST_FAILED, SLOW_VARIABLE, PAIRS, DEVICE, NODES, SLOW_ALL_REDUCE, COMES_AND_GOES)
 
 _VARIABLES = (
     *variables.RULES,
@@ -41,7 +50,7 @@ AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("environment", _VARIABLES),
     ("driver", (platform.DRIVER,)),
     ("software", platform.RULES),
-    ("tests", communication_tests.RULES),
+    ("tests", TESTS),
 )
 RULES: tuple[Rule, ...] = tuple(sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id))
 _BY_ID = {rule.id: rule for rule in RULES}
@@ -69,7 +78,7 @@ def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> li
         rule.verdict(*findings[rule.id]) if rule.id in findings else _without_findings(rule, area, looks, tested)
         for area, rules in AREAS
         for rule in rules
-        if rule is not communication_tests.TEST_FAILED
+        if rule is not TEST_FAILED
     ]
 
 
@@ -111,7 +120,7 @@ def _listed(hosts: Sequence[str]) -> str:
 def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool) -> Verdict:
     """Clear where the rule, or at least its area, was judged on some host."""
     own = [look for look in looks if look.rule == rule.id]
-    ran = tested and area == communication_tests.AREA
+    ran = tested and area == "tests"
     told = own or [look for look in looks if look.area == area and not ran]
     fine = [look for look in told if look.level != "not_evaluated"]
     if fine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.core.units import memory_text
 from traceops.machine.files import listed
 from traceops.machine.limits import Cpus, Limits, Near
@@ -13,23 +13,8 @@ from traceops.machine.look import Look
 # TO-D305 and TO-D306: cores and NUMA nodes.
 
 
-CORES = Rule(
-    id="TO-D305",
-    title="Fewer CPU cores than GPUs",
-    fires="Warning where this process may use fewer cores, or less time of them, than there are GPUs.",
-    advice=("Ask for more cores: docker --cpus or --cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit."),
-    judged_by=JudgedBy.DOCTOR,
-)
-NUMA = Rule(
-    id="TO-D306",
-    title="Processes may not run near their GPUs",
-    fires=(
-        "Warning where this process may use none of the cores near a GPU; info where the NUMA nodes of the "
-        "GPUs are not known, or the kernel moves memory between nodes (RCCL's log tells that too)."
-    ),
-    advice="Widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE.",
-    judged_by=JudgedBy.DOCTOR,
-)
+CORES = described("machine", "TO-D305", JudgedBy.DOCTOR)
+NUMA = described("machine", "TO-D306", JudgedBy.DOCTOR)
 RULES = (CORES, NUMA)
 
 
@@ -95,42 +80,10 @@ def judge_cpus(cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None
     return tuple(looks)
 
 
-SHARED_MEMORY = Rule(
-    id="TO-D301",
-    title="Shared memory (/dev/shm) is small or nearly full",
-    fires=(
-        "Error with several GPUs, warning with one, where /dev/shm has 64 MB (the default of containers) or "
-        "less left; warning with several GPUs where less than 1 GB is left."
-    ),
-    advice=(
-        "docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir with medium: Memory at /dev/shm."
-    ),
-    judged_by=JudgedBy.DOCTOR,
-)
-LOCKED_MEMORY = Rule(
-    id="TO-D302",
-    title="Too little memory may be locked for RDMA",
-    fires="Error where there is RDMA and the limit on locked memory is below 1 GB.",
-    advice="ulimit -l unlimited; docker run --ulimit memlock=-1; LimitMEMLOCK=infinity for slurmd.",
-    judged_by=JudgedBy.DOCTOR,
-)
-FEW_FILES_OR_TASKS = Rule(
-    id="TO-D303",
-    title="Few open files, processes or threads are allowed",
-    fires=(
-        "Warning where fewer than 256 files may be open or fewer than 1,024 processes and threads may run; "
-        "info where fewer than 4,096 files may be open."
-    ),
-    advice="ulimit -n 65536, ulimit -u 65536; docker run --ulimit nofile=65536 --pids-limit -1.",
-    judged_by=JudgedBy.DOCTOR,
-)
-CGROUP_MEMORY = Rule(
-    id="TO-D304",
-    title="The cgroup grants too little memory",
-    fires="Warning where it grants less than 4 GB for each GPU; info where there is no GPU.",
-    advice="Raise docker run --memory, the pod's memory limit, or Slurm --mem.",
-    judged_by=JudgedBy.DOCTOR,
-)
+SHARED_MEMORY = described("machine", "TO-D301", JudgedBy.DOCTOR)
+LOCKED_MEMORY = described("machine", "TO-D302", JudgedBy.DOCTOR)
+FEW_FILES_OR_TASKS = described("machine", "TO-D303", JudgedBy.DOCTOR)
+CGROUP_MEMORY = described("machine", "TO-D304", JudgedBy.DOCTOR)
 LIMITS_RULES = (LOCKED_MEMORY, FEW_FILES_OR_TASKS, CGROUP_MEMORY)
 _GIB = 1 << 30
 _DOCKER_SHM = 64 << 20

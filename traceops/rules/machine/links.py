@@ -7,35 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.fabric.model import Path, Pcie
 from traceops.machine.look import Look
 from traceops.machine.platform import Links
 from traceops.machine.smi import SmiGpu
 
-DIRECT_ACCESS = Rule(
-    id="TO-D103",
-    title="GPUs cannot reach each other directly (P2P)",
-    fires=(
-        "Error where NVLink joins two GPUs and the driver refuses to use it; warning where the chipset or "
-        "the place of the GPUs refuses; info where the kind of GPU, or a virtual machine, has no P2P."
-    ),
-    advice=("Place GPUs that talk most under one PCIe switch; on bare metal check ACS and IOMMU in the BIOS."),
-    judged_by=JudgedBy.DOCTOR,
-)
+DIRECT_ACCESS = described("machine", "TO-D103", JudgedBy.DOCTOR)
 
 
-PCIE_LINK = Rule(
-    id="TO-D104",
-    title="A PCIe link runs below what it could",
-    fires=(
-        "Warning where a GPU or a network card has fewer lanes or a lower generation than its siblings; "
-        "info where all could have more lanes, a busy GPU runs a lower generation, or packets are often "
-        "sent again (1,000 times)."
-    ),
-    advice="Reseat the card, check slot and riser: sudo lspci -vv -s BUS | grep -i lnksta.",
-    judged_by=JudgedBy.DOCTOR,
-)
+PCIE_LINK = described("machine", "TO-D104", JudgedBy.DOCTOR)
 
 
 RULES = (DIRECT_ACCESS, PCIE_LINK)
@@ -154,28 +135,8 @@ def _pcie(gpu: SmiGpu) -> Pcie:
 # TO-D101 and TO-D102: NVLink and NVSwitch.
 
 
-NVLINK = Rule(
-    id="TO-D101",
-    title="NVLinks are down or slower than those of equal GPUs",
-    fires=(
-        "Error where a GPU on a board with NVLink has no link up; warning where it has fewer or slower "
-        "links than its siblings; info where a PCIe card has no bridge."
-    ),
-    advice=("End all GPU programs and reset the GPUs (sudo nvidia-smi -r), else reboot. Leave the GPU out until then."),
-    judged_by=JudgedBy.DOCTOR,
-)
-NVSWITCH = Rule(
-    id="TO-D102",
-    title="NVSwitch is not set up, or not sound",
-    fires=(
-        "Error where the fabric manager does not run, or did not set up NVSwitch for a GPU; warning where "
-        "the driver calls the fabric unhealthy."
-    ),
-    advice=(
-        "sudo systemctl start nvidia-fabricmanager (its version must be that of the driver), then sudo nvidia-smi -r."
-    ),
-    judged_by=JudgedBy.DOCTOR,
-)
+NVLINK = described("machine", "TO-D101", JudgedBy.DOCTOR)
+NVSWITCH = described("machine", "TO-D102", JudgedBy.DOCTOR)
 NVLINK_RULES = (NVLINK, NVSWITCH)
 _FABRIC_ADVICE = (
     "sudo systemctl start nvidia-fabricmanager (its version must be the driver's, and from B200 on it needs nvlsm), "

@@ -6,31 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.fabric.model import Pcie
 from traceops.machine.look import Look
 from traceops.machine.network import Interface, Plugin, Port, Rdma, taken_by_nccl, v2_index
 from traceops.machine.platform import PlatformFacts
 from traceops.rules.machine.links import PCIE_LINK
 
-INTERFACES = Rule(
-    id="TO-D201",
-    title="NCCL would not take the best network interface",
-    fires=(
-        "Error where no interface is up with an address; warning where NCCL would begin with one that does "
-        "not leave the host; info where it would also take such a one, or where another one is four times "
-        "as fast."
-    ),
-    advice=("export NCCL_SOCKET_IFNAME==NAME GLOO_SOCKET_IFNAME=NAME with the interface that reaches all hosts."),
-    judged_by=JudgedBy.DOCTOR,
-)
-BOND = Rule(
-    id="TO-D202",
-    title="A bond has ports that are down",
-    fires="Warning for each bond with a port that is down.",
-    advice="Check cable and switch port: cat /proc/net/bonding/BOND.",
-    judged_by=JudgedBy.DOCTOR,
-)
+INTERFACES = described("machine", "TO-D201", JudgedBy.DOCTOR)
+BOND = described("machine", "TO-D202", JudgedBy.DOCTOR)
 RULES = (INTERFACES, BOND)
 _BRIDGES = re.compile(
     r"(docker|br-|virbr|veth|cni|flannel|cali|cilium|podman|lxc|lxd|kube|tap|tun|wg|tailscale|zt|dummy|nerdctl)"
@@ -131,30 +115,9 @@ def _speed(interface: Interface) -> str:
 # TO-D203 to TO-D205: RDMA ports, access to them, and their addresses.
 
 
-RDMA_PORTS = Rule(
-    id="TO-D203",
-    title="RDMA ports are down or slower than their siblings",
-    fires=(
-        "Warning where no RDMA port is up, an InfiniBand card is not in use, or an InfiniBand port is "
-        "slower than others of its model; info for such ports of other networks."
-    ),
-    advice="Check cables and switch ports: ibstat, rdma link, mlxlink -d DEVICE.",
-    judged_by=JudgedBy.DOCTOR,
-)
-RDMA_ACCESS = Rule(
-    id="TO-D204",
-    title="Programs cannot open the RDMA devices",
-    fires="Warning where there are RDMA devices and no /dev/infiniband/uverbs*.",
-    advice=("In a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else modprobe ib_uverbs."),
-    judged_by=JudgedBy.DOCTOR,
-)
-ROCE_ADDRESS = Rule(
-    id="TO-D205",
-    title="A RoCE port has no RoCE v2 address beyond its own link",
-    fires=("Warning where no RoCE port that is up has one that is not link-local (fe80::), info where some have none."),
-    advice="Give the interface behind it an IP address, or leave it out by NCCL_IB_HCA; see show_gids.",
-    judged_by=JudgedBy.DOCTOR,
-)
+RDMA_PORTS = described("machine", "TO-D203", JudgedBy.DOCTOR)
+RDMA_ACCESS = described("machine", "TO-D204", JudgedBy.DOCTOR)
+ROCE_ADDRESS = described("machine", "TO-D205", JudgedBy.DOCTOR)
 RDMA_RULES = (RDMA_PORTS, RDMA_ACCESS, ROCE_ADDRESS)
 
 
@@ -317,16 +280,7 @@ def _lanes(one: Rdma) -> tuple[int, int]:
 # TO-D207: whether network cards reach the memory of GPUs (GPUDirect RDMA), on a machine and by NCCL's log.
 
 
-GPUDIRECT = Rule(
-    id="TO-D207",
-    title="Network cards cannot reach the memory of GPUs (GPUDirect RDMA)",
-    fires=(
-        "Warning where there are GPUs and RDMA devices, and neither nvidia-peermem nor dma-buf, or where NCCL's log "
-        "says that it is off for a card of InfiniBand or RoCE. Info for GeForce, which has none; GB10 needs none."
-    ),
-    advice=("On the host: sudo modprobe nvidia-peermem, or the driver's open kernel modules on Linux 5.12 and newer."),
-    judged_by=JudgedBy.DOCTOR,
-)
+GPUDIRECT = described("machine", "TO-D207", JudgedBy.DOCTOR)
 GPUDIRECT_RULES = (GPUDIRECT,)
 _WHAT = "GPUDirect RDMA"
 _OF_IB = ("IB", "SPCX")  # NCCL's own network of that kind, and NVIDIA's plugins
@@ -393,16 +347,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 # TO-D206: whether NCCL can use EFA.
 
 
-EFA = Rule(
-    id="TO-D206",
-    title="NCCL cannot use EFA: its plugin is not found",
-    fires=(
-        "Warning where there are EFA devices and GPUs, and NCCL finds neither libnccl-net.so nor what NCCL_NET_PLUGIN "
-        "names."
-    ),
-    advice="Install aws-ofi-nccl (Amazon's EFA installer has it) and put its folder into LD_LIBRARY_PATH.",
-    judged_by=JudgedBy.DOCTOR,
-)
+EFA = described("machine", "TO-D206", JudgedBy.DOCTOR)
 EFA_RULES = (EFA,)
 _EFA = "NCCL's EFA plugin"
 _WHY = "without aws-ofi-nccl NCCL cannot use EFA: sockets between hosts"

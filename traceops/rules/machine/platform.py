@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts
 from traceops.machine.smi_table import LostGpu
@@ -12,33 +12,9 @@ from traceops.machine.software import Software
 from traceops.machine.variables import version_of
 from traceops.rules.machine.links import NVSWITCH
 
-IOMMU_ACS = Rule(
-    id="TO-D105",
-    title="IOMMU or ACS leads traffic between devices through the CPU",
-    fires=(
-        "On bare metal with several GPUs: warning, or info where NVLink joins all of them. So too where RCCL's log "
-        "warns that iommu=pt is missing, or info where XGMI joins them."
-    ),
-    advice="Boot with iommu=pt, and turn ACS off in the BIOS or on each bridge with setpci.",
-    judged_by=JudgedBy.DOCTOR,
-)
-CONTAINER_GPUS = Rule(
-    id="TO-D308",
-    title="The container has not all GPUs of the host",
-    fires=("Info where the container has some of them; warning where NVIDIA_VISIBLE_DEVICES keeps all of them out."),
-    advice="Give one container all GPUs of the job: docker run --gpus all --ipc=host.",
-    judged_by=JudgedBy.DOCTOR,
-)
-DRIVER = Rule(
-    id="TO-D501",
-    title="The NVIDIA driver does not answer",
-    fires=(
-        "Error where files or the PCI bus show GPUs and nvidia-smi shows none, where a saved nvidia-smi failed, or "
-        "where it cannot reach a GPU; warning where nvidia-smi hangs and nothing shows a GPU."
-    ),
-    advice="Look for the driver in sudo dmesg | grep -i -e nvrm -e xid; load it, or reboot the host.",
-    judged_by=JudgedBy.DOCTOR,
-)
+IOMMU_ACS = described("machine", "TO-D105", JudgedBy.DOCTOR)
+CONTAINER_GPUS = described("machine", "TO-D308", JudgedBy.DOCTOR)
+DRIVER = described("machine", "TO-D501", JudgedBy.DOCTOR)
 
 
 _MISMATCH = "Driver/library version mismatch"
@@ -192,27 +168,8 @@ def judge_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: s
 # TO-D502 and TO-D503: versions of torch and NCCL that do not fit the machine or each other.
 
 
-TORCH = Rule(
-    id="TO-D502",
-    title="torch does not fit this machine",
-    fires=(
-        "On a host with GPUs: error where torch is not installed, is built for the CPU only, or is built for a "
-        "newer major CUDA than the driver runs; info where its CUDA is newer by a minor version. On a host "
-        "without GPUs: warning where torch is not installed."
-    ),
-    advice=("Install a torch built for the driver's CUDA or older (pytorch.org, 'Get started'), or update the driver."),
-    judged_by=JudgedBy.DOCTOR,
-)
-NCCL = Rule(
-    id="TO-D503",
-    title="NCCL is not the one that torch was built with",
-    fires=(
-        "Warning where several wheels of NCCL are installed or LD_PRELOAD loads another version; info where "
-        "the version differs from what torch asks for, or LD_LIBRARY_PATH holds another one."
-    ),
-    advice=("Install the version that torch asks for, and leave others out of LD_PRELOAD and LD_LIBRARY_PATH."),
-    judged_by=JudgedBy.DOCTOR,
-)
+TORCH = described("machine", "TO-D502", JudgedBy.DOCTOR)
+NCCL = described("machine", "TO-D503", JudgedBy.DOCTOR)
 RULES = (TORCH, NCCL)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Look
 from traceops.machine.network import Choice, Interface, Rdma, parse_choice, v2_index
 from traceops.machine.variables import as_number, version_of
@@ -15,17 +15,7 @@ from traceops.rules.machine.variable_costs import is_on, setting
 # TO-D405: variables that name network interfaces.
 
 
-INTERFACE_VARIABLE = Rule(
-    id="TO-D405",
-    title="A variable names network interfaces that do not serve",
-    fires=(
-        "Error where NCCL_SOCKET_IFNAME takes no interface that works, or GLOO_SOCKET_IFNAME names one that "
-        "is not up; warning where a name holds a blank; info where a name fits nothing, the loopback is all "
-        "it takes, or the two differ."
-    ),
-    advice="export NCCL_SOCKET_IFNAME==NAME and GLOO_SOCKET_IFNAME=NAME, or unset both.",
-    judged_by=JudgedBy.DOCTOR,
-)
+INTERFACE_VARIABLE = described("machine", "TO-D405", JudgedBy.DOCTOR)
 RULES = (INTERFACE_VARIABLE,)
 
 
@@ -112,35 +102,9 @@ def missing(choice: Choice, names: list[str]) -> list[str]:
     ]
 
 
-RDMA_VARIABLE = Rule(
-    id="TO-D406",
-    title="A variable names RDMA devices or addresses that do not serve",
-    fires=(
-        "Error where NCCL_IB_GID_INDEX is an address that a port does not have. Warning where NCCL_IB_HCA matches "
-        "no device that is up, or matches devices that it does not name; where the address is not a RoCE v2 "
-        "address; or where FI_PROVIDER is not efa on a host with EFA. Info where there is no RDMA device."
-    ),
-    advice="Unset it: NCCL finds devices and addresses itself.",
-    judged_by=JudgedBy.DOCTOR,
-)
-VISIBLE_DEVICES = Rule(
-    id="TO-D407",
-    title="CUDA_VISIBLE_DEVICES names GPUs that are not there",
-    fires="Error where it names a GPU that is not there, or one twice; warning where it hides all GPUs.",
-    advice="Name each GPU once, or unset CUDA_VISIBLE_DEVICES.",
-    judged_by=JudgedBy.DOCTOR,
-)
-CONTRADICTION = Rule(
-    id="TO-D408",
-    title="Variables contradict each other or the machine",
-    fires=(
-        "Error where NCCL_NET demands InfiniBand that is off or not there; error, or warning beside RDMA, "
-        "where P2P and shared memory are both off; warning where one variable keeps another from being "
-        "read."
-    ),
-    advice="Unset one of the two.",
-    judged_by=JudgedBy.DOCTOR,
-)
+RDMA_VARIABLE = described("machine", "TO-D406", JudgedBy.DOCTOR)
+VISIBLE_DEVICES = described("machine", "TO-D407", JudgedBy.DOCTOR)
+CONTRADICTION = described("machine", "TO-D408", JudgedBy.DOCTOR)
 VARIABLE_CLASHES_RULES = (RDMA_VARIABLE, VISIBLE_DEVICES, CONTRADICTION)
 _PICKS_ADDRESS = (2, 21)  # NCCL that finds the right RoCE address itself
 

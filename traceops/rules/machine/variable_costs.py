@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, Rule, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variables import as_number
 
-COSTLY_VARIABLE = Rule(
-    id="TO-D404",
-    title="A variable costs speed or hides errors",
-    fires=(
-        "Fires for each variable whose value is known to cost speed: warning where that is much, info where "
-        "it is little or may be wanted."
-    ),
-    advice="Unset it, unless it is there for a reason.",
-    judged_by=JudgedBy.DOCTOR,
-)
+COSTLY_VARIABLE = described("machine", "TO-D404", JudgedBy.DOCTOR)
 RULES = (COSTLY_VARIABLE,)
 _SHOWN = 80
 

@@ -7,49 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variables import FAMILIES, SWITCH, Variable, as_number, known_variables, version_of
 from traceops.rules.machine.variable_clashes import clashes
 from traceops.rules.machine.variable_costs import costs, setting
 
-UNKNOWN_NAME = Rule(
-    id="TO-D401",
-    title="A variable is set that nothing reads",
-    fires=(
-        "Warning where its name is close to one that NCCL, torch or Gloo reads, or is known to be read by "
-        "none; info for other names of these families."
-    ),
-    advice="Unset it, and set the variable that is meant.",
-    judged_by=JudgedBy.DOCTOR,
-)
-WRONG_VALUE = Rule(
-    id="TO-D402",
-    title="A variable has a value that is not allowed",
-    fires=(
-        "Error where NCCL or torch ends with an error at it, warning where the value is taken for another "
-        "one, info where a number is out of range."
-    ),
-    advice="Unset it, or set it to a value that is allowed.",
-    judged_by=JudgedBy.DOCTOR,
-)
-NOT_READ = Rule(
-    id="TO-D403",
-    title="The installed version does not read a variable",
-    fires=(
-        "Warning where the variable was renamed and the old name is gone; info where the old name still "
-        "works, or the variable is newer than the library."
-    ),
-    advice="Unset it; set the variable that the installed version reads.",
-    judged_by=JudgedBy.DOCTOR,
-)
-NCCL_FILE = Rule(
-    id="TO-D409",
-    title="A file sets variables of NCCL unseen",
-    fires="Info where ~/.nccl.conf, NCCL_CONF_FILE or /etc/nccl.conf sets any.",
-    advice="Remove what you do not want from the file, or set the variable in the environment, which wins.",
-    judged_by=JudgedBy.DOCTOR,
-)
+UNKNOWN_NAME = described("machine", "TO-D401", JudgedBy.DOCTOR)
+WRONG_VALUE = described("machine", "TO-D402", JudgedBy.DOCTOR)
+NOT_READ = described("machine", "TO-D403", JudgedBy.DOCTOR)
+NCCL_FILE = described("machine", "TO-D409", JudgedBy.DOCTOR)
 RULES = (UNKNOWN_NAME, WRONG_VALUE, NOT_READ, NCCL_FILE)
 _CLOSE = 0.84  # of difflib: NCCL_P2P_DISABLED is 0.97 like NCCL_P2P_DISABLE, NCCL_FOO_BAR 0.6 like anything
 _ALMOST_A_FAMILY = re.compile(r"(NCLL|NCCCL|NCL|NNCL|NCC|TROCH|TOCH|GLO)_", re.IGNORECASE)

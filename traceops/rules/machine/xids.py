@@ -5,25 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from traceops.core.rule import JudgedBy, Rule
+from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
 from traceops.machine.xids import DriverFailure, DriverLog, Xid
 
-XID = Rule(
-    id="TO-D002",
-    title="The NVIDIA driver logged an error of a GPU (Xid)",
-    fires=(
-        "Fires for each kind of Xid in the kernel's log since boot: error where the GPU or its memory is "
-        "broken, warning where it needs a reset, info where a program is the likely cause. Error too where the "
-        "driver could not start a GPU, or its parts are of different versions; info where it was before the last boot, "
-        "or nvidia-smi lists the GPU by now."
-    ),
-    advice=(
-        "Reset the GPU or reboot the host; have a GPU replaced that shows memory errors again. See "
-        "docs.nvidia.com/deploy/xid-errors."
-    ),
-    judged_by=JudgedBy.DOCTOR,
-)
+XID = described("machine", "TO-D002", JudgedBy.DOCTOR)
 RULES = (XID,)
 _REPLACE = "take this GPU out of the job; if a reset (sudo nvidia-smi -r) or reboot does not help, have it replaced"
 _RESET = "end what runs on it and: sudo nvidia-smi -r -i GPU (or reboot)"
