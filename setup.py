@@ -12,9 +12,8 @@ setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": [
-            "py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json", "hangs/*.json", "machine/*.ini", "words/*.ini",
-        ],  # fmt: skip
+        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json"]
+        + ["hangs/*.json", "machine/*.ini", "words/*.ini"],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it
