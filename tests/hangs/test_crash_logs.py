@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs import words
 from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.diagnose import diagnose
@@ -331,8 +331,7 @@ def test_one_rank_that_ras_tells_behind_is_named(tmp_path: Path) -> None:
 def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
     text = (DATA / "ras" / "ahead.txt").read_text()
     (tmp_path / "ras.txt").write_text(text[: text.index("Warnings")].replace("MISMATCH", "OK"))
-    with pytest.raises(InputError, match="no evidence"):
-        diagnose(tmp_path)
+    assert is_quiet(diagnose(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -483,5 +482,4 @@ def test_frames_in_the_middle_of_prose_are_a_traceback_without_its_ends(tmp_path
     found = diagnose(paste)
     assert not found.roots and "make (/home/u/rollout/d.py:83)" in hang_sentence(found)
     paste.write_text("all is well\n" * 80 + frames + "all is well\n" * 80)
-    with pytest.raises(InputError, match="no evidence"):
-        diagnose(paste)
+    assert is_quiet(diagnose(paste))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs.readers.log_ends import NEEDLES, ended
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -124,5 +124,4 @@ def test_a_traceback_says_more_than_the_exit_code_behind_it(told):
 
 @pytest.mark.parametrize("line", [NO_END[0], NO_END[1], NO_END[3]])
 def test_a_program_that_ended_well_or_was_stopped_by_hand_is_none(told, line):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(f"epoch 1 loss 0.3\n\n{line}\n")
+    assert is_quiet(told(f"epoch 1 loss 0.3\n\n{line}\n"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
 
@@ -86,8 +86,7 @@ INFO next epoch
 def test_a_traceback_without_its_first_line_ends_with_its_exception(told):
     (root,) = told(CUT.format(last="ImportError: /a/b.so: undefined symbol: _ZN3c10")).roots
     assert (root.rule, root.cause) == ("TO-E005", "import_error")
-    with pytest.raises(InputError):  # a stack that a program printed and went on
-        told(CUT.format(last="INFO that was the stack"))
+    assert is_quiet(told(CUT.format(last="INFO that was the stack")))  # a program printed it and went on
 
 
 def test_an_error_that_names_no_rank_is_that_of_the_one_that_the_launcher_names(told):
@@ -183,8 +182,9 @@ def test_ranks_that_ended_alike_are_one_cause(told):
 
 
 def test_a_loop_of_the_shell_that_it_killed_is_no_training(told):
-    with pytest.raises(InputError, match="holds no evidence"):
+    assert is_quiet(
         told("DONE\nrun.sh: line 151: 107629 Killed                  ( while true; do\n    sleep 90\ndone )\n")
+    )
     assert told("run.sh: line 151: 107629 Killed                  python train.py\n").roots
 
 

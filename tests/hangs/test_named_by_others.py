@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs.readers.log_stalls import ready_ranks, stalled_ranks
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, unknown_ranks
@@ -168,15 +168,15 @@ def test_a_traceback_without_its_head_and_its_end_is_trouble(told, before):
 
 @pytest.mark.parametrize("text", [f"epoch 1\n{FRAMES}", f"{FRAMES}\nepoch 1", f"[rank0]: epoch 1\n{FRAMES}"])
 def test_a_stack_that_a_program_prints_on_its_way_is_no_trouble(told, text):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(text)
+    assert is_quiet(told(text))
 
 
 def test_a_traceback_that_the_program_outlived_is_not_cut_off(told):
-    with pytest.raises(InputError, match="holds no evidence"):
+    assert is_quiet(
         told(
             'Exception ignored in: <f>\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nTimeoutError\n'
         )
+    )
 
 
 def test_a_timeout_broken_within_its_name(told):
@@ -203,5 +203,4 @@ def test_who_has_called_more_than_ended_is_not_idle(told):
     ["Mean squared error: 0.03", "Validation error: lower than before", "INFO handling exit code: 0", "Type error: 4"],
 )
 def test_what_only_sounds_like_an_error(told, line):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(f"{line}\n")
+    assert is_quiet(told(f"{line}\n"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.report.hang_seen import what_would_decide
 from traceops.report.hang_text import hang_sentence
 
@@ -29,8 +29,7 @@ def test_torchruns_store_that_is_lost_while_workers_run_is_no_failed_start(told)
 
 
 def test_a_ctrl_c_that_torchs_import_words_as_a_runtime_error_is_no_crash(told):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(f"{FRAMES}RuntimeError: KeyboardInterrupt: \n")
+    assert is_quiet(told(f"{FRAMES}RuntimeError: KeyboardInterrupt: \n"))
 
 
 def test_frames_behind_determineds_rank_are_a_traceback(told):

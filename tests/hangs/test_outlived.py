@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs.readers.log_steps import moment_of
 from traceops.report.hang_seen import seen_events, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence
@@ -103,8 +103,7 @@ def test_rays_task_says_itself_what_it_raised(told):
 @pytest.mark.parametrize("words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"])
 def test_what_python_ignores_is_no_end(told, words):
     """Python 3.14 has other words than those before."""
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(f"Training completed\nException ignored {words}\n{RAISED}")
+    assert is_quiet(told(f"Training completed\nException ignored {words}\n{RAISED}"))
 
 
 def test_a_warning_of_nccl_before_a_training_that_went_on_ended_nothing(told):

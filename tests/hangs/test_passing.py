@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from quiet import is_quiet
 
 from traceops.cli import main
-from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import seen_events
 from traceops.report.hang_text import hang_level, hang_sentence
@@ -130,9 +130,7 @@ def test_what_traceops_wrote_is_no_log(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_was_tried_again_before_a_step_went_well(told):
     """'1 message of trouble' was said of any healthy log in which one connection was refused and tried again."""
     again = "store: Connection refused, retrying in 2 s (1/5)\n"
-    with pytest.raises(InputError, match="no evidence"):
-        told(f"{again}step 1 loss 2.1\nstep 2 loss 2.0\n")
-    with pytest.raises(InputError, match="no evidence"):
-        told(again + "serving the next request\n" * 60)
+    assert is_quiet(told(f"{again}step 1 loss 2.1\nstep 2 loss 2.0\n"))
+    assert is_quiet(told(again + "serving the next request\n" * 60))
     [event] = seen_events(told(f"{again}step 1 loss 2.1\n{again}{again.replace('1/5', '2/5')}"))[-1:]
     assert (event.kind, event.line) == ("trouble", 4)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence
 
@@ -135,8 +135,7 @@ def test_what_says_that_it_failed_is_shown_and_not_judged(told, text):
 
 @pytest.mark.parametrize("text", HEALTHY)
 def test_what_only_speaks_of_failing_or_passed_is_no_trouble(told, text):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(text)
+    assert is_quiet(told(text))
 
 
 def test_plain_words_are_looked_at_only_where_nothing_else_is_told(told):
@@ -189,8 +188,7 @@ def test_what_a_signal_handler_prints_is_a_crash(told, line):
 
 
 def test_a_handler_that_sigterm_woke_tells_of_no_crash(told):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told("Training completed\n(pid=439) *** SIGTERM received at time=1741149596 on cpu 63 ***\n")
+    assert is_quiet(told("Training completed\n(pid=439) *** SIGTERM received at time=1741149596 on cpu 63 ***\n"))
 
 
 def test_frames_of_ranks_that_are_mixed_at_a_logs_head_are_trouble(told):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.report.hang_seen import what_would_decide
 from traceops.report.hang_text import hang_sentence, root_advice, root_sentence
 
@@ -36,8 +36,7 @@ def test_a_log_that_ends_in_a_bar_with_the_resource_trackers_word(told):
     ids=["the bar is full", "it said more", "it went on"],
 )
 def test_the_resource_trackers_word_after_all_else_is_no_trouble(told, text):
-    with pytest.raises(InputError):
-        told(text)
+    assert is_quiet(told(text))
 
 
 # Ning-Guo/hotpotqa-agent, logs/exp1.log: vLLM's warning of an optional module, and the job ran to its end.
@@ -56,8 +55,7 @@ def shown(level: str) -> str:
 
 def test_a_warnings_traceback_ends_nothing(told):
     """A healthy log was an alarm."""
-    with pytest.raises(InputError):
-        told(shown("WARNING") + "Processed prompts: done\n" * 12)
+    assert is_quiet(told(shown("WARNING") + "Processed prompts: done\n" * 12))
 
 
 def test_a_warnings_traceback_at_the_end_of_a_log_is_shown(told):
@@ -70,8 +68,7 @@ GLOG = "[rank0]:W1120 10:00:00.000 12 torch/_dynamo/convert_frame.py:1123] "
 def test_a_traceback_behind_the_letter_of_a_warning(told):
     """torch.compile says what it could not convert, and goes on without: rank 0 had crashed."""
     shown_so = "".join(f"{GLOG}{line}\n" for line in ("WON'T CONVERT forward", *_IMPORT.splitlines()))
-    with pytest.raises(InputError):
-        told(shown_so + "".join(f"step {step} loss 2.0\n" for step in range(1, 8)) + "saved\n" * 5)
+    assert is_quiet(told(shown_so + "".join(f"step {step} loss 2.0\n" for step in range(1, 8)) + "saved\n" * 5))
 
 
 def test_an_errors_traceback_is_still_the_end(told):

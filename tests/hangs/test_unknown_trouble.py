@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_sentence
@@ -110,8 +110,7 @@ def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
     ],
 )
 def test_words_of_healthy_logs_are_no_trouble(told, text):
-    with pytest.raises(InputError, match="holds no evidence"):
-        told(text)
+    assert is_quiet(told(text))
 
 
 def test_the_end_of_a_large_log_is_read_whatever_it_holds(told):
@@ -237,8 +236,7 @@ def test_a_host_that_is_called_worker_stays_in_front_of_nccls_line(told):
 
 def test_gdbs_stack_of_one_thread_is_a_stack(told, tmp_path):
     text = "#0  0x00007f070e4a57b2 in ?? () from libcuda.so.1\n#7  0x07200082c8 in cudaStreamQuery () from a.so\n"
-    with pytest.raises(InputError, match="does not say of which rank"):
-        told(text)
+    assert hang_sentence(told(text)).startswith("One process, rank unknown: it is ")
     path = tmp_path / "stack_rank_3.txt"
     path.write_text(text, encoding="utf-8")
     assert diagnose(path).ranks[3].sources == ("stacks",)

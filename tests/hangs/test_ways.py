@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from quiet import is_quiet
 
-from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_text import root_advice
@@ -104,8 +104,7 @@ def test_p2p_of_other_ranks_explains_nothing(tmp_path):
 
 
 def test_p2p_across_sockets_without_a_hang_is_no_fault(tmp_path):
-    with pytest.raises(InputError, match=r"no evidence of a hang(.|\n)*traceops doctor --from"):
-        told(tmp_path, nccl=P2P, topo=ACROSS)
+    assert is_quiet(told(tmp_path, nccl=P2P, topo=ACROSS))
 
 
 def test_shared_memory_is_not_blamed_for_p2p(tmp_path):

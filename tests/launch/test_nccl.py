@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from traceops.core.errors import InputError
 from traceops.core.torch_here import gpu_count
 from traceops.hangs.discover import find_evidence
 
@@ -128,7 +127,6 @@ def test_a_run_leaves_how_its_ranks_were_connected_and_no_line_for_each_collecti
         if shutil.which("nvidia-smi"):
             (topology,) = evidence.glob("topo.*.txt")
             assert "GPU1" in topology.read_text()
-        with pytest.raises(InputError, match="no evidence of a hang"):
-            find_evidence(tmp_path / "profile" / steps)
+        assert find_evidence(tmp_path / "profile" / steps).ends
     print("lines of NCCL's logs", counts)
     assert abs(counts[1] - counts[0]) < 20

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from traceops.cli.arguments import fails, output_folder, report_formats
+from traceops.core.errors import InputError, UsageError
 from traceops.core.text import printable
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import run_folder_of
+from traceops.hangs.model import Diagnosis
 from traceops.render import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
+from traceops.rules.diagnosis import FABRIC_RULES, beside_the_roots, judge_diagnosis
 
 _MOST_PASTED = 1 << 28  # bytes
+_MOST_CHECKED = 1 << 26
 _ZIP = b"PK\x03\x04"
 _CALLED = "standard input"
 _PASTE = "paste"  # its report's folder
@@ -35,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> int:
     pasted = args.path == "-"
-    diagnosis = diagnose(path, called=_CALLED if pasted else None)
+    diagnosis = _with_machine(diagnose(path, called=_CALLED if pasted else None), path)
     verdicts = judge_diagnosis(diagnosis)
     # of its evidence too: one place for both reports
     run_folder = _PASTE if pasted else str(run_folder_of(Path(path)))
@@ -45,5 +49,26 @@ def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> in
     if args.quiet:
         print(printable(str(written[0])))
     else:
-        print_diagnosis(diagnosis, sys.stdout, written[0], beside_the_roots(diagnosis, verdicts))
-    return fails([finding for verdict in verdicts for finding in verdict.findings], args.fail_on)
+        beside = [*diagnosis.machine, *beside_the_roots(diagnosis, verdicts)]
+        print_diagnosis(diagnosis, sys.stdout, written[0], beside)
+    found = [finding for verdict in verdicts for finding in verdict.findings]
+    return fails([*diagnosis.machine, *found], args.fail_on)
+
+
+def _with_machine(diagnosis: Diagnosis, path: str) -> Diagnosis:
+    """The diagnosis with what `traceops doctor --from` finds wrong with machines in the same text, if no rank fails."""
+    if diagnosis.roots or _size(Path(path)) > _MOST_CHECKED:
+        return diagnosis
+    from traceops.doctor.saved_files import check_files  # of what failed nothing more is to be found there
+
+    try:
+        checkup = check_files([path])
+    except (InputError, UsageError):
+        return diagnosis
+    found = [one for one in checkup.findings if one.severity != "info" and one.rule not in FABRIC_RULES]
+    return replace(diagnosis, machine=tuple(found))
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return sum(one.stat().st_size for one in files)

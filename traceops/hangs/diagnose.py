@@ -81,6 +81,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         notes=(
             *aftermath(without_own_end(evidence), roots, waiting=any(p.head is not None for p in ranks.values())),
             *filter(None, (earlier_starts_text(evidence.earlier) if roots else None,)),
+            *(words.since_text(since) for since in evidence.since if roots or not since.said),
             *map(progress_text, evidence.progress),
             *_notes(evidence, ranks),
         ),

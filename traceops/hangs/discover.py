@@ -25,14 +25,16 @@ from traceops.hangs.ledger import World, within_world, world_of, worlds_in_logs
 from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
-from traceops.hangs.readers.log_interrupts import interruptions
+from traceops.hangs.readers.how_it_ends import how_it_ends, idle_training
+from traceops.hangs.readers.log_events import says_why
 from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
 from traceops.hangs.readers.log_progress import read_progress
-from traceops.hangs.readers.log_requested import requests
 from traceops.hangs.readers.log_stalls import ready_ranks
 from traceops.hangs.readers.log_starts import read_last_start
+from traceops.hangs.readers.nccl_calls import mismatched_calls
 from traceops.hangs.readers.ras import is_ras, read_ras
-from traceops.hangs.readers.stacks import read_stacks, sniff
+from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
+from traceops.hangs.readers.timeline import waits_since
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.traces.archives import is_archive
 from traceops.traces.packed import GIT_LFS, is_tar, packing_of
@@ -64,18 +66,27 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None, called:
             return given.named(_find(given.path, jobs))
         except _NothingFound as error:
             with opened_archives(given.path, _SKIPPED) as packed:
-                if packed is None:
-                    raise given.error(error) from error
                 try:
-                    return given.named(packed.named(_find(packed.path, jobs)))
-                except InputError as other:
-                    raise given.error(packed.error(other)) from other
+                    if packed is not None:
+                        return given.named(packed.named(_find(packed.path, jobs)))
+                except _NothingFound as other:
+                    if packed is not None and other.quiet is not None:
+                        return given.named(packed.named(other.quiet))
+                    if packed is not None and error.quiet is None:
+                        raise given.error(packed.error(other)) from other
+            if error.quiet is not None:
+                return given.named(error.quiet)
+            raise given.error(error) from error
         except InputError as error:
             raise given.error(error) from error
 
 
 class _NothingFound(InputError):
-    """Nothing that was read tells of a hang."""
+    """Nothing that was read tells of a failure. quiet: what the logs tell otherwise, None where there is no text."""
+
+    def __init__(self, message: str, quiet: HangEvidence | None) -> None:
+        super().__init__(message)
+        self.quiet = quiet
 
 
 def _find(root: Path, jobs: int | None) -> HangEvidence:
@@ -105,15 +116,11 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if world is not None:
         log, strange = within_world(log, world.size)
         problems += strange
-    nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
-    if nothing and manifest.get("failed_rank") is None:
-        problems += redact_fields((*interruptions(found.texts), *requests(found.texts)))
-        listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
-        raise _NothingFound(
-            f"{root} holds no evidence of a hang: no flight-recorder dump, no log that shows one, no stacks"
-            f"{listed}{_elsewhere(root, fabric)}"
-        )
-    return HangEvidence(
+    nothing = not (records or found.stacks or found.lone or found.log or found.stalls or inspector is not None)
+    nothing = nothing and manifest.get("failed_rank") is None
+    unread = {path for path, _ in problems}
+    ends = tuple(how_it_ends(text) for text in found.logs if str(text) not in unread) if nothing else ()
+    evidence = HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
         world_size=None if world is None else world.size,
@@ -132,7 +139,17 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         progress=tuple(found.progress),
         models=redact_fields(dict(sorted(found.models.items()))),
         earlier=tuple(found.earlier),
+        since=redact_fields(tuple(waits_since(found.log))),
+        lone=tuple(found.lone),
+        ends=redact_fields(tuple(end for end in ends if end.lines)),
     )
+    if nothing:
+        listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
+        raise _NothingFound(
+            f"{root} holds nothing that can be read: no log, no flight-recorder dump, no stacks{listed}",
+            evidence if evidence.ends else None,
+        )
+    return evidence
 
 
 def _fabric(found: Found) -> Fabric | None:
@@ -154,10 +171,6 @@ def _fabric(found: Found) -> Fabric | None:
     ]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
-
-
-def _elsewhere(root: Path, fabric: Fabric | None) -> str:
-    return "" if fabric is None else f"\nIt tells of links and NCCL, though: traceops doctor --from {root}"
 
 
 def run_folder_of(path: Path) -> Path:
@@ -270,11 +283,8 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
     if kind != "stacks":
         found.texts.append(path)
     if kind == "stacks":
-        if rank is None:
-            raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
-        stacks = read_stacks(str(path), rank)
-        found.stacks.setdefault(rank, []).append(stacks)
-        found.files.append(str(path))
+        rank = rank_of_process(head) if rank is None else rank
+        _add_stacks(read_stacks(str(path), rank), found)
     elif kind is None and alone and head.strip():
         found.problems.append((str(path), "it is no text and no flight recorder's dump"))
     elif kind == "log":
@@ -282,13 +292,27 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             return
         if is_newest_first(head):
             raise FileError(path, NEWEST_FIRST)
+        found.logs.append(path)
         events, earlier = read_last_start(str(path), rank)
+        events += tuple(filter(None, [mismatched_calls(str(path))]))
+        if not any(map(says_why, events)):
+            events += tuple(filter(None, [idle_training(path)]))
+        if (dumped := stacks_in_log(str(path), rank)) is not None:
+            _add_stacks(dumped, found)
         if events:
             found.log += events
             found.earlier += earlier
             found.files.append(str(path))
             if (progress := read_progress(str(path), rank)) is not None:
                 found.progress.append(progress)
+
+
+def _add_stacks(stacks: RankStacks, found: Found) -> None:
+    if stacks.rank is None:
+        found.lone.append(stacks)
+    else:
+        found.stacks.setdefault(stacks.rank, []).append(stacks)
+    found.files += [stacks.path] if stacks.path not in found.files else []
 
 
 def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankRecord:

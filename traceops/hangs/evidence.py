@@ -29,6 +29,7 @@ LogKind = Literal[
     "ras",
     "inspector",
     "said",
+    "idle",
 ]
 
 FEW_RANKS = 512  # so many are gone through whatever is known of them
@@ -163,7 +164,7 @@ class LogEvent:
     own end: it, or its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's
     RAS report tells apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector'
     ranks on which NCCL Inspector wrote nothing more after that operation; 'said' the last line of a rank that says
-    nothing else, where others ran out of time.
+    nothing else, where others ran out of time; 'idle' steps that train nothing.
     line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
     shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
@@ -207,9 +208,9 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of one rank's process at one moment."""
+    """The stacks of one rank's process at one moment; of a process whose rank is not known, rank is None."""
 
-    rank: int
+    rank: int | None
     path: str
     threads: tuple[ThreadStack, ...]
 
@@ -267,6 +268,35 @@ class LoggedProgress:
     elapsed_s: float | None = None
 
 
+@dataclass(frozen=True)
+class LogEnd:
+    """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
+
+    done: the program says that it came to its end. interrupted, asked: (line, what it says). frames: where it
+    stood when it was interrupted, innermost first.
+    """
+
+    path: str
+    lines: int
+    step: int | None = None
+    of: int | None = None
+    epoch: float | None = None
+    done: bool = False
+    interrupted: tuple[int, str] | None = None
+    asked: tuple[int, str] | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class Since:
+    """Ranks have waited since a time of day, 'HH:MM:SS'. said: what the log has of that second, (line, text)."""
+
+    ranks: tuple[int, ...]
+    clock: str
+    path: str
+    said: tuple[tuple[int, str], ...]
+
+
 def is_borne_out(world: int, known: int) -> bool:
     """Whether so many ranks are few, or something is known of enough of them: one number makes no million ranks."""
     return world <= max(FEW_RANKS, RANKS_A_KNOWN * known)
@@ -281,7 +311,8 @@ class HangEvidence:
     progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
     earlier: by start what a log tells of starts before the one that `log` is of. world_source: what tells the number of
     ranks, as in `ledger.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
-    rank_files: ranks that have a log of their own.
+    rank_files: ranks that have a log of their own. since: when waits began. lone: stacks of processes of unknown rank.
+    ends: how logs end in which nothing failed; only where there is no other evidence.
     """
 
     root: str
@@ -302,6 +333,9 @@ class HangEvidence:
     world_source: str | None = None
     is_own_run: bool = False
     rank_files: frozenset[int] = frozenset()
+    since: tuple[Since, ...] = ()
+    lone: tuple[RankStacks, ...] = ()
+    ends: tuple[LogEnd, ...] = ()
 
     @property
     def counted(self) -> int:

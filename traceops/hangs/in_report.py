@@ -32,7 +32,8 @@ def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
     from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
 
     try:
-        return diagnose(root), ""
+        diagnosis = diagnose(root)
+        return (None, "the run folder holds no evidence of a hang") if diagnosis.evidence.ends else (diagnosis, "")
     except InputError as error:
         return None, f"the evidence of a hang could not be used: {error}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from traceops.core.findings import Confidence
+from traceops.core.findings import Confidence, Finding
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence
 from traceops.hangs.json_types import RankStatus
@@ -86,7 +86,8 @@ class Root:
 class Diagnosis:
     """Who hangs and why: `roots`, most certain first; `ranks`, by rank; `waits`, the edges of the graph.
 
-    not_evaluated: rule -> why it could not be judged.
+    not_evaluated: rule -> why it could not be judged. machine: what the doctor finds wrong with machines in the
+    same text.
     """
 
     evidence: HangEvidence
@@ -95,3 +96,4 @@ class Diagnosis:
     waits: tuple[Wait, ...]
     not_evaluated: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    machine: tuple[Finding, ...] = ()

@@ -43,6 +43,8 @@ class Found:
     models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
     earlier: list[tuple[LogEvent, ...]] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
+    logs: list[Path] = field(default_factory=list)
+    lone: list[RankStacks] = field(default_factory=list)
     rank_files: set[int] = field(default_factory=set)  # ranks that have a text of their own
 
 

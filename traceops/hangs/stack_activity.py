@@ -150,6 +150,8 @@ _NATIVE: tuple[tuple[str, ActivityKind], ...] = (
 
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/traceops/capture/", "/traceops/launch/")
 _STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
+# Where Python lies in a folder of any name: modules of it in which threads wait.
+_STANDARD_FILES = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py", "runpy.py")
 # A torch built from source lies in a folder of any name.
 _TORCH = re.compile(
     r"(?:^|/)torch/(?:_[a-z_]{1,40}/|(?:accelerator|amp|ao|autograd|cuda|distributed|fx|jit|multiprocessing|nn|optim|"
@@ -196,7 +198,7 @@ def is_own(frame: Frame) -> bool:
         return False
     if any(part in file for part in _INSTALLED) or _STANDARD.search(file) or _TORCH.search(file):
         return False
-    if is_compiled_code(file):
+    if is_compiled_code(file) or file.rpartition("/")[2] in _STANDARD_FILES:
         return False
     if file.startswith("/"):
         return True

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from traceops.core.rank_text import who, who_first
 from traceops.fabric.model import PathKind
 from traceops.hangs.calls import code_place, describe, shape_text
+from traceops.hangs.evidence import Since
 from traceops.hangs.model import Wait, WaitReason
 from traceops.hangs.positions import Call, ProcessGroup
 from traceops.hangs.stack_activity import ActivityKind, CodeLine, StackActivity
@@ -188,6 +189,17 @@ def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> s
 def waiting_in(ranks: Sequence[int], call: Call) -> str:
     """'Ranks 0, 2 wait in all_reduce #3 of default_pg'."""
     return f"{who_first(ranks)} {_wait(ranks)} in {call.op.op} #{call.op.sequence} of {call.group.label}"
+
+
+def since_text(since: Since) -> str:
+    """'Rank 7 has waited since 10:28:25 (its limit before the timeout). In that second train.log has: “Saving …”.'"""
+    have = "has" if len(since.ranks) == 1 else "have"
+    told = f"{who_first(since.ranks)} {have} waited since {since.clock}, by the limit of the timeout"
+    if not since.said:
+        return f"{told}."
+    name = since.path.replace("\\", "/").rpartition("/")[2]
+    lines = "; ".join(f"“{said}” ({name}:{line})" for line, said in since.said)
+    return f"{told}. In that second the log has: {lines}."
 
 
 def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:

@@ -55,7 +55,7 @@ def write_diagnosis(
     """
     from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
 
-    found = [*in_order_of_roots(diagnosis, verdicts), *fabric_findings(verdicts)]
+    found = [*in_order_of_roots(diagnosis, verdicts), *diagnosis.machine, *fabric_findings(verdicts)]
     checked = judged_checks(verdicts)
     contents: dict[str, str | bytes] = {}
     if "html" in formats:

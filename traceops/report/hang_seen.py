@@ -150,6 +150,16 @@ _TELLS_MORE = (
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
+    if any(event.kind == "idle" for event in seen):
+        return (
+            "Train in bf16 or fp32 instead of fp16. If every step was skipped, gradients are inf or NaN from the first "
+            "step on: check the batches, the learning rate and the weights that were loaded."
+        )
+    if diagnosis.evidence.lone and not diagnosis.roots:
+        return (
+            "To see who waits for whom, dump every rank (py-spy dump --pid PID > stacks_rank_N.txt), then: traceops "
+            "diagnose FOLDER."
+        )
     if diagnosis.roots or all(is_harmless(event) or was_logged_only(event) for event in seen):
         return ""  # of NCCL's warnings the rules of the fabric say what would tell more
     kinds = {event.kind for event in seen}

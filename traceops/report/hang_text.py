@@ -12,8 +12,10 @@ from traceops.core.text import first_words
 from traceops.core.units import size_range_text
 from traceops.fabric.model import Machine
 from traceops.hangs.carried_words import carried_text
-from traceops.hangs.evidence import LogEvent
+from traceops.hangs.evidence import LogEnd, LogEvent, ThreadStack
 from traceops.hangs.model import Diagnosis, Root
+from traceops.hangs.stack_activity import stack_activity
+from traceops.hangs.words import activity_text, since_text
 from traceops.report.hang_rows import RankGroup
 from traceops.report.hang_seen import is_harmless, most_telling, seen_events, seen_groups, timed_out, was_logged_only
 from traceops.report.inspector_text import inspector_text
@@ -29,6 +31,10 @@ def hang_level(diagnosis: Diagnosis) -> Severity:
         return "error"
     events = seen_events(diagnosis)
     seen = events and not _tells_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
+    seen = seen or bool(diagnosis.evidence.lone)
+    if any(finding.severity == "error" for finding in diagnosis.machine):
+        return "error"
+    seen = seen or bool(diagnosis.machine)
     trouble = _waiting(diagnosis) or diagnosis.evidence.stall is not None or seen
     return "warning" if trouble else "info"
 
@@ -42,7 +48,8 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     stall = "" if diagnosis.evidence.stall is None else f"{stall_text(diagnosis)}. "
     waiting = _waiting(diagnosis)
     if waiting:
-        return f"{stall}{_wait_text(diagnosis, waiting)} {_for_whom_text(diagnosis, len(waiting))}"
+        since = "".join(f" {since_text(since)}" for since in diagnosis.evidence.since[:1] if since.said)
+        return f"{stall}{_wait_text(diagnosis, waiting)} {_for_whom_text(diagnosis, len(waiting))}{since}"
     if (timed := timed_out(diagnosis)) is not None:
         ranks = sorted(
             {event.rank for event in diagnosis.evidence.log if event.kind == "timeout" and event.rank is not None}
@@ -178,6 +185,8 @@ def read_text(diagnosis: Diagnosis) -> str:
         parts.append(f"NCCL's lines in {_counted(len(evidence.fabric.log.files), 'log')}")
     if evidence.fabric is not None and evidence.fabric.inspector is not None:
         parts.append(inspector_text(evidence.fabric.inspector))
+    if evidence.lone:
+        parts.append(f"stacks of {_counted(len(evidence.lone), 'process')} of unknown rank")
     logs = {event.path for event in evidence.log if event.kind != "inspector"}
     if logs:
         parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
@@ -226,7 +235,55 @@ def _waiting(diagnosis: Diagnosis) -> list[int]:
     return sorted(waiting | {wait.rank for wait in diagnosis.waits})
 
 
+def end_text(diagnosis: Diagnosis) -> str:
+    """How logs end in which nothing failed: 'training was at step 33 of 15,625 when train.log ends'."""
+    ends = diagnosis.evidence.ends
+    stopped = next((end for end in ends if end.interrupted is not None), None)
+    if stopped is not None and stopped.interrupted is not None:
+        line, said = stopped.interrupted
+        at = f" at {_step_text(stopped)}" if _step_text(stopped) else ""
+        if stopped.frames:
+            doing = activity_text(stack_activity(ThreadStack(True, stopped.frames)))
+            return f"Interrupted by Ctrl-C or a signal{at} while {doing} ({Path(stopped.path).name}:{line})."
+        return f"Interrupted by Ctrl-C or a signal{at}: {Path(stopped.path).name}:{line} says “{said}”."
+    asked = next((end for end in ends if end.asked is not None), None)
+    if asked is not None and asked.asked is not None:
+        line, said = asked.asked
+        return f"The server was asked to stop: {Path(asked.path).name}:{line} says “{said}”."
+    last = max(ends, key=lambda end: (end.step is not None, end.epoch is not None, end.step or 0))
+    name = Path(last.path).name
+    step = _step_text(last)
+    if last.done:
+        return f"No failure found: {name} shows the program's own end{f', at {step}' if step else ''}."
+    if step:
+        return f"No failure found: training was at {step} when {name} ends."
+    lines = sum(end.lines for end in ends)
+    where = name if len(ends) == 1 else f"{len(ends)} logs"
+    return f"No failure found in the {lines:,} line{'' if lines == 1 else 's'} of {where}; no training step is in them."
+
+
+def _step_text(end: LogEnd) -> str:
+    """'step 33 of 15,625'."""
+    if end.step is not None:
+        return f"step {end.step:,}{'' if end.of is None else f' of {end.of:,}'}"
+    return "" if end.epoch is None else f"epoch {end.epoch:g}"
+
+
+def lone_text(diagnosis: Diagnosis) -> str:
+    """'One process, rank unknown: it is waiting for a batch of data, called from train (train.py:88).'"""
+    lone = diagnosis.evidence.lone
+    mains = [one.main or (one.threads[0] if len(one.threads) == 1 else None) for one in lone]
+    doing = dict.fromkeys(activity_text(stack_activity(main)) for main in mains if main is not None)
+    told = "; ".join(list(doing)[:_MOST_CALLS]) or "its main thread is not told apart"
+    who_is = "One process, rank unknown: it is" if len(lone) == 1 else f"{len(lone)} processes, ranks unknown: they are"
+    return f"{who_is} {told}."
+
+
 def _nobody(diagnosis: Diagnosis) -> str:
+    if diagnosis.machine:
+        return f"{diagnosis.machine[0].message} traceops doctor --from shows all that this text tells of the machine."
+    if diagnosis.evidence.ends:
+        return end_text(diagnosis)
     if _tells_of_fabric_only(diagnosis):
         only = "No rank hangs or fails in what was read: it tells of machines and NCCL only"
         warned = seen_events(diagnosis)
@@ -236,6 +293,12 @@ def _nobody(diagnosis: Diagnosis) -> str:
         more = f" (and {len(ras) - 1} more, below)" if len(ras) > 1 else ""
         return f"{ras[0].text}{more}, as NCCL's RAS tells. One report does not say whether that is a hang."
     seen = seen_events(diagnosis)
+    idle = next((event for event in seen if event.kind == "idle"), None)
+    if idle is not None:
+        place = f"{Path(idle.path).name}:{idle.line}"
+        return f"{idle.text}: the model is not trained ({place})."
+    if diagnosis.evidence.lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
+        return lone_text(diagnosis)
     if seen and all(event.kind == "inspector" for event in seen):
         more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
         return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
@@ -288,4 +351,4 @@ def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"

@@ -11,14 +11,14 @@ from traceops.fabric.fabric import Circumstances
 from traceops.rules.crashes import judge_crashes
 from traceops.rules.explained import most_important_first
 from traceops.rules.fabric.judge import OF_A_LINK, judge_fabric
-from traceops.rules.fabric.judge import RULES as FABRIC_RULES
+from traceops.rules.fabric.judge import RULES as _RULES
 from traceops.rules.fabric.paths import ACROSS_NUMA_NODES
 from traceops.rules.hangs import judge_hang
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
-_FABRIC = {rule.id for rule in FABRIC_RULES}
+FABRIC_RULES = frozenset(rule.id for rule in _RULES)
 
 
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
@@ -34,7 +34,7 @@ def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
 def fabric_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
     """What these verdicts say of the fabric, the most important first."""
     return most_important_first(
-        [finding for verdict in verdicts if verdict.rule in _FABRIC for finding in verdict.findings]
+        [finding for verdict in verdicts if verdict.rule in FABRIC_RULES for finding in verdict.findings]
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
 
 from traceops.core.text import first_words
 from traceops.hangs.readers.line_prefixes import without_prefixes
@@ -26,16 +24,6 @@ _ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|shou
 _SEARCHED = 400
 _WORDS = (b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
 _MOST_QUOTED = 160
-
-
-def interruptions(texts: Iterable[Path]) -> tuple[tuple[str, str], ...]:
-    """(file with line, what it says) of each that ends so: no failure of its own, and the answer to why it ended."""
-    told = ((path, interrupted(str(path))) for path in texts)
-    return tuple(
-        (f"{path}:{seen[0]}", f"the program was interrupted, by Ctrl-C or a signal: “{seen[1]}”")
-        for path, seen in told
-        if seen is not None
-    )
 
 
 def interrupted(path: str) -> tuple[int, str] | None:

@@ -120,7 +120,7 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
         seen = seen or bool(found)
         if open_windows:
             furthest = _furthest(found)
-            completed = _completed(block)
+            completed = completed_at(block)
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
@@ -224,7 +224,7 @@ class _Window:
                 self.went_on(number + block.count(b"\n", 0, sight.place))
 
 
-def _completed(block: bytes) -> int | None:
+def completed_at(block: bytes) -> int | None:
     """Where the last line of a block stands that says of the program that it came to its end."""
     if not any(word in block for word in _COMPLETED_WORDS):
         return None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
 
 from traceops.core.text import first_words
 from traceops.hangs.evidence import LogEvent
@@ -29,22 +27,12 @@ def without_aftermath(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent
 
     Raises InputError where the file cannot be read.
     """
-    if not events or (asked := _asked(path)) is None or any(event.line < asked[0] for event in events):
+    if not events or (asked := asked_to_stop(path)) is None or any(event.line < asked[0] for event in events):
         return events
     return ()
 
 
-def requests(texts: Iterable[Path]) -> tuple[tuple[str, str], ...]:
-    """(file with line, what it says) of each server that was asked to stop."""
-    told = ((path, _asked(str(path))) for path in texts)
-    return tuple(
-        (f"{path}:{seen[0]}", f"the server was asked to stop, by Ctrl-C or a signal: “{seen[1]}”")
-        for path, seen in told
-        if seen is not None
-    )
-
-
-def _asked(path: str) -> tuple[int, str] | None:
+def asked_to_stop(path: str) -> tuple[int, str] | None:
     """The line in which a server is asked to stop, and what it says; None where it is at work behind that."""
     found: tuple[int, str] | None = None
     for number, block in blocks(path):

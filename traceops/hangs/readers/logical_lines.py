@@ -40,6 +40,9 @@ _TO_COME = re.compile(
 _IN_EDITOR = re.compile(
     r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"
 )
+# Ray's memory monitor says in the next line how much the node used.
+_OF_RAY = "due to the node running low on memory."
+_NODES_MEMORY = "Memory on the node"
 _MOST = 5  # lines that are joined
 _MOST_RANKS = 1 << 13  # of Horovod's list, a line each
 _LONGEST = 2000  # characters of a line that may be joined
@@ -93,6 +96,8 @@ class LogicalLines:
             return RANK_LINE.match(body) is not None
         if _NCCL in first:
             return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
+        if first.endswith(_OF_RAY):
+            return body.startswith(_NODES_MEMORY)
         if _is_to_come(first):
             return "Traceback" not in body
         if _is_of_memory(first):
@@ -131,7 +136,7 @@ class LogicalLines:
         if first.endswith(BY_RANK):
             return False
         text = " ".join(self._held)
-        if _is_to_come(first):
+        if _is_to_come(first) or first.endswith(_OF_RAY):
             return True
         if _NCCL in first:
             return len(self._held) > 2 and self._held[-2].endswith("Last error:")
@@ -164,7 +169,7 @@ def _begins(line: str) -> bool:
         return False
     if any(words in line for words in _TIMEOUT):
         return WORK.search(line) is None and ("WorkNCCL(" in line or _TORN.search(line) is not None)
-    if _is_to_come(line) or line.rstrip().endswith(BY_RANK):
+    if _is_to_come(line) or line.rstrip().endswith((BY_RANK, _OF_RAY)):
         return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None

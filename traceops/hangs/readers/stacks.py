@@ -9,9 +9,10 @@ from typing import Any
 
 from traceops.core.errors import FileError
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
+from traceops.hangs.readers.line_prefixes import without_prefixes
 from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
 from traceops.traces.source import open_binary
-from traceops.traces.text_lines import text_head, text_lines
+from traceops.traces.text_lines import blocks, text_head, text_lines
 
 _HEAD = 1 << 16
 _MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory
@@ -38,7 +39,16 @@ _STACK_LINE = re.compile(
     re.MULTILINE,
 )
 # What only a training's log has: a dump inside one belongs to the log's reader.
+# Of a process that went on; behind prefixes.
+_DUMP_IN_LOG = re.compile(
+    rb"\bThread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()\n]{0,20}\)(?:: \".{0,200}\")?\s{0,2}\n"
+    rb"|\bTimeout \(\d[\d:.]{1,20}\)!\s{0,2}\n.{0,200}\bThread 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent"
+)
+_PREFIXED = re.compile(rb"[^\n]{1,200}?(?:Process \d{1,10}: |Thread (?:0x|\d{1,20} \()|Current thread 0x)")
+_RANK_OF_PROCESS = re.compile(rb"(?:--local[_-]rank[= ]|\bRANK=|^# rank )(\d{1,7})\b")
+_OF_PROCESS = 2000  # bytes in which a dump tells whose it is
 _HOLE = re.compile(rb"\0{64,4096}")
+_BEGINNINGS = ("Thread ", "Current thread ", "Process ", "#", "Fatal Python", "Timeout (", "Python v")
 _FATAL = b"Fatal Python error: "
 _LOG_LINE = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
@@ -55,6 +65,8 @@ def sniff(path: str) -> str | None:
     if _is_pyspy_json(head) or _GDB_ALONE.match(head) is not None:
         return "stacks"
     head = head.replace(b"\r\n", b"\n")
+    if _PREFIXED.match(head) is not None:
+        head = b"\n".join(without_prefixes(line).encode() for line in head.decode(errors="replace").split("\n"))
     if _MAIN.match(head[:400].decode(errors="replace")) is not None or _PYSPY_PROCESS.match(
         head[:40].decode("latin-1")
     ):
@@ -66,8 +78,8 @@ def sniff(path: str) -> str | None:
     return "log"
 
 
-def read_stacks(path: str, rank: int) -> RankStacks:
-    """The last dump in the file; raises InputError where it holds none.
+def read_stacks(path: str, rank: int | None = None) -> RankStacks:
+    """The threads of the last dump in the file; raises InputError where it holds none.
 
     The main thread is the one that the file's first line or the dump names so; faulthandler lists it last.
     """
@@ -77,6 +89,23 @@ def read_stacks(path: str, rank: int) -> RankStacks:
     if not threads:
         raise FileError(path, "holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")
     return RankStacks(rank, path, tuple(threads))
+
+
+def rank_of_process(head: bytes) -> int | None:
+    """The rank that the command line or a comment of a dump tells: '--local_rank=1', 'RANK=1', '# rank 3, pid 7'."""
+    told = _RANK_OF_PROCESS.search(head[:_OF_PROCESS])
+    return None if told is None else int(told[1])
+
+
+def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
+    """The last dump of all threads within a log, of a process that went on: a server's watchdog, a signal.
+
+    Python's own last words are none: they belong to what ended it. Raises InputError where the file cannot be read.
+    """
+    if not any(_DUMP_IN_LOG.search(block) is not None for _, block in blocks(path)):
+        return None
+    threads = tuple(_last_dump(path))
+    return RankStacks(rank, path, threads) if threads else None
 
 
 def _last_dump(path: str) -> list[ThreadStack]:
@@ -91,7 +120,8 @@ def _last_dump(path: str) -> list[ThreadStack]:
             return best
         return dump
 
-    for _, line in text_lines(path):
+    for _, said in text_lines(path):
+        line = _plain(said)
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
             best, current = close(current), Dump()
             main = int(told[1], 0)
@@ -115,6 +145,11 @@ def _last_dump(path: str) -> list[ThreadStack]:
             if frame is not None:
                 frames.append(frame)
     return close(current).stacks(main)
+
+
+def _plain(line: str) -> str:
+    """A line of a dump without what a collector or a server put before it."""
+    return line if line[:1] in (" ", "") or line.startswith(_BEGINNINGS) else without_prefixes(line)
 
 
 def _thread(line: str) -> Thread | None:

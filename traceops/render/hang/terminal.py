@@ -88,7 +88,7 @@ def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: 
         if unknown := unknown_ranks(diagnosis):
             blocks.append(text(f"Nothing is known of {who_runs(unknown, 12)}."))
     blocks += _seen(diagnosis)
-    if not diagnosis.roots:
+    if not diagnosis.roots and not diagnosis.evidence.ends:
         reasons: dict[str, list[str]] = {}
         for rule, reason in diagnosis.not_evaluated.items():
             reasons.setdefault(reason, []).append(rule)
