@@ -5,22 +5,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import marshal
 import re
+import sys
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
 import pytest
 from html_page import TABLES, Page
+from jinja2 import Environment, Template
 from msgspec.structs import replace
 from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.core.findings import Check
+from traceops.core.installation import bundled
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import short_name
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Column, build_table, number, size
-from traceops.render.page import script_json
+from traceops.render.page import environment, script_json
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
 from traceops.report.summary import Summary
@@ -262,3 +267,41 @@ def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert bars >= 4 * 3
     assert drawn == 9
     assert not too_wide
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path) -> Path:
+    """Where this process keeps byte code, ours in place of the packages' own folders."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    return tmp_path
+
+
+def _template() -> Template:
+    """As in a new process."""
+    return environment.__wrapped__().get_template("_macros.html.j2")
+
+
+def test_a_template_is_compiled_once_where_python_keeps_its_own_byte_code(compiled, monkeypatch):
+    _template()
+    (file,) = compiled.rglob("*.pyc")
+    assert file.parent == compiled.joinpath(*bundled("templates").parts[1:])
+    monkeypatch.setattr(Environment, "compile", lambda *_: pytest.fail("it was compiled again"))
+    assert _template().module
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: bytes(32) + data[32:], lambda data: b""])
+def test_damaged_and_outdated_byte_code_of_a_template_is_replaced(compiled, damage):
+    _template()
+    (file,) = compiled.rglob("*.pyc")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert _template().module
+    assert file.read_bytes()[:32] == whole[:32]
+    assert isinstance(marshal.loads(file.read_bytes()[32:]), CodeType)
+
+
+def test_no_byte_code_is_written_where_python_writes_none(compiled, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert _template().module
+    assert not list(compiled.rglob("*"))

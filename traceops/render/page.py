@@ -5,15 +5,21 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import importlib.util
 import json
+import marshal
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket, BytecodeCache, bc_magic
 
 from traceops.core.errors import InputError
+from traceops.core.files import write_whole
 from traceops.core.installation import bundled
 from traceops.core.text import TURNS
 from traceops.render.cells import Cell
@@ -38,7 +44,44 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_CompiledBesideThem(),
     )
+
+
+class _CompiledBesideThem(BytecodeCache):
+    """Compiled templates in the `__pycache__` of their folder, written, read and trusted as that of our modules is.
+
+    Where that folder cannot be written, and nobody compiled them there, each process compiles what it fills.
+    """
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        try:
+            stored = _compiled(bucket).read_bytes()
+            if stored.startswith(made_of := _made_of(bucket)):
+                bucket.code = marshal.loads(stored[len(made_of) :])
+        except (OSError, EOFError, ValueError, TypeError):
+            return
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if sys.dont_write_bytecode:
+            return
+        try:
+            file = _compiled(bucket)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, _made_of(bucket) + marshal.dumps(bucket.code))
+        except OSError:
+            return
+
+
+def _compiled(bucket: Bucket) -> Path:
+    return Path(importlib.util.cache_from_source(str(bundled("templates") / f"{bucket.key}.j2")))
+
+
+def _made_of(bucket: Bucket) -> bytes:
+    """What stands before the code: the digest of all that it was made from."""
+    made = bucket.environment
+    settings = (bucket.checksum, made.autoescape, made.trim_blocks, made.lstrip_blocks, made.undefined.__name__)
+    return hashlib.sha256(importlib.util.MAGIC_NUMBER + bc_magic + repr(settings).encode()).digest()
 
 
 def html_page(
