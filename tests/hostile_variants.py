@@ -15,6 +15,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import sys
@@ -54,6 +55,8 @@ def attempt(name: str, seed: int, folder: Path) -> str:
     result = (_size(out) if out.exists() else 0) + len(text)
     if result > TIMES_INPUT * size + PAGE:
         return f"{result} bytes of output for {size} of input"
+    if "please report this" in text:
+        return text[-3000:]
     if "\x1b" in text:
         return "an escape reached the terminal"
     return ""
@@ -163,6 +166,15 @@ def _trace(given: Path, rng: random.Random) -> list[str]:
     for rank in (0, 1):
         trace = _small_trace(rank)
         (given / f"rank_{rank}.json").write_bytes(written(mutated_json(trace, rng) if rank else trace))
+    if rng.random() < 0.3:  # numbers that no JSON is written with
+        text = written(_small_trace(1)).decode()
+        numbers = list(re.finditer(r"(?<=[: ])\d+", text))
+        for number in sorted(rng.sample(numbers, rng.choice((1, 1, 5, 40))), key=lambda one: -one.start()):
+            odd = rng.choice(
+                ("1e999", "-1e999", "1e-999", "0", "-0.0", "9e18", "1e19", "0.1e1", "1E2", "00", "+1", "1.")
+            )
+            text = text[: number.start()] + odd + text[number.end() :]
+        (given / "rank_1.json").write_text(text)
     return ["analyze", str(given), "--plotlyjs", "cdn", "--jobs", "1", "--no-cache"]
 
 
@@ -315,10 +327,49 @@ def _doctor(given: Path, rng: random.Random) -> list[str]:
     return ["doctor", "--from", str(given / "doctor.json")]
 
 
+def _view(given: Path, rng: random.Random) -> list[str]:
+    _trace(given, rng)
+    return ["view", str(given), *(("--around", "TO-S001") if rng.random() < 0.3 else ())]
+
+
+def _run(given: Path, rng: random.Random) -> list[str]:
+    """A whole run folder with traces, one of whose files is hostile, beside another run or alone."""
+    source = rng.choice(sorted((DATA / "memory" / "runs").iterdir()))
+    places = [given / "one", given / "two"] if rng.random() < 0.5 else [given]
+    for place in places:
+        shutil.copytree(source, place, dirs_exist_ok=True)
+        for rank in (0, 1):
+            (place / f"rank_{rank}.json").write_bytes(written(_small_trace(rank)))
+    files = [path for path in sorted(places[0].rglob("*.json*")) if not path.name.startswith("rank_")]
+    hostile = rng.choice([places[0] / "run.json", rng.choice(files)])
+    if hostile.name == "run.json":
+        hostile.write_bytes(written(mutated_json(_json(hostile), rng)))
+    else:
+        hostile.write_bytes(_variant_of_text(hostile, rng))
+    return ["analyze", str(given), "--format", "json,html", "--plotlyjs", "cdn", "--jobs", "1", "--no-cache"]
+
+
+def _nccl_tests(given: Path, rng: random.Random) -> list[str]:
+    file = rng.choice(_of(("nccl_tests/*.txt",))())
+    text = file.read_text()
+    if rng.random() < 0.5:
+        numbers = list(re.finditer(r"\b\d+\.\d+\b", text))
+        for number in sorted(rng.sample(numbers, 3), key=lambda one: -one.start()):
+            text = text[: number.start()] + rng.choice(("inf", "-inf", "nan", "0.00", "1e999")) + text[number.end() :]
+    else:
+        text = mutated_text(text, rng)
+    (given / "all_reduce.txt").write_bytes(text.encode(errors="surrogatepass"))
+    for rank in (0, 1):
+        (given / f"rank_{rank}.json").write_bytes(written(_small_trace(rank)))
+    if rng.random() < 0.5:
+        return ["doctor", "--from", str(given / "all_reduce.txt")]
+    return ["analyze", str(given), "--plotlyjs", "cdn", "--jobs", "1", "--no-cache"]
+
+
 READERS: dict[str, Reader] = {
     "report": _report, "settings": _settings, "trace": _trace, "manifest": _manifest, "summary": _summary, "log": _log,
     "stack": _stack, "dump": _dump, "fabric": _fabric, "doctor": _doctor,
-    "show": _show,
+    "show": _show, "view": _view, "run": _run, "nccl_tests": _nccl_tests,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
 from traceops.cli.options import analyze as options
-from traceops.core.errors import InputError
+from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.text import printable
@@ -96,6 +96,8 @@ def _rows(
                 findings += report.findings
         except InputError as error:
             rows.append(without_report(place.name, place.path, str(error)))
+        except ODD_VALUE as error:
+            rows.append(without_report(place.name, place.path, odd_value_text(error)))
     return rows, findings
 
 

@@ -32,6 +32,16 @@ class FileError(InputError):
         self.problem = problem
 
 
+# What an odd value can make of code that did not expect it. Caught where files and runs are taken one by one, so that
+# it costs no more than its own file.
+ODD_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def odd_value_text(error: Exception) -> str:
+    """What to say of such a file."""
+    return f"it could not be used ({type(error).__name__}: {str(error)[:200]}); please report this"
+
+
 def problem_of(error: InputError) -> str:
     """What is wrong, without the path where the file is named beside it."""
     return error.problem if isinstance(error, FileError) else str(error)

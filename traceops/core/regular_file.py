@@ -27,6 +27,7 @@ def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise NotRegularError(errno.EINVAL, f"it is {_kind(mode)}, not a regular file", str(path))
+        os.set_blocking(file, True)  # some file systems would give a part, or nothing, now
         return os.fdopen(file, "rb")
     except BaseException:
         os.close(file)

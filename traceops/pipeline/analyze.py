@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.core.errors import InputError, UsageError
+from traceops.core.errors import ODD_VALUE, InputError, UsageError, odd_value_text
 from traceops.core.settings_file import only, read_settings
 from traceops.measure.activity import own_pattern
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
@@ -103,7 +104,13 @@ def run_pipeline(
     ranks, failed = summarize_all(window.files, options or MapOptions())
     from traceops.pipeline.conclude import conclude
 
-    return conclude(found, ranks, failed, evidence)
+    try:
+        return conclude(found, ranks, failed, evidence)
+    except ODD_VALUE as error:
+        if not found.manifest:
+            raise
+        problem = (f"{found.root}/run.json", odd_value_text(error))
+        return conclude(replace(found, manifest={}, problems=(*found.problems, problem)), ranks, failed, evidence)
 
 
 def load_reduce() -> None:

@@ -10,7 +10,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.loader_pace import loader_paces
 from traceops.across.measure_across import measure_across
 from traceops.across.plain_step import plain_step
-from traceops.core.errors import InputError
+from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -63,7 +63,10 @@ def conclude(
     hosts, gpus = rank_hosts(found, usable), own_gpus(found.manifest)
     usual_ms = () if seen.whole is None else tuple(seen.whole.usual_ms.tolist())
     run = measure_across(usable, world_size(found, usable), hosts, fabric, paces, gpus, usual_ms)
-    hang, no_hang = diagnosis_of_run(found.root)
+    try:
+        hang, no_hang = diagnosis_of_run(found.root)
+    except ODD_VALUE as error:
+        hang, no_hang = None, f"the evidence of a hang: {odd_value_text(error)}"
     steps = numbered_steps(usable)
     on_gpu = any(summary.on_gpu for summary in usable)
     found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole, on_gpu=on_gpu))

@@ -66,6 +66,20 @@ class RankPart:
     damage: tuple[str, ...] = ()
 
 
+def _decoded(events: list[Any], encoded: bytes, rewriter: _Rewriter) -> list[Any]:
+    """The events as Python has them, without those that hold a number which nothing can hold, such as 1e999."""
+    try:
+        decoded: list[Any] = msgspec.json.decode(encoded)
+    except msgspec.DecodeError:
+        decoded = []
+        for event in events:
+            try:
+                decoded.append(msgspec.json.decode(msgspec.json.encode(event)))
+            except msgspec.DecodeError:
+                rewriter.untimed += 1
+    return decoded
+
+
 def write_part(task: PartTask) -> RankPart:
     """Write one rank's events. A file that cannot be opened is damage, no error."""
     collecting = gc.isenabled()
@@ -81,7 +95,7 @@ def write_part(task: PartTask) -> RankPart:
         if packets is None:
             writer.write(encoded[1:-1] + b",\n")
         else:
-            packets.take(msgspec.json.decode(encoded))
+            packets.take(_decoded(events, encoded, rewriter))
 
     try:
         with open_binary(task.path) as file, PieceWriter(task.output, task.gzipped) as writer:

@@ -32,7 +32,7 @@ from traceops.traces.run_manifest import (
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
 from traceops.traces.summary_header import ANEW, SUFFIX, read_header
-from traceops.traces.times import first_times_us
+from traceops.traces.times import LATEST_NS, first_times_us
 from traceops.traces.windows import (
     Candidate,
     TraceFile,
@@ -358,7 +358,8 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
         return None, None
     meta = read_meta(scanner.meta)
     base = scanner.meta.get("baseTimeNanoseconds")
-    started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
+    base = base if isinstance(base, int) and 0 <= base < LATEST_NS else 0
+    started = int(next(iter(first_times_us(head)), 0.0) * 1000) + base
     told = Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started)
     return replace(told, process=process_of(head), host=meta.host), None
 

@@ -112,7 +112,11 @@ def _are_hosts(value: Any) -> bool:
 
 
 def _are_ranks(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(rank, dict) for rank in value)
+    return isinstance(value, list) and all(isinstance(rank, dict) and _is_rank(rank.get("rank", 0)) for rank in value)
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS
 
 
 _VALID: dict[str, Callable[[Any], bool]] = {

@@ -21,7 +21,7 @@ Times = tuple[NDArray[np.int64], NDArray[np.bool_]]  # ns, and which of them are
 
 
 def first_times_us(text: bytes) -> list[float]:
-    """The timestamps in a piece of trace JSON, µs without their sign; 0 for those that are no number."""
+    """The timestamps in a piece of trace JSON, µs without their sign; 0 for those that cannot be."""
     return [_magnitude(digits) for digits in _TS.findall(text)]
 
 
@@ -67,4 +67,4 @@ def to_float(value: Any) -> float:
 
 def _magnitude(digits: bytes) -> float:
     number = to_float(digits)
-    return 0.0 if math.isnan(number) else abs(number)
+    return abs(number) if abs(number) < LATEST_NS / 1000 else 0.0

@@ -78,12 +78,17 @@ class WhatIf:
     @property
     def error_pct(self) -> float:
         """Largest error of a replayed step against the measured one, percent."""
-        return float(np.max(100.0 * np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns))
+        return 100.0 * float(np.max(self._errors))
 
     @property
     def mean_error(self) -> float:
         """Mean error of the replayed steps, as a part of the measured ones."""
-        return float((np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns).mean())
+        return float(self._errors.mean())
+
+    @property
+    def _errors(self) -> NDArray[np.float64]:
+        """Of each step, as a part of the measured one; a step without a length counts as one of 1 ns."""
+        return np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1)
 
     @property
     def holds(self) -> bool:

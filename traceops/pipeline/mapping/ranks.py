@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from traceops.core.errors import InputError, problem_of
+from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_of
 from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary, summarize
@@ -77,14 +77,7 @@ def progress_text(done: Done, seconds: float) -> str:
 
 
 _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
-_FORESEEN = (
-    OSError,  # it vanished, or its store broke off, in the middle
-    MemoryError,
-    ArithmeticError,  # what an odd trace can make of numbers and names
-    LookupError,
-    TypeError,
-    ValueError,
-)
+_FORESEEN = (OSError, MemoryError, *ODD_VALUE)  # a file that vanished, or whose store broke off, in the middle
 
 
 @dataclass(frozen=True)
@@ -202,7 +195,7 @@ def _said(error: Exception) -> str:
         return str(error.strerror or error)
     if isinstance(error, MemoryError):
         return "there was not enough memory to read it; try --jobs 1"
-    return f"it could not be analysed ({type(error).__name__}: {error}); please report this"
+    return odd_value_text(error)
 
 
 def _host() -> str:
