@@ -89,4 +89,4 @@ def test_what_nobody_foresaw_of_a_run_costs_that_run(run, tmp_path, capsys, monk
 
     monkeypatch.setattr(concluding, "run_block", fails)
     code, said, _ = told("analyze", tmp_path / "runs", tmp_path, capsys)
-    assert code == 0 and "it could not be used (ZeroDivisionError" in said and (tmp_path / "out" / "two").exists()
+    assert code == 0 and "it could not be analysed (ZeroDivisionError" in said and (tmp_path / "out" / "two").exists()

@@ -14,8 +14,8 @@ from traceops.capture.settings import ENV
 from traceops.core.run_lock import Launcher, held
 from traceops.launch import aftermath
 from traceops.launch.display import Screen
-from traceops.launch.reserve import Reserve
 from traceops.launch.signals import held_signals
+from traceops.launch.writable import Reserve
 
 process.GRACE_S = 0.5
 

@@ -10,7 +10,7 @@ import pytest
 from traceops.launch import display, forward
 from traceops.launch.display import LineSource, Screen
 from traceops.launch.forward import Forwarder, Shown
-from traceops.launch.log_end import show_end
+from traceops.launch.telling import show_end
 from traceops.launch.terminal_rows import PIECE_BYTES
 
 NEVER = lambda: False  # noqa: E731

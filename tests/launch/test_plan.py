@@ -12,8 +12,8 @@ from traceops.cli import run as command
 from traceops.cli.options import run as options
 from traceops.core import torch_here
 from traceops.core.errors import UsageError, reported_codes
-from traceops.launch.early_ends import with_last_steps
 from traceops.launch.fallback import Fallback, alone
+from traceops.launch.how_it_ended import with_last_steps
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import RANK, Cluster, Plan, parse_assignments
 from traceops.train.config import TrainConfig

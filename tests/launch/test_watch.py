@@ -7,9 +7,8 @@ import pytest
 from traceops.capture.progress import Progress
 from traceops.launch.debug_variables import hang_variables
 from traceops.launch.hang_timeouts import HangTimeouts
-from traceops.launch.node_status import NodeStatus
 from traceops.launch.process_activity import ProcessSample
-from traceops.launch.watch import Watch
+from traceops.launch.watch import NodeStatus, Watch
 
 GONE = 2**22 + 1  # beyond the largest pid
 

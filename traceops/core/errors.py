@@ -39,7 +39,7 @@ ODD_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 
 def odd_value_text(error: Exception) -> str:
     """What to say of such a file."""
-    return f"it could not be used ({type(error).__name__}: {str(error)[:200]}); please report this"
+    return f"it could not be analysed ({type(error).__name__}: {str(error)[:200]}); please report this"
 
 
 def problem_of(error: InputError) -> str:

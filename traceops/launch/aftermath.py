@@ -16,7 +16,7 @@ from traceops.capture.merged_manifest import merge
 from traceops.core.installation import PACKAGE
 from traceops.launch.folder import collect_logs
 from traceops.launch.outcome import with_exit_codes
-from traceops.launch.reserve import remove_reserve
+from traceops.launch.writable import remove_reserve
 
 CUT_SHORT = "cut_short"
 

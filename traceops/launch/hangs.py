@@ -18,8 +18,7 @@ from traceops.launch.display import Screen
 from traceops.launch.evidence import collect, set_aside
 from traceops.launch.folder import short_path
 from traceops.launch.hang_timeouts import HangTimeouts
-from traceops.launch.node_status import NodeStatus
-from traceops.launch.watch import Watch
+from traceops.launch.watch import NodeStatus, Watch
 
 _LONGEST_S = 25.0
 INTERRUPTED_S = 5.0

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
+from traceops.capture.progress import read_progress
 from traceops.capture.settings import ENV
 from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
@@ -21,7 +22,7 @@ from traceops.core.installation import PACKAGE
 from traceops.core.rank_files import RANKS_ENV
 from traceops.fabric import fabric
 from traceops.launch.fallback import Fallback
-from traceops.launch.forward import ALL_SHOWN, Shown
+from traceops.launch.forward import ALL_SHOWN, RankOf, Shown
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
 
@@ -224,3 +225,18 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
             said = "".join(takewhile(lambda c: c.isalnum() or c == "_", text))  # the rest may be a secret
             raise UsageError(f"--env {said}…: write it as KEY=VALUE, for example --env NCCL_DEBUG=INFO")
     return {key: value for key, _, value in pairs}
+
+
+def rank_of(cluster: Cluster, progress: Path) -> RankOf:
+    """On several machines, once all ranks of this one have told who they are: torchrun numbers them in one piece.
+
+    progress: folder of their records.
+    """
+
+    def of(local: int) -> int | None:
+        if cluster.nnodes == 1:
+            return local
+        told = [record.rank for record in read_progress(progress)]
+        return min(told) + local if len(told) == cluster.nproc else None
+
+    return of

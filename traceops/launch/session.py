@@ -21,24 +21,21 @@ from traceops.launch import aftermath
 from traceops.launch.aside import Aside
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen
-from traceops.launch.early_ends import cut_short
 from traceops.launch.ended_run import EndedRun
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, not_started, remove_unfinished, short_path
 from traceops.launch.gather.gathering import Gathering
 from traceops.launch.hangs import HangWatch
-from traceops.launch.how_it_ended import exit_code, how_it_ended
-from traceops.launch.local_ranks import rank_of
+from traceops.launch.how_it_ended import cut_short, exit_code, how_it_ended
 from traceops.launch.machine_watch import MachineWatch
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.plan import Plan
+from traceops.launch.plan import Plan, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
-from traceops.launch.reserve import Reserve
 from traceops.launch.run_document import write_run
 from traceops.launch.signals import Received, held_signals
 from traceops.launch.telling import tell
-from traceops.launch.writable import NotWritable, progress_folder, writable
+from traceops.launch.writable import NotWritable, Reserve, progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
 
 

@@ -1,10 +1,11 @@
-"""What the captures took for a step, in words."""
+"""Which steps the captures have, whole or not, and in words what they took for a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traceops.capture.manifest import RankManifest
+from traceops.core.capture_failure import ShorterSchedule, shorter_schedule
 from traceops.core.rank_files import seldom as seldom_in
 from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import who
@@ -45,3 +46,16 @@ def _beside(ranks: Sequence[RankManifest]) -> str:
     where = "" if len(having) == len(ranks) else f" on {who(having)}"
     what = "1 step of an optimizer in another thread is" if most == 1 else None
     return f"; {what or f'{number} steps of optimizers in other threads are'} not counted{where}"
+
+
+def has_whole_steps(rank: RankManifest) -> bool:
+    """Whether a rank's traces hold a step from its beginning to its end."""
+    whole = not rank.windows or any(window.steps for window in rank.windows)
+    return bool(rank.traces) and whole
+
+
+def would_fit(ranks: Sequence[RankManifest]) -> ShorterSchedule | None:
+    """What would have recorded steps of ranks that finished before their schedule did; None where that is not why."""
+    if not ranks or any(rank.status != "finished" for rank in ranks):
+        return None
+    return shorter_schedule(ranks[0].schedule, min(rank.steps for rank in ranks))

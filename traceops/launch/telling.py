@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
+from pathlib import Path
 
 from traceops.core.capture_failure import UNSEEN_STEPS_ADVICE, advice_text, by_cause, cause_text
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.launch.aside import Aside
 from traceops.launch.conclusion import find_cause, says, tell_cause
-from traceops.launch.display import LineSource, Screen
-from traceops.launch.early_ends import early_ends
+from traceops.launch.display import LineSource, Screen, without_chatter
 from traceops.launch.ended_run import EndedRun
 from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
-from traceops.launch.log_end import show_end
+from traceops.launch.how_it_ended import early_ends
 from traceops.launch.plan import Plan
 from traceops.launch.run_document import unrecorded_here
-from traceops.launch.step_words import steps_told
-from traceops.launch.whole_steps import has_whole_steps, would_fit
+from traceops.launch.step_words import has_whole_steps, steps_told, would_fit
 
 _TAIL_LINES = 20
 _NOBODY = (
@@ -112,3 +112,15 @@ def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> Non
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
     elif advise and traced and not run.ended.hung and not run.ended.saved:
         screen.say(f"next: traceops analyze {short_path(plan.out)}")
+
+
+_LINES = 20
+_BYTES = 1 << 16
+
+
+def show_end(screen: Screen, log: Path, source: LineSource) -> None:
+    """Show the last lines of `log`."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _BYTES, 0))
+        lines = without_chatter(file.read()).splitlines(keepends=True)
+    screen.output(b"".join(lines[-_LINES:]).rstrip(b"\n") + b"\n", source)
