@@ -55,7 +55,7 @@ def kinds() -> list[Kind]:
 
 
 # Rules that name a cause in every finding, each with advice of its own.
-_NEVER_WITHOUT = ("TO-W001", "TO-W002")
+_NEVER_WITHOUT = ("TO-W001", "TO-W002", *(rule.id for rule in RULES if rule.id.startswith("TO-K")))
 
 
 def _always_by_cause(rule: str, causes: Sequence[str]) -> bool:

@@ -10,7 +10,14 @@ _CLOCK = (
     "NvmlClocksEventReasons: {}); it takes "
 )
 
+_TRACE = "a trace with shapes of a GPU in which {}; its bounds are those of the causes measured in benchmarks/compute"
+
 REASONS: dict[Kind, str] = {
+    Kind("TO-K004", "redundant_casts"): _TRACE.format("a tensor is cast to another type and straight back"),
+    Kind("TO-K005", "one_hot_product"): _TRACE.format("a product takes rows of aten::one\\_hot"),
+    Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),
+    Kind("TO-K008", "below_attainable"): _TRACE.format("kernels run at less than 60 % and no cause is known"),
+    Kind("TO-K008", "bandwidth_bound_at_limit"): _TRACE.format("a third of the time goes to products of up to 64 rows"),
     Kind("TO-W002", "too_hot"): (
         f"{_CLOCK.format('SwThermalSlowdown, HwThermalSlowdown')}a GPU that is hot, as in a rack with a fan that failed"
     ),

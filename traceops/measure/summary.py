@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.compute.measure import measure_compute
+from traceops.compute.model import RankCompute
 from traceops.core.arrays import Int
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
@@ -22,6 +24,7 @@ from traceops.measure.host import AnomalyChecks, HostTime, measure_anomaly, meas
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
 from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
+from traceops.measure.launched import find_launched
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
 from traceops.measure.passes import InferencePass, find_passes
 from traceops.measure.phases import BackwardSync, find_phases, measure_backward_sync
@@ -99,6 +102,7 @@ class RankSummary:
     stacks: tuple[StackTime, ...] = ()  # of a trace with stacks: where the host was
     anomaly: AnomalyChecks | None = None  # None where autograd does not look for NaN
     held: tuple[HeldLaunches, ...] = ()  # what the host was in long while its device waited for launches
+    compute: RankCompute | None = None  # None where no GPU ran
     incomplete: bool = False  # some of every step may be missing, see RankTrace
 
     @property
@@ -176,6 +180,7 @@ def summarize(
         if len(trace.frames)
         else (),
         anomaly=measure_anomaly(activity.host, steps),
+        compute=measure_compute(find_launched(events, activity, steps), trace.meta.device) if activity.on_gpu else None,
         held=measure_held(activity, steps, lane),
         incomplete=trace.incomplete,
     )

@@ -36,6 +36,7 @@ from traceops.pipeline.assemble_cross import (
 from traceops.pipeline.assemble_detail import step_details
 from traceops.pipeline.assemble_tables import (
     blocking_rows,
+    compute_rows,
     copy_rows,
     expert_rows,
     hta_rows,
@@ -257,6 +258,7 @@ def assemble(
         ranks=rank_rows,
         hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
+        compute=compute_rows(run) or UNSET,
         collectives=collective_rows(run),
         findings=(*of_hang, *most_important_first(merge_overlapping(others))),
         checks=tuple(judged),

@@ -13,6 +13,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.experts import Experts
 from traceops.across.inference import Passes
 from traceops.across.replay.what_if import WORK_SHARED
+from traceops.compute.model import Loss, OperatorTime, RankCompute
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
@@ -20,6 +21,7 @@ from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
+from traceops.report.compute import ComputeRows, LossRow, OperatorRow
 from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
 from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
 from traceops.report.run import Run
@@ -435,3 +437,65 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
     if table is None:
         return []
     return [{"rank": rank, **dict(zip(table, values, strict=True))} for values in zip(*table.values(), strict=True)]
+
+
+def compute_rows(run: CrossRank) -> ComputeRows | None:
+    """Of the rank whose GPU is busiest; None where none is, or no trace has shapes and nothing is found."""
+    known = [
+        (compute.busy_ns, times.summary.rank, compute)
+        for times in run.ranks
+        if (compute := times.summary.compute) is not None and not times.summary.captures_graphs
+    ]
+    if not known:
+        return None
+    _, rank, compute = max(known, key=lambda one: one[:2])
+    if not compute.has_shapes and not compute.losses:
+        return None
+    return _compute_rows(rank, compute)
+
+
+def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
+    efficiency = compute.efficiency
+    return ComputeRows(
+        rank=rank,
+        busy_ms=_ns_ms(compute.busy_ns),
+        attainable_ms=None if efficiency is None else _ns_ms(compute.busy_ns * efficiency),
+        efficiency_pct=None if efficiency is None else stored(100 * efficiency),
+        rates=compute.rates,
+        bound=compute.bound,
+        losses=tuple(_loss_row(loss) for loss in compute.losses),
+        operators=tuple(_operator_row(one) for one in compute.operators),
+    )
+
+
+def _loss_row(loss: Loss) -> LossRow:
+    least, most = loss.step_after_ns
+    return LossRow(
+        cause=loss.cause,
+        device_ms=_ns_ms(loss.device_ns),
+        device_ms_uncertain=_ns_ms(loss.more_ns),
+        kernels_ms=_ns_ms(loss.ns),
+        launches=stored(loss.launches),
+        step_after_ms=(_ns_ms(least), _ns_ms(most)),
+        where=loss.operators,
+        sizes=loss.sizes,
+    )
+
+
+def _operator_row(one: OperatorTime) -> OperatorRow:
+    known = one.attainable_ns >= 0
+    return OperatorRow(
+        name=one.name,
+        kind=one.kind,
+        shape=one.shape,
+        calls=stored(one.calls),
+        ms=_ns_ms(one.ns),
+        flops=one.flops if known else None,
+        bytes=one.bytes if one.bytes >= 0 else None,
+        attainable_ms=_ns_ms(one.attainable_ns) if known else None,
+        cause=one.cause,
+    )
+
+
+def _ns_ms(ns: float) -> float:
+    return stored(ns / 1e6)

@@ -12,6 +12,7 @@ from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import SEVERITIES, Check, Finding
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
+from traceops.report.compute import ComputeRows
 from traceops.report.detail import Detail
 from traceops.report.inventory import Inventory
 from traceops.report.memory import MemoryRows
@@ -66,6 +67,10 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     memory: Annotated[
         MemoryRows | UnsetType,
         Meta(description="What the ranks' GPUs held. Absent where no rank told more than its peaks."),
+    ] = UNSET
+    compute: Annotated[
+        ComputeRows | UnsetType,
+        Meta(description="What kernels take against what their work needs. Absent without a GPU, or without shapes."),
     ] = UNSET
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None

@@ -10,6 +10,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
+    compute,
     copies,
     crashes,
     hangs,
@@ -81,6 +82,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run, of_run=True),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
     Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True),
+    Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, of_steps=True, of_recorded=True),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),

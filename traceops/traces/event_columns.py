@@ -20,7 +20,6 @@ from traceops.traces.scan import ODD
 from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
 
 _NOT_ACTIVITY = frozenset({CAT, "Trace"})
-_PLURALS = ("names", "cats", "shapes", "type_lists", "stride_lists", "concrete_lists")  # of NARROW in Events
 _MOST_PENDING = 4096
 _MOST_ID = 1 << 62
 
@@ -80,8 +79,7 @@ class EventColumns:
     def finish(self, base_ns: int) -> Events:
         """All rows; `base_ns` is the zero of the file's clock, ns since the epoch."""
         self._flush()
-        texts = {plural: self._columns.strings(column) for column, plural in zip(NARROW, _PLURALS, strict=True)}
-        names, shapes = texts["names"], texts["shapes"]
+        names, cats, shapes, types, strides, concrete = (self._columns.strings(column) for column in NARROW)
         columns: dict[str, Any] = {
             name: np.frombuffer(buffer, dtype_of(name)) for name, buffer in self._columns.finish().items()
         }
@@ -92,7 +90,16 @@ class EventColumns:
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
                 self._comm[row] = collective_of_annotation(name, shape)
-        return Events(**columns, **texts, comm=dict(sorted(self._comm.items())))
+        return Events(
+            **columns,
+            names=names,
+            cats=cats,
+            shapes=shapes,
+            type_lists=types,
+            stride_lists=strides,
+            concrete_lists=concrete,
+            comm=dict(sorted(self._comm.items())),
+        )
 
     def frames(self, base_ns: int) -> Frames:
         """Python frames that last long; `base_ns` as in `finish`, behind which this stands."""

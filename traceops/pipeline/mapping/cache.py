@@ -28,7 +28,7 @@ from traceops.traces.summary_header import FORMAT, SUFFIX, SummaryHeader, split
 _PIECE = 1 << 20
 _CHECKSUMS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "Content-MD5", "md5")  # as fsspec's stores name them
 # Whatever the map runs, by its place in the package; other modules cannot change a summary.
-MAP_CODE = ("core", "traces", "measure", "pipeline/mapping/summary_file.py")
+MAP_CODE = ("core", "traces", "compute", "measure", "pipeline/mapping/summary_file.py")
 
 
 @dataclass(frozen=True)

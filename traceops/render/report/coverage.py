@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from traceops.core.cause_words import BUCKETS
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.cross_tables import check_of
@@ -12,7 +14,6 @@ from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
 
-KERNELS_UNJUDGED = "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
 _ALL_RANKS = "Analyse the traces of all ranks together"
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
@@ -33,6 +34,14 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "idle_sync": "Record the run on GPUs",
     "idle_input": "Record steps with traceops run or torch.profiler's schedule",
 }
+
+
+def kernels_sentence(report: Report) -> str:
+    """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
+    efficiency = UNSET if report.compute is UNSET else report.compute.efficiency_pct
+    if isinstance(efficiency, float):
+        return f"Kernels run at {efficiency:.0f} % of attainable speed."
+    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
 
 
 def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:

@@ -29,7 +29,7 @@ from traceops.render.document import (
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.page import word
 from traceops.render.report import cross_sections, detail_tables, figures, parallel_sections, rank_tables
-from traceops.render.report.coverage import KERNELS_UNJUDGED
+from traceops.render.report.coverage import kernels_sentence
 from traceops.render.report.detail_tables import copies_table
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
@@ -65,7 +65,7 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
             else " Waiting and transfer cannot be told apart here, so all exposed communication counts as unmatched."
         )
         blocks += [
-            soft(f"Every microsecond of {words.a} is in exactly one bucket. {KERNELS_UNJUDGED}{apart}"),
+            soft(f"Every microsecond of {words.a} is in exactly one bucket. {kernels_sentence(report)}{apart}"),
             TableBlock(rank_tables.buckets_table(report)),
             *_ledger_charts(report, shown),
         ]

@@ -13,7 +13,7 @@ from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
-from traceops.render.report.coverage import KERNELS_UNJUDGED
+from traceops.render.report.coverage import kernels_sentence
 from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
@@ -62,7 +62,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
         blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
     if report.steps and all(found.severity == "info" for found in report.findings):
-        blocks.append(soft(KERNELS_UNJUDGED))
+        blocks.append(soft(kernels_sentence(report)))
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
     return [*blocks, Code((f"Report: {written}",), look="")]

@@ -60,6 +60,8 @@ def clean_bill(report: Report) -> Headline:
     parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
+    if report.compute is not UNSET and report.compute.efficiency_pct is not None:
+        parts.append(f"kernels at {report.compute.efficiency_pct:.0f} % of attainable speed")
     if waiting >= WAIT_WARNING_PCT:
         parts.append(f"{waiting:.0f} % waiting for each other")
     about = f": {', '.join(parts)}" if parts else ""

@@ -1,0 +1,155 @@
+"""What a GPU attains, not its peak: rates by kind, type and size of the work.
+
+H200: medians of kernels that were recorded on one (torch 2.11, CUDA 13; benchmarks/compute/README.md). Other GPUs: the
+share of the data sheet's peak and bandwidth that the H200 attains, of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from traceops.compute.kernels import Unit, fused_names, unit_of
+from traceops.compute.operands import HALVES
+from traceops.compute.uses import Use
+from traceops.compute.work import Attention, Work
+
+Source = Literal["measured", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
+
+_LEAST_NS = 2_000.0  # a kernel of next to no work
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Rates relative to the H200's: of tensor cores, of float32 units, and of memory; and where they are from."""
+
+    name: str
+    tensor: float = 1.0
+    simt: float = 1.0
+    fp64: float = 1.0
+    memory: float = 1.0
+    processors: int = 132
+    source: Source = "scaled"
+    half_only: bool = field(default=False)  # no TF32
+
+
+_H200 = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
+_SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp32, fp64 TFLOP/s; TB/s; processors
+    (r"\bG?H200\b", 989.4, 66.9, 66.9, 4.8, 132),
+    (r"\bH100 PCIe\b", 756, 51, 51, 2.0, 114),
+    (r"\bH100 NVL\b", 835.5, 60, 60, 3.9, 132),
+    (r"\bG?H100\b|\bH800\b", 989.4, 66.9, 66.9, 3.35, 132),
+    (r"\bA[18]00.*80GB", 312, 19.5, 19.5, 2.0, 108),
+    (r"\bA[18]00\b", 312, 19.5, 19.5, 1.56, 108),
+    (r"\bL40S\b", 362, 91.6, 1.4, 0.864, 142),
+    (r"\bL40\b", 181, 90.5, 1.4, 0.864, 142),
+    (r"\bL4\b", 121, 30.3, 0.47, 0.3, 58),
+    (r"\bA10\b", 125, 31.2, 0.49, 0.6, 72),
+    (r"\bMI3(00X|25X)\b", 1307.4, 163.4, 163.4, 5.3, 304),
+    (r"\bMI250X?\b", 191.5, 47.9, 47.9, 1.6, 110),
+    (r"\bT4\b", 65, 8.1, 0.25, 0.32, 40),
+    (r"\bV100\b", 125, 15.7, 7.8, 0.9, 80),
+    (r"\bB200\b", 2250, 80, 40, 8.0, 148),
+)
+UNKNOWN = Gpu("an H200", source="assumed")
+
+
+def gpu_of(device: str | None) -> Gpu:
+    """Rates of the GPU of this name."""
+    for pattern, tensor, simt, fp64, memory, processors in _SHEETS if device and " MIG " not in device else ():
+        if re.search(pattern, device or ""):
+            measured = "H200" in (device or "")
+            return Gpu(
+                device or "", tensor / _H200["bf16"], simt / _H200["fp32"], fp64 / _H200["fp64"],
+                memory / _H200["memory"], processors, "measured" if measured else "scaled",
+            )  # fmt: skip
+    return UNKNOWN
+
+
+# Of the H200. TFLOP/s of products by 1e9 operations in one call.
+_HALF_PRODUCTS = ((0.1, 60.0), (0.5, 200.0), (2.0, 430.0), (8.0, 580.0), (20.0, 680.0), (100.0, 740.0), (1000.0, 740.0))
+_UNIT_SHARE: dict[Unit, float] = {"half": 1.0, "tf32": 0.46, "fp8": 1.7, "other": 1.0, "simt": 0.0, "fp64": 0.0}
+_SIMT = 50.0
+_FP64 = 58.0
+# Attention: TFLOP/s of the whole square where the half above the diagonal is left out, by the length of the keys.
+_FORWARD = ((64, 40.0), (197, 165.0), (512, 345.0), (1024, 545.0), (2048, 676.0), (8192, 800.0))
+_BACKWARD = ((64, 30.0), (197, 124.0), (512, 240.0), (1024, 416.0), (2048, 587.0), (8192, 680.0))
+_WIDE = 1.32  # heads of 128 instead of 64
+_CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
+_WHOLE = 0.58
+_FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
+# TB/s by kind.
+_MEMORY: dict[str, float] = {
+    "elementwise": 4.0, "cast": 3.2, "copy": 3.7, "cat": 2.6, "fill": 4.3, "reduction": 2.4, "norm": 2.2,
+    "softmax": 3.2,
+    "loss": 2.5, "embedding": 1.2, "index": 1.5, "optimizer": 3.3, "product": 3.9, "attention": 3.5, "convolution": 3.0,
+    "recurrent": 3.0,
+}  # fmt: skip
+_COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
+
+
+def product_ns(flops: float, moved: float, unit: Unit, gpu: Gpu) -> float:
+    """Least time of a product, or of a convolution."""
+    if unit == "simt":
+        rate = _SIMT * gpu.simt
+    elif unit == "fp64":
+        rate = _FP64 * gpu.fp64
+    else:
+        rate = _between(_HALF_PRODUCTS, flops / 1e9) * _UNIT_SHARE[unit] * gpu.tensor
+    return max(flops / rate / 1e3, moved_ns(moved, "product", gpu), _LEAST_NS)
+
+
+def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
+    """Least time of fused attention in a type of 16 bits; as causal as it is, or as `causal` says."""
+    table = _BACKWARD if one.backward else _FORWARD
+    rate = _between(table, min(one.key, one.query) if one.query > 1 else 64) * (_WIDE if one.width >= 128 else 1.0)
+    if not (one.causal if causal is None else causal) and one.key >= _CAUSAL_FROM:
+        rate *= _WHOLE
+    # The rates are of batches that fill the device.
+    blocks = one.batch * max(one.query // 128, 1)
+    rate *= min(1.0, max(blocks / gpu.processors, 0.05))
+    moved = 2.0 * one.batch * one.width * (one.query + one.key) * 2 * (2.5 if one.backward else 1.0)
+    return max(one.flops / (rate * gpu.tensor) / 1e3, moved_ns(moved, "attention", gpu), 2 * _LEAST_NS)
+
+
+def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
+    """Least time to read and write so many bytes."""
+    return max(bytes_ / (_MEMORY.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
+
+
+def unit_of_use(use: Use) -> Unit:
+    """Which unit multiplies in a product or convolution."""
+    first = next((t for t in use.inputs.tensors if len(t.dims) > 1), None)
+    return unit_of(first.dtype if first else "", use.main_kernel)
+
+
+def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
+    """Least time of one call, in the type and layout that it has; None where its work is not known."""
+    if work.attention is not None:
+        slower = 1.0 if work.attention.dtype in HALVES else _FLOAT_ATTENTION
+        return attention_ns(work.attention, gpu) * slower
+    if work.kind in ("product", "convolution"):
+        if work.bytes is None:
+            return None
+        return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
+    if work.bytes is None:
+        return None
+    if fused := fused_names(use.name):
+        rate = _COMPILED.get(fused[0], 2.9)
+        return max(work.bytes / (rate * gpu.memory) / 1e3, _LEAST_NS)
+    return max(moved_ns(work.bytes, work.kind, gpu), _LEAST_NS)
+
+
+def _between(table: Sequence[tuple[float, float]], at: float) -> float:
+    """The table's value at `at`, linear in its logarithm between entries."""
+    if at <= table[0][0]:
+        return table[0][1] * max(at / table[0][0], 0.05)
+    for (low, first), (high, second) in pairwise(table):
+        if at <= high:
+            share = math.log(at / low) / math.log(high / low)
+            return first + (second - first) * share
+    return table[-1][1]

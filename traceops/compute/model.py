@@ -1,0 +1,75 @@
+"""What the judgement of a rank's kernels finds, small enough to keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from traceops.compute.work import Kind
+
+Cause = Literal[
+    "float32_products", "float32_training", "float64", "unfused_attention", "masked_attention", "misaligned_shape",
+    "channels_first_layout", "layout_copies", "unfused_elementwise", "optimizer_loop", "many_small_kernels",
+    "slice_gradients", "one_hot_product", "recompute_with_free_memory", "redundant_casts", "repeated_kv",
+    "scatter_or_sort", "dense_embedding_gradient", "concat_growth", "large_float_logits", "too_small_batch",
+    "low_occupancy", "bandwidth_bound_at_limit", "below_attainable",
+]  # fmt: skip
+Bound = Literal["device", "host", "unclear"]  # of the step without a profiler, as far as the trace decides
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One reason why kernels take longer than their work needs; times per step.
+
+    device_ns: what the fix saves of the device's time. more_ns: what it may save besides, which the trace does not
+    decide. ns: the time of the kernels in question. launches: of kernels that the fix removes. sizes: of the shape in
+    question, by the cause: see `causes`. operators: by their time. node: of autograd, or "". module: where the trace
+    has it.
+    """
+
+    cause: Cause
+    device_ns: float
+    ns: float
+    launches: float
+    operators: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+    more_ns: float = 0.0
+    module: str = ""
+    step_after_ns: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known."""
+
+    name: str
+    kind: Kind
+    shape: str
+    calls: float
+    ns: float
+    flops: float
+    bytes: float
+    attainable_ns: float
+    cause: Cause | None
+
+
+@dataclass(frozen=True)
+class RankCompute:
+    """One rank's kernels per step. known_ns: the time of those whose work the trace tells, of which `attainable_ns`."""
+
+    busy_ns: float
+    known_ns: float
+    attainable_ns: float
+    device_ns: float  # in which the device runs anything, collectives too
+    host_ns: float
+    launches: float
+    bound: Bound
+    rates: Literal["measured", "scaled", "assumed"]
+    losses: tuple[Loss, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
+    has_shapes: bool = True
+
+    @property
+    def efficiency(self) -> float | None:
+        """The share of what is attainable; None where too little of the work is known."""
+        return self.attainable_ns / self.known_ns if self.known_ns > 0.5 * self.busy_ns > 0 else None

@@ -1,0 +1,214 @@
+"""Launched kernels with their operators, and equal ones together: a `Use` is one operator on one set of inputs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.compute.operands import NO_INPUTS, Inputs, read_inputs
+from traceops.core.arrays import Int
+from traceops.traces.model import Events
+
+_NODE = "autograd::engine::evaluate_function: "
+_ANCESTORS = 5  # operators around the innermost one that tell what it is for
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one rank's recorded steps launched, collectives left out, in the order of launch.
+
+    `row` is a kernel's, copy's or fill's; `operator` the position of the innermost operator around its launch in
+    `operators` (rows), -1 without one; `parent` the position of the one around an operator. `optimizing`: launched in
+    an optimizer's step. `host_ns`: how long the host took for each step, as recorded.
+    """
+
+    events: Events
+    row: Int
+    step: Int
+    operator: Int
+    operators: Int
+    parent: NDArray[np.int32]
+    optimizing: NDArray[np.bool_]
+    host_ns: Int
+    host_busy_ns: Int  # the same without what it waited for the device
+    device_ns: float  # per step, in which the device runs anything, collectives too
+    steps: int
+
+
+@dataclass
+class Use:
+    """An operator called with one set of inputs, in one place of the program: its calls of all recorded steps.
+
+    path: names of the operators around it, the innermost first. node: of autograd, in backward. again: repeats a
+    forward pass in backward. kernels: name -> (launches, ns).
+    """
+
+    name: str
+    path: tuple[str, ...]
+    node: str
+    optimizing: bool
+    again: bool
+    inputs: Inputs
+    calls: int
+    ns: int
+    kernels: dict[str, tuple[int, int]]
+    blocks: int  # of the kernel that took longest
+
+    @property
+    def launches(self) -> int:
+        return sum(count for count, _ in self.kernels.values())
+
+    @cached_property
+    def main_kernel(self) -> str:
+        """The kernel that takes most of its time."""
+        return max(self.kernels, key=lambda name: self.kernels[name][1])
+
+    def kernel_ns_of(self, wanted: Callable[[str], bool]) -> int:
+        """Time of kernels with such a name."""
+        return sum(ns for name, (_, ns) in self.kernels.items() if wanted(name))
+
+    def within(self, *names: str) -> bool:
+        """Whether it is, or lies in, an operator of one of these names."""
+        return self.name in names or any(name in names for name in self.path)
+
+
+@dataclass(frozen=True)
+class Uses:
+    """All uses; `order` has the use of each call of one typical step, in the order of launch."""
+
+    uses: tuple[Use, ...]
+    order: tuple[int, ...]
+    steps: int
+
+
+def find_uses(launched: Launched) -> Uses:
+    """Group kernels by their operator's name, inputs and place."""
+    events, rows = launched.events, launched.row
+    operator = launched.operator
+    node, again = _backward(launched)
+    columns = [*_places(launched), *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64))]
+    known = operator >= 0
+    op_rows = launched.operators[np.maximum(operator, 0)] if len(launched.operators) else np.zeros(len(rows), np.int64)
+    for inputs in (events.shape, events.types, events.strides, events.concrete):
+        columns.append(np.where(known, inputs[op_rows] if len(launched.operators) else -1, -1))
+    columns.append(np.where(known, -1, events.name[rows]))
+    key = np.zeros(len(rows), dtype=np.int64)
+    for column in columns:
+        shifted = column - column.min(initial=0)
+        key = np.unique(key * (int(shifted.max(initial=0)) + 1) + shifted, return_inverse=True)[1].reshape(-1)
+    first, which = np.unique(key, return_index=True)[1], key
+    parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+    pair = which * len(events.names) + events.name[rows]
+    pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    count = np.bincount(inverse, minlength=len(pairs))
+    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(pairs))
+    for index, row in enumerate(at.tolist()):
+        name = events.names[events.name[rows[row]]]
+        parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
+    call = np.where(known, operator, -1 - np.arange(len(rows)))
+    begins = np.concatenate(([True], (call[1:] != call[:-1]))) if len(rows) else np.zeros(0, bool)
+    calls = np.bincount(which[begins], minlength=len(first))
+    longest = _longest(which, events.dur[rows], len(first))
+    uses = []
+    for group, index in enumerate(first.tolist()):
+        place = int(operator[index])
+        names = _path(launched, place)
+        op_row = int(launched.operators[place]) if place >= 0 else -1
+        uses.append(
+            Use(
+                names[0] if names else events.names[events.name[rows[index]]],
+                names[1:],
+                events.names[int(node[place])].removeprefix(_NODE) if place >= 0 and node[place] >= 0 else "",
+                bool(launched.optimizing[index]),
+                bool(again[place]) if place >= 0 else False,
+                _inputs(events, op_row) if op_row >= 0 else NO_INPUTS,
+                int(calls[group]),
+                sum(ns for _, ns in parts[group].values()),
+                parts[group],
+                _blocks(events, int(rows[longest[group]])),
+            )
+        )
+    typical = launched.steps // 2
+    order = which[begins & (launched.step == typical)]
+    return Uses(tuple(uses), tuple(order.tolist()), launched.steps)
+
+
+def _places(launched: Launched) -> list[Int]:
+    """The names of the innermost operator and of those around it, as columns."""
+    names = launched.events.name[launched.operators].astype(np.int64)
+    at = launched.operator
+    columns = []
+    for _ in range(_ANCESTORS):
+        columns.append(_of(names, at))
+        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1) if len(names) else at
+    return columns
+
+
+def _of(column: NDArray[np.int64], at: Int) -> Int:
+    if not len(column):
+        return np.full(len(at), -1, dtype=np.int64)
+    found: Int = np.where(at >= 0, column[np.maximum(at, 0)], -1)
+    return found
+
+
+def _path(launched: Launched, at: int) -> tuple[str, ...]:
+    events = launched.events
+    names: list[str] = []
+    while at >= 0 and len(names) < _ANCESTORS:
+        names.append(events.names[events.name[launched.operators[at]]].removeprefix(_NODE))
+        at = int(launched.parent[at])
+    return tuple(names)
+
+
+def _backward(launched: Launched) -> tuple[Int, Int]:
+    """Of each operator: the name of autograd's node around it (-1), and whether it repeats a forward pass."""
+    events, parent = launched.events, launched.parent
+    if not len(launched.operators):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    names = events.name[launched.operators].astype(np.int64)
+    is_node = np.array([name.startswith(_NODE) for name in events.names], bool)[names]
+    forward = np.array([name.startswith("aten::") for name in events.names], bool)[names]
+    node = np.where(is_node, names, -1)
+    # Autograd numbers what it records: in backward only what runs a forward pass again.
+    again = forward & (events.sequence[launched.operators] >= 0)
+    for _ in range(64):
+        around = np.where(parent >= 0, node[parent], -1)
+        longer = np.where((node < 0) & (around >= 0), around, node)
+        repeated = again | ((parent >= 0) & again[parent])
+        if (longer == node).all() and (repeated == again).all():
+            break
+        node, again = longer, repeated
+    return node, (again & (node >= 0)).astype(np.int64)
+
+
+def _longest(which: Int, dur: Int, count: int) -> Int:
+    best: Int = np.zeros(count, dtype=np.int64)
+    order = np.argsort(dur, kind="stable")
+    best[which[order]] = order
+    return best
+
+
+def _blocks(events: Events, row: int) -> int:
+    text = events.shapes[events.shape[row]] if events.shape[row] >= 0 else ""
+    try:
+        return int(np.prod([int(part) for part in text.strip("[]").split(",")])) if text.startswith("[") else 0
+    except ValueError:
+        return 0
+
+
+def _inputs(events: Events, row: int) -> Inputs:
+    def text(column: NDArray[np.int32], texts: tuple[str, ...]) -> str:
+        return texts[column[row]] if column[row] >= 0 else ""
+
+    return read_inputs(
+        text(events.shape, events.shapes),
+        text(events.types, events.type_lists),
+        text(events.strides, events.stride_lists),
+        text(events.concrete, events.concrete_lists),
+    )

@@ -1,0 +1,71 @@
+"""What a rank's steps launched, as the judgement of its kernels wants it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.compute.uses import Launched
+from traceops.core.arrays import Int, union
+from traceops.measure.activity import COMM, Activity
+from traceops.measure.host_rows import OPTIMIZER_NAME, rows_named
+from traceops.measure.nesting import begin_inside
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+_LONG_CALL_NS = 500_000  # from which a launch has waited for the device
+
+
+def find_launched(events: Events, activity: Activity, steps: StepBounds) -> Launched:
+    """Kernels, copies and fills of the recorded steps with their operators; no collectives."""
+    step = steps.of_activity
+    order = activity.by_launch
+    kept = order[(activity.kind[order] != COMM) & (step[order] >= 0) & (step[order] < len(steps))]
+    nesting = activity.host.nesting
+    operator = np.full(len(kept), -1, dtype=np.int64)
+    launch = activity.launch[kept]
+    known = np.flatnonzero(launch >= 0)
+    if len(nesting.rows) and len(known):
+        operator[known] = nesting.innermost_around(launch[known])
+    _by_number(events, activity.row[kept], operator, nesting.rows)
+    optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
+    optimizing[known] = begin_inside(events, launch[known], rows_named(events, OPTIMIZER_NAME))
+    counted = (step >= 0) & (step < len(steps))
+    occupied = union(activity.start[counted], activity.end[counted]).total
+    host = steps.host_end - steps.host_start
+    return Launched(
+        events,
+        activity.row[kept],
+        step[kept],
+        operator,
+        nesting.rows,
+        nesting.parent,
+        optimizing,
+        host,
+        np.maximum(host - _waited(events, activity, steps), 0),
+        occupied / len(steps),
+        len(steps),
+    )
+
+
+def _by_number(events: Events, rows: Int, operator: Int, operators: Int) -> None:
+    """Kernels without a recorded launch: the operator that has their external id."""
+    lost = np.flatnonzero((operator < 0) & (events.external[rows] > 0))
+    if not len(lost) or not len(operators):
+        return
+    ids = events.external[operators]
+    order = np.argsort(ids, kind="stable")
+    at = np.searchsorted(ids[order], events.external[rows[lost]])
+    at = np.minimum(at, len(order) - 1)
+    found = order[at]
+    hit = ids[found] == events.external[rows[lost]]
+    operator[lost[hit]] = found[hit]
+
+
+def _waited(events: Events, activity: Activity, steps: StepBounds) -> Int:
+    """Time of each step's calls in which the host waited for the device."""
+    calls = activity.host.held_up(_LONG_CALL_NS)
+    step = np.searchsorted(steps.host_start, events.ts[calls], side="right") - 1
+    inside = (step >= 0) & (events.ts[calls] < steps.host_end[np.maximum(step, 0)])
+    waited: Int = np.bincount(step[inside], events.dur[calls][inside], minlength=len(steps)).astype(np.int64)
+    return waited
