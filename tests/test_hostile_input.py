@@ -138,8 +138,10 @@ def test_links_and_loops_and_pipes(tmp_path):
     write_rank(real, 0, [1, 2], [50, 50])
     write_rank(real, 1, [1, 2], [50, 50])
     run.mkdir()
-    (run / "rank_0.json").symlink_to(real / "rank_0.json")
-    (run / "rank_1.json").symlink_to("../real/rank_1.json")
+    for rank in (0, 1):
+        write_rank(run / "kept", rank, [1, 2], [50, 50])
+        (run / f"rank_{rank}.json").symlink_to(run / "kept" / f"rank_{rank}.json")
+    (run / "rank_4.json").symlink_to("../real/rank_1.json")
     (run / "loop").symlink_to(run)
     (run / "rank_2.json").symlink_to(run / "gone.json")
     os.mkfifo(run / "rank_3.trace.json")
@@ -148,14 +150,20 @@ def test_links_and_loops_and_pipes(tmp_path):
     assert {Path(f.message.split(":")[0]).name for f in report.findings if f.rule == "TO-V002"} == {
         "rank_2.json",
         "rank_3.trace.json",
+        "rank_4.json",
     }
 
 
-def test_linked_folder_is_entered(tmp_path):
-    write_rank(tmp_path / "real", 0, [1, 2], [50, 50])
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "latest").symlink_to(tmp_path / "real")
-    assert analyze(tmp_path / "run").run.ranks_present == (0,)
+def test_a_folder_is_entered_by_a_link_from_within_and_not_from_outside(tmp_path):
+    """`ln -s / more` had the traces of others read."""
+    write_rank(tmp_path / "run" / "kept", 0, [1, 2], [50, 50])
+    write_rank(tmp_path / "others", 1, [1, 2], [50, 50])
+    (tmp_path / "run" / "latest").symlink_to("kept")
+    (tmp_path / "run" / "more").symlink_to(tmp_path / "others")
+    report = analyze(tmp_path / "run")
+    assert report.run.ranks_present == (0,)
+    told = [finding.message for finding in report.findings if finding.rule == "TO-V002"]
+    assert any("run/more: it is a link out of this folder" in message for message in told), told
 
 
 def test_a_killed_worker_costs_its_rank_only(tmp_path, monkeypatch):

@@ -7,9 +7,12 @@ import shutil
 import pytest
 from hostile_variants import _small_trace, written
 
+from traceops.capture.manifest import RankManifest
 from traceops.cli import main
 from traceops.core.errors import odd_value_text
+from traceops.launch.step_words import has_whole_steps
 from traceops.pipeline import conclude as concluding
+from traceops.render.writers.csv import csv_text
 
 
 @pytest.fixture
@@ -90,3 +93,15 @@ def test_what_nobody_foresaw_of_a_run_costs_that_run(run, tmp_path, capsys, monk
     monkeypatch.setattr(concluding, "run_block", fails)
     code, said, _ = told("analyze", tmp_path / "runs", tmp_path, capsys)
     assert code == 0 and "it could not be analysed (ZeroDivisionError" in said and (tmp_path / "out" / "two").exists()
+
+
+def test_a_cell_has_no_end_of_a_line():
+    assert csv_text([{"name": "gemm\r\n=cmd()", "n": 1}]) == "name,n\ngemm  =cmd(),1\n"
+
+
+def test_a_trace_that_is_gone_is_not_counted(tmp_path):
+    rank = RankManifest(0, 0, 1, "a", 1, {}, {}, {}, traces=["rank_0/x.pt.trace.json.gz"])
+    assert not has_whole_steps(rank, tmp_path)
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0" / "x.pt.trace.json.gz").write_bytes(b"x")
+    assert has_whole_steps(rank, tmp_path)

@@ -30,6 +30,7 @@ def told(tmp_path, monkeypatch, capfd):
                     status=status, traces=["rank_0/t.json"], windows=windows, steps=steps,
                 )  # fmt: skip
                 write_rank(out, own)
+            (out / "rank_0" / "t.json").write_text("{}")
             return TorchrunResult(0, None, "")
 
         monkeypatch.setattr(session, "run", training)

@@ -78,7 +78,7 @@ def _listed(folder: Path, suffixes: Sequence[str], packed: tuple[str, ...] = ())
         return
     for entry in entries:
         wanted = Path(entry.name).suffix in suffixes or entry.name.endswith(packed)
-        if entry.is_file() and not entry.name.startswith(".") and wanted:
+        if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".") and wanted:
             yield Path(entry.path)
 
 

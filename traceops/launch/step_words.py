@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from traceops.capture.manifest import RankManifest
 from traceops.core.capture_failure import ShorterSchedule, shorter_schedule
@@ -48,10 +49,10 @@ def _beside(ranks: Sequence[RankManifest]) -> str:
     return f"; {what or f'{number} steps of optimizers in other threads are'} not counted{where}"
 
 
-def has_whole_steps(rank: RankManifest) -> bool:
-    """Whether a rank's traces hold a step from its beginning to its end."""
+def has_whole_steps(rank: RankManifest, out: Path) -> bool:
+    """Whether a rank's traces hold a step from its beginning to its end, and lie in the run folder."""
     whole = not rank.windows or any(window.steps for window in rank.windows)
-    return bool(rank.traces) and whole
+    return whole and any((out / trace).exists() for trace in rank.traces)
 
 
 def would_fit(ranks: Sequence[RankManifest]) -> ShorterSchedule | None:

@@ -90,7 +90,7 @@ def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> Non
     ranks = run.ranks
     for line in steps_told(ranks):
         screen.say(line)
-    traced = sum(has_whole_steps(rank) for rank in ranks)
+    traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
     what = "recorded a whole step" if not traced and any(rank.traces for rank in ranks) else "traced"
     world = plan.cluster.world_size
     if plan.launcher == "none":

@@ -101,8 +101,7 @@ def _below(root: Path) -> list[str]:
             found.append(folder)
             folders.clear()
         folders[:] = sorted(name for name in folders if not _skipped(name))
-    # Links are not followed, which may lead anywhere, but for those that are runs themselves.
-    return found + [str(child) for child in sorted(root.iterdir()) if child.is_symlink() and _is_run(child)]
+    return found  # links are not followed: what they lead to was not given
 
 
 def _is_run(folder: Path) -> bool:

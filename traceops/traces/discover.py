@@ -20,7 +20,7 @@ from traceops.core.capture_failure import (
 )
 from traceops.core.errors import InputError, problem_of
 from traceops.traces.kineto import read_meta
-from traceops.traces.listing import PAIRS, list_files
+from traceops.traces.listing import PAIRS, leads_out, list_files
 from traceops.traces.run_manifest import (
     MOST_RANKS,
     RecordedSteps,
@@ -337,6 +337,8 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
     try:
+        if not is_remote(path) and leads_out(path, root):
+            return None, "it is a link out of this folder, and is not followed: give what it leads to, or copy it here"
         if not is_remote(path) and not Path(path).is_file():
             return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
     except OSError as error:  # its folder may be listed, but not entered

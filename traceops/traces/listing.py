@@ -87,8 +87,16 @@ def _remote_files(path: str) -> dict[str, int]:
     }
 
 
+def leads_out(path: str, root: str) -> bool:
+    """Whether a path below the folder is a link to elsewhere: what lies there was not given."""
+    return path != root and Path(path).is_symlink() and not Path(path).resolve().is_relative_to(root)
+
+
 def _walk(root: Path) -> list[str]:
-    """Files below a folder that may be traces; linked folders are entered, each folder once."""
+    """Files below a folder that may be traces; linked folders of it are entered, each folder once.
+
+    Links out of it are among the files, for whoever opens them says so, and are not entered.
+    """
     found: list[str] = []
     entered: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -98,6 +106,9 @@ def _walk(root: Path) -> list[str]:
             continue
         entered.add((status.st_dev, status.st_ino))
         folders[:] = sorted(f for f in folders if f not in SKIP_FOLDERS and not f.startswith("."))
+        out = [f for f in folders if leads_out(str(Path(folder, f)), str(root))]
+        found += [str(Path(folder, link)) for link in out]
+        folders[:] = [f for f in folders if f not in out]
         found += [str(Path(folder, file)) for file in sorted(files) if may_be_trace(file)]
     return found
 

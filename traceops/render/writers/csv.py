@@ -12,7 +12,9 @@ import msgspec
 
 from traceops.core.text import FORMULA, TURNS
 
-_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) not in "\t\n\r"}
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) != "\t"} | dict.fromkeys(
+    b"\r\n", " "
+)
 
 
 def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
