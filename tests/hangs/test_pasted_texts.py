@@ -86,7 +86,7 @@ def test_what_a_traceback_that_is_cut_off_lacks_comes_behind_it(told):
     [
         ("/bin/sh: 1: torchrun: not found", "PATH"),
         ("bash: torchrun: command not found", "PATH"),
-        ("(raylet) A worker died or was killed while executing a task by an unexpected system error.", "dmesg"),
+        ("(raylet) A worker died or was killed while executing a task by an unexpected system error.", "worker-"),
     ],
 )
 def test_what_would_tell_more_of_such_a_line(told, line, more):

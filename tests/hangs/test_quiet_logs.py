@@ -119,3 +119,13 @@ def test_what_the_doctor_knows_of_the_same_text(tmp_path: Path, capsys) -> None:
     assert main(["diagnose", str(tmp_path / "a.log"), "-o", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert said.startswith("✖ lost GPU") and "traceops doctor --from" in said
+
+
+def test_the_doctor_names_what_diagnose_finds_in_the_same_text(tmp_path: Path, capsys) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\nValueError: bad batch\n")
+    assert main(["doctor", "--from", str(log), "-o", str(tmp_path / "out")]) == 0
+    assert f"traceops diagnose {log}: The program crashed: ValueError: bad batch" in capsys.readouterr().out
+    log.write_text("ValueError: bad batch\n")
+    assert main(["doctor", "--from", str(log), "-o", str(tmp_path / "out")]) == 3
+    assert f"traceops diagnose {log}: The program crashed" in capsys.readouterr().err

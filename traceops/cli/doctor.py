@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.cli.arguments import make_writable, reach, report_formats
-from traceops.core.errors import UsageError
+from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Severity
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import json_for, printable
@@ -25,6 +27,7 @@ from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text
 
 _LOGS = "doctor_logs"
+_MOST_DIAGNOSED = 8  # files
 _ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
 
 
@@ -80,12 +83,33 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
     checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
+    failures: list[str] = []
     if checkup is None:
-        checkup = check_files(args.saved)
+        failures = _failures(args.saved)
+        try:
+            checkup = check_files(args.saved)
+        except InputError as error:
+            raise InputError("\n".join((str(error), *failures))) from error
     folder = Path(args.output)
     make_writable(folder)
     _report(checkup, folder, formats, args)
+    for said in () if args.json or args.quiet else failures:
+        print(printable(said))
     return _exit_code(checkup, args.fail_on)
+
+
+def _failures(paths: Sequence[str]) -> list[str]:
+    """What `traceops diagnose` finds in the same files: a line for each that shows a failure or a wait."""
+    from traceops.hangs.diagnose import diagnose  # a test of this machine needs none of it
+    from traceops.report.hang_text import hang_level, hang_sentence
+
+    found = []
+    for path in paths[:_MOST_DIAGNOSED]:
+        with contextlib.suppress(InputError):
+            diagnosis = diagnose(path, jobs=1)
+            if hang_level(diagnosis) != "info":
+                found.append(f"traceops diagnose {path}: {hang_sentence(diagnosis)}")
+    return found
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:

@@ -74,7 +74,12 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     waits = with_roots(waits, roots)
     return Diagnosis(
         evidence=evidence,
-        roots=tuple(sorted(roots, key=lambda root: -CONFIDENCES.index(root.confidence))),
+        roots=tuple(
+            sorted(
+                (replace(root, setting=evidence.setting) for root in roots),
+                key=lambda root: -CONFIDENCES.index(root.confidence),
+            )
+        ),
         ranks=tuple(_rank_statuses(evidence, ranks, waits, dead, activities, roots)),
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),

@@ -36,6 +36,7 @@ from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
 from traceops.hangs.readers.timeline import waits_since
 from traceops.hangs.run_files import Found, read_run, read_run_file
+from traceops.hangs.settings import setting_of
 from traceops.traces.archives import is_archive
 from traceops.traces.packed import GIT_LFS, is_tar, packing_of
 from traceops.traces.source import is_remote
@@ -141,6 +142,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         earlier=tuple(found.earlier),
         since=redact_fields(tuple(waits_since(found.log))),
         lone=tuple(found.lone),
+        setting=setting_of(found.logs) if log else None,
         ends=redact_fields(tuple(end for end in ends if end.lines)),
     )
     if nothing:
@@ -232,7 +234,9 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
             found.files.append(str(path))
         elif is_ras(head):
             _read_ras(path, found)
-            if head.lstrip()[:1] != b"{":  # a log of the job may hold it too
+            if head.lstrip()[:1] == b"{":
+                found.logs.append(path)
+            else:  # a log of the job may hold it too
                 _read_text(path, head, found, alone=alone)
                 found.log = [event for event in found.log if event.path != str(path) or event.kind != "trouble"]
         elif head[:2] == b'{"' and is_inspector(head):

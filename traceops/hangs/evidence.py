@@ -312,7 +312,8 @@ class HangEvidence:
     earlier: by start what a log tells of starts before the one that `log` is of. world_source: what tells the number of
     ranks, as in `ledger.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
     rank_files: ranks that have a log of their own. since: when waits began. lone: stacks of processes of unknown rank.
-    ends: how logs end in which nothing failed; only where there is no other evidence.
+    ends: how logs end in which nothing failed; only where there is no other evidence. setting: as in
+    `settings.setting_of`.
     """
 
     root: str
@@ -336,6 +337,7 @@ class HangEvidence:
     since: tuple[Since, ...] = ()
     lone: tuple[RankStacks, ...] = ()
     ends: tuple[LogEnd, ...] = ()
+    setting: str | None = None
 
     @property
     def counted(self) -> int:

@@ -56,6 +56,7 @@ class Root:
     operation in question and its line of code. doing: what the root ranks were doing instead.
     evidence: (what, value). crash: how the ranks crashed, where the log tells; a root that only crashed (TO-E…) may
     have no ranks, where no line names one. carried: what the operation carries, where that is known or likely.
+    setting: in which the job runs, as advice differs by it.
     """
 
     rule: str
@@ -74,6 +75,7 @@ class Root:
     doing: str | None = None
     evidence: tuple[tuple[str, str], ...] = ()
     crash: Crash | None = None
+    setting: str | None = None
     carried: Carried | None = None
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.readers.log_rules import OF_RAY
+from traceops.hangs.settings import how_to_bring
 
 _MOST_LINES = 8
 # Warnings of NCCL, RCCL and their plugins that healthy jobs print.
@@ -101,11 +102,6 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
     return max(len(seen_groups(seen_events(diagnosis))) - _MOST_LINES, 0)
 
 
-_OF_RAY = (
-    "To decide, bring that worker's own output: Ray says no more than that its process is gone. On its node it is "
-    "worker-*-PID.err and .out in /tmp/ray/session_latest/logs. dmesg there tells whether the kernel killed it for "
-    "its memory."
-)
 _WENT_ON = (
     "If the job went wrong all the same, bring how its last start ended: the lines behind these, and its exit code "
     "(echo $?, sacct, kubectl describe pod)."
@@ -183,16 +179,14 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 every rank leaves a dump of what it was in; traceops diagnose "
             "reads them."
         )
-    if any(words in event.text for event in seen for words in OF_RAY):
-        return _OF_RAY
     for words, more in _TELLS_MORE:
         if any(word in event.text for event in seen for word in words):
             return more
+    setting = "ray" if any(words in event.text for event in seen for words in OF_RAY) else diagnosis.evidence.setting
     if kinds & {"connection", "monitor", "exit"}:
         return (
-            "To decide, bring every rank's own output: such lines often follow from something earlier. "
-            "torchrun --redirects 3 "
-            "--log-dir DIR keeps it; then: traceops diagnose DIR."
+            "To decide, bring every rank's own output: such lines often follow from something earlier. For that, "
+            f"{how_to_bring(setting)}. Then: traceops diagnose DIR."
         )
     if any(event.cut_off for event in seen):
         return _CUT_OFF

@@ -6,12 +6,13 @@ What to do about each kind of crash is in `hangs/crashes.json`.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
-from traceops.hangs.crash_table import ADVICE, MEMORY_CAUSES, RULE_OF
+from traceops.hangs.crash_table import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
 
 if TYPE_CHECKING:
     from traceops.hangs.crashes import Crash
@@ -95,8 +96,11 @@ _KILLED_ADVICE = (
 )
 
 
-def advice_for(crash: Crash) -> str:
-    """What to do about a crash, whichever rule its rank is a case of."""
+def advice_for(crash: Crash, setting: str | None = None) -> str:
+    """What to do about a crash, whichever rule its rank is a case of. setting: in which the job runs."""
+    own = ADVICE_IN.get(crash.kind, {}).get(setting or "")
+    if own is not None:
+        return own
     rule = BY_ID.get(RULE_OF[crash.kind])
     return _KILLED_ADVICE if rule is None else rule.advice_for(crash.cause)
 
@@ -121,4 +125,5 @@ def judge_crashes(diagnosis: Diagnosis) -> list[Verdict]:
 
 def _finding(root: Root) -> Finding:
     proof = [Evidence(Fact.CLUE, value, subject=metric) for metric, value in root.evidence]
-    return BY_ID[root.rule].finding("error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause)
+    found = BY_ID[root.rule].finding("error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause)
+    return found if root.crash is None else replace(found, advice=advice_for(root.crash, root.setting))

@@ -217,4 +217,4 @@ def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
         ranks=root.ranks,
         cause=root.cause,
     )
-    return found if root.crash is None else replace(found, advice=advice_for(root.crash))
+    return found if root.crash is None else replace(found, advice=advice_for(root.crash, root.setting))

@@ -18,7 +18,7 @@ BY_ID = {**hangs.BY_ID, **crashes.BY_ID}
 def advice_of(root: Root) -> str:
     """What to do about a cause: of a rank that died of a known crash, about the crash."""
     if root.crash is not None:
-        return crashes.advice_for(root.crash)
+        return crashes.advice_for(root.crash, root.setting)
     return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
 
 
