@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.hangs.evidence import HangEvidence, LogEvent, is_borne_out
+from traceops.hangs.readers.relevant_lines import edge_blocks
 from traceops.traces.run_manifest import MOST_RANKS
-from traceops.traces.text_lines import blocks, holds_any
+from traceops.traces.text_lines import holds_any
 
 _SHOWN = 4
 _MOST_CLAIMS = 64  # of one log: each rank says it
@@ -73,7 +74,7 @@ def worlds_in_logs(texts: Iterable[Path], events: Sequence[LogEvent]) -> list[Wo
     for path in texts:
         sizes: set[int] = set()
         per_node, nodes = 0, 1
-        for _, block in blocks(str(path)):
+        for _, block in edge_blocks(str(path)):
             if len(sizes) > _MOST_CLAIMS or not holds_any(block, _NEEDLES):
                 continue
             sizes.update(int(match[match.lastindex or 1]) for match in _COUNTED.finditer(block))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from traceops.traces.text_lines import blocks, words_in
+from traceops.hangs.readers.relevant_lines import edge_blocks
+from traceops.traces.text_lines import words_in
 
 
 class _Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +33,7 @@ def setting_of(texts: Iterable[Path]) -> str | None:
     """The first setting of which a text has a sign; None without any. Raises InputError where one cannot be read."""
     known = _settings().settings
     signs = [sign.encode() for one in known for sign in one.signs]
-    seen = {word for text in texts for _, block in blocks(str(text)) for word in words_in(block, signs)}
+    seen = {word for text in texts for _, block in edge_blocks(str(text)) for word in words_in(block, signs)}
     return next((one.setting for one in known if any(sign.encode() in seen for sign in one.signs)), None)
 
 

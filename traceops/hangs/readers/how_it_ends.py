@@ -13,7 +13,8 @@ from traceops.hangs.readers.log_outlived import completed_at
 from traceops.hangs.readers.log_requested import asked_to_stop
 from traceops.hangs.readers.log_steps import sightings
 from traceops.hangs.readers.log_tracebacks import Tracebacks
-from traceops.traces.text_lines import blocks, text_lines
+from traceops.hangs.readers.relevant_lines import last_blocks
+from traceops.traces.text_lines import text_lines
 
 _OF = re.compile(rb"\A[^\n\r]{0,40}?(?<!\d)(?:\d{1,9}\s{0,2}(?:/|of)|/)\s{0,8}(\d{1,9})\b")
 _SKIPPED = re.compile(rb"\bstep=(\d{1,9}), skipped=(\d{1,9})\b")  # DeepSpeed
@@ -34,7 +35,7 @@ def how_it_ends(path: Path) -> LogEnd:
     of: int | None = None
     epoch: float | None = None
     done, last, number = False, 0, 0
-    for number, block in blocks(str(path)):
+    for number, block in last_blocks(str(path)):
         last = number + block.count(b"\n") - block.endswith(b"\n")
         for sight in sightings(block):
             if sight.scale == "epochs":
@@ -68,7 +69,7 @@ def idle_training(path: Path) -> LogEvent | None:
     """
     skipped: tuple[int, int, int] | None = None  # line, skipped, of
     losses: deque[tuple[int, bytes]] = deque(maxlen=_SAME)
-    for number, block in blocks(str(path)):
+    for number, block in last_blocks(str(path)):
         if b"skipped=" in block:
             for match in _SKIPPED.finditer(block):
                 skipped = number + block.count(b"\n", 0, match.start()), int(match[2]), int(match[1])

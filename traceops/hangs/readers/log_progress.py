@@ -20,6 +20,7 @@ _STEP = re.compile(
 _BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
 _STEP_WORDS = (b"step", b"iter")
 _MOST = 100_000  # points of one file
+_EDGE = 1 << 14  # bytes
 _FEWEST = 3  # points that a pace can be told from
 _SLOWER = 5.0  # times
 _LONG = 60.0  # seconds: less is a checkpoint
@@ -33,7 +34,8 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     bars: list[tuple[int, float]] = []  # step, seconds
     lines: list[tuple[int, float]] = []
     shown: float | None = None
-    for _, block in blocks(path):
+    for number, whole in blocks(path):
+        block = whole if number == 1 else _edges(whole)
         for match in _TQDM.finditer(block) if any(map(block.__contains__, _BAR_WORDS)) else ():
             _add(bars, int(match[1]), _seconds(match[2].decode()))
             rate = float(match[3])
@@ -46,6 +48,11 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
             break
     points = bars if len(bars) >= len(lines) else lines
     return _judged(path, rank, points, shown if points is bars else None)
+
+
+def _edges(block: bytes) -> bytes:
+    """A block's beginning and end: enough to see a pace, and the log's last steps."""
+    return block if len(block) <= 2 * _EDGE else block[:_EDGE] + b"\n" + block[-_EDGE:]
 
 
 def _judged(path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None) -> LoggedProgress | None:

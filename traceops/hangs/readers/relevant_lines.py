@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from traceops.hangs.readers.wrapped_lines import unwrapped
 from traceops.traces.text_lines import blocks, holds_any, lines, words_in
 
 _SAMPLE = 1 << 15  # bytes
+_EDGE, _LAST = 16, 4  # blocks
 _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 
@@ -49,6 +51,22 @@ def relevant_lines(path: str, needles: Sequence[bytes], busy: Callable[[], bool]
                 yield at, line, found is None or any(map(line.__contains__, found))
     for at, line in lines(passed[1], passed[0]) if passed is not None else ():
         yield at, line if prefix is None else prefix.sub("", line, count=1), True
+
+
+def edge_blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """The blocks at a log's beginning and at its end: of a log of a few megabytes all."""
+    last: deque[tuple[int, bytes]] = deque(maxlen=_EDGE)
+    for count, block in enumerate(blocks(path)):
+        if count < _EDGE:
+            yield block
+        else:
+            last.append(block)
+    yield from last
+
+
+def last_blocks(path: str) -> Iterable[tuple[int, bytes]]:
+    """The blocks at a log's end."""
+    return deque(blocks(path), maxlen=_LAST)
 
 
 def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterator[tuple[int, str]]:

@@ -102,7 +102,7 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
 
     Python's own last words are none: they belong to what ended it. Raises InputError where the file cannot be read.
     """
-    if not any(_DUMP_IN_LOG.search(block) is not None for _, block in blocks(path)):
+    if not any(b"Thread " in block and _DUMP_IN_LOG.search(block) is not None for _, block in blocks(path)):
         return None
     threads = tuple(_last_dump(path))
     return RankStacks(rank, path, threads) if threads else None
