@@ -96,6 +96,7 @@ LATE: dict[str, str] = {
     "traceops.render.report.first_screen": "hangs, which few runs have",
     "traceops.render.report.verdict": "hangs, which few runs have",
     "traceops.render.writers.html": "Jinja2, once a page is written",
+    "traceops.rules.registry": "the rules of the machine, which no run needs",
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",
     "traceops.traces.columns": "the compiled scanner may not have been built",
     "traceops.traces.discover": "threads, for remote folders only",
