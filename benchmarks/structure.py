@@ -61,6 +61,7 @@ LATE: dict[str, str] = {
     "traceops.capture.trace_file": "the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.trainings": "what only a training that fails needs",
+    "traceops.core.installation": "only a process that reads large files asks for more of the C library",
     "traceops.cli.parser": "what only a wrong command line needs",
     "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
     "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",
