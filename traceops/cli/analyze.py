@@ -13,6 +13,7 @@ from traceops.cli.options import analyze as options
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
+from traceops.core.installation import keep_freed_memory
 from traceops.core.text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
 from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine
@@ -26,6 +27,7 @@ Written = tuple[Window, Report, Path]  # a window, its report, and the file of i
 
 
 def main(args: argparse.Namespace) -> int:
+    keep_freed_memory()
     formats = report_formats(args.format)
     places = find_runs(args.path)
     if len(places.runs) > 1:

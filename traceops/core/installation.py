@@ -40,6 +40,26 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+# What is freed stays with a process that reads many large files: given back and taken again, each page of it is cleared
+# and mapped anew, which takes a twentieth of the time of `analyze`.
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_MOST_FREE = 1 << 30
+_MOST_MAPPED = 32 << 20  # the largest that it takes
+
+
+def keep_freed_memory() -> None:
+    """For this process and those that it forks; nothing without glibc."""
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+    mallopt(_MMAP_THRESHOLD, _MOST_MAPPED)
+
+
 # What Linux says of a process in /proc/<pid>/stat.
 
 

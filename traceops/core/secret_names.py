@@ -19,6 +19,16 @@ _ABOUT = frozenset(
     {"file", "path", "dir", "folder", "name", "type", "kind", "method", "mode", "url", "uri", "host", "id", "ids",
      "size", "count", "length", "len", "dim", "ttl", "age", "policy", "provider", "scheme", "format", "prefix"}
 )  # fmt: skip
+# A password by these last words only as an option, in a variable, or behind what has passwords: a pass is much else.
+_PASSWORDS = frozenset({"pass", "pw", "pwd"})
+_HAVE_PASSWORDS = frozenset(
+    {"db", "smtp", "imap", "mail", "email", "user", "login", "root", "admin", "mysql", "postgres", "pg", "redis",
+     "mongo", "ftp", "sftp", "ssh", "http", "proxy", "ldap", "vpn", "wifi", "amqp", "rabbitmq", "registry", "svn"}
+)  # fmt: skip
+_PASSES = frozenset(
+    {"train", "eval", "test", "val", "validation", "forward", "backward", "first", "second", "last", "one", "two",
+     "both", "all", "single", "multi", "fwd", "bwd", "warmup"}
+)  # fmt: skip
 _SWITCH = frozenset(
     {"use", "no", "skip", "disable", "enable", "has", "is", "require", "requires", "with", "without", "allow"}
 )
@@ -33,12 +43,14 @@ _PLAIN_PIECE = re.compile(r"(?:[A-Z]{0,8}|[A-Z]?[a-z]{0,14}|(?:[A-Z][a-z]{1,14})
 _PLAIN_LETTERS = 48
 _DRAWN = re.compile(r"[A-Za-z0-9+/_=-]{16,}")
 _DRAWN_DIGITS = 3
+_KEY_LIKE = re.compile(r"[A-Za-z0-9+_-]+={0,2}")
 
 
 class Secrecy(Enum):
     """When the value after a name is a secret: whatever it is, unless it is an ordinary word, if it looks drawn."""
 
     ALWAYS = auto()
+    UNLESS_PLAIN = auto()  # a number, a path, or which pass
     UNLESS_ORDINARY = auto()
     IF_DRAWN = auto()
     NEVER = auto()
@@ -49,6 +61,8 @@ class Secrecy(Enum):
             return False
         if self is Secrecy.ALWAYS:
             return True
+        if self is Secrecy.UNLESS_PLAIN:
+            return not (value.lower() in _PASSES or _NUMBER.fullmatch(value) or _PATH.fullmatch(value))
         if is_ordinary(value):
             return False
         return self is Secrecy.UNLESS_ORDINARY or is_drawn(value)
@@ -70,7 +84,12 @@ def secrecy_of(name: str) -> Secrecy:
         if last in _ABOUT:
             return Secrecy.IF_DRAWN
         return Secrecy.UNLESS_ORDINARY if words[0] in _SWITCH else Secrecy.ALWAYS
-    if last == "pass" and name.isupper() and len(words) > 1:  # DB_PASS
+    if last in _PASSWORDS:
+        variable = name.isupper() and len(words) > 1  # DB_PASS
+        option = name.startswith("-") and len(words) < 3
+        if last == "pw" or option or variable or not _HAVE_PASSWORDS.isdisjoint(words):
+            return Secrecy.UNLESS_PLAIN
+    if "webhook" in words and last in ("webhook", "hook", "url", "uri"):
         return Secrecy.ALWAYS
     if last in _OFTEN and last != "pass":
         return Secrecy.UNLESS_ORDINARY
@@ -83,6 +102,11 @@ def is_ordinary(value: str) -> bool:
         return True
     pieces = _BETWEEN.split(value)
     return len(value) <= _PLAIN_LETTERS and all(map(_PLAIN_PIECE.fullmatch, pieces))
+
+
+def is_key_like(value: str) -> bool:
+    """Whether a whole word looks like a key: long, drawn and in one piece."""
+    return len(value) >= 20 and _KEY_LIKE.fullmatch(value) is not None and is_drawn(value)
 
 
 def is_drawn(value: str) -> bool:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, union
 from traceops.core.capture_failure import any_before_window
 from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
+from traceops.measure.nesting import distinct
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
 
@@ -147,18 +148,17 @@ def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
     begin, dur = events.ts[rows], events.dur[rows]
     first = min(int(begin.min()), int((begin + dur).min()))
     bits = (max(int(begin.max()), int((begin + dur).max())) - first).bit_length()
-    tid = events.tid[rows]
-    numbers = np.unique(tid)
+    numbers, which = distinct(events.tid[rows])
     threads = min(len(numbers), 1 << max(_PLACE_BITS - bits, 0))
     place = np.empty(2 * len(rows), dtype=np.int64)
     begins, ends = place[: len(rows)], place[len(rows) :]
     np.subtract(begin, first, out=begins)
-    begins += (numbers.searchsorted(tid) % threads) << bits
+    begins += (which % threads) << bits
     np.add(begins, dur, out=ends)
     place <<= _CODE_BITS
     ends |= what
     begins |= what + np.uint8(_BEGINS)
-    place.sort()
+    place.sort(kind="stable")  # runs that are nearly in order
     code = (place & ((1 << _CODE_BITS) - 1)).astype(np.uint8)
     place >>= _CODE_BITS
     length, kind = np.diff(place), code[:-1] * np.uint8(_CODES) + code[1:]

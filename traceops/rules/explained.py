@@ -16,7 +16,7 @@ from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.machine_use import MACHINE
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
-from traceops.rules.registry import RULES
+from traceops.rules.registry import rules_with
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import CAUSE as SHARED_CORES
 from traceops.rules.steps import FIRST_USE, UNLIKE_STEPS
@@ -146,7 +146,7 @@ def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     by_rule = {verdict.rule: verdict for verdict in verdicts}
     return [
         _check(by_rule[rule.id]) if rule.id in by_rule else _unjudged(rule)
-        for rule in RULES
+        for rule in rules_with(by_rule)
         if rule.id in by_rule or rule.judged_by is not JudgedBy.DOCTOR
     ]
 

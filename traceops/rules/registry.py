@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from traceops.across.plain_step import is_unlike
 from traceops.core.rule import Rule, Verdict
@@ -28,7 +29,6 @@ from traceops.rules import (
 )
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine import judge as machine
 from traceops.rules.named_lines import with_lines, with_stacks
 from traceops.rules.validity import NO_STEP_REASON
 
@@ -38,16 +38,28 @@ class Family:
     """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
 
     judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
-    steps alone. of_run: on all of its steps, few of which the profiler made long.
+    steps alone. of_run: on all of its steps, few of which the profiler made long. stated: its rules, or what loads
+    them: no run needs the many of the machine.
     """
 
     prefix: str
     about: str
-    rules: tuple[Rule, ...]
+    stated: tuple[Rule, ...] | Callable[[], tuple[Rule, ...]]
     judge: Callable[[Inputs], list[Verdict]] | None = None
     of_steps: bool = False
     of_recorded: bool = False
     of_run: bool = False
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """In the order of their ids."""
+        return self.stated() if callable(self.stated) else self.stated
+
+
+def _of_the_machine() -> tuple[Rule, ...]:
+    from traceops.rules.machine import judge
+
+    return judge.RULES
 
 
 WHOLE_RUN = (*whole_run.RULES, *machine_use.RULES, *host_difference.RULES)
@@ -87,17 +99,40 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),
-    Family("TO-D", "the machine", machine.RULES),
+    Family("TO-D", "the machine", _of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True),
     Family("TO-R", "regressions", regression.RULES),
 )
-RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)
-BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
+RULES: tuple[Rule, ...]  # all
+BY_ID: dict[str, Rule]
+
+
+def __getattr__(name: str) -> object:
+    """RULES and BY_ID are there once somebody asks for all rules."""
+    if name not in ("RULES", "BY_ID"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    rules = tuple(rule for family in FAMILIES for rule in family.rules)
+    globals().update(RULES=rules, BY_ID={rule.id: rule for rule in rules})
+    return globals()[name]
+
+
+def rules_with(ids: Collection[str]) -> Iterator[Rule]:
+    """All rules of the families that are loaded anyway, and of those that some of these ids belong to."""
+    for family in FAMILIES:
+        if not callable(family.stated) or any(id.startswith(family.prefix) for id in ids):
+            yield from family.rules
 
 
 def family_of(rule: str) -> Family | None:
     """The family that a rule's id belongs to; None for an id of another version."""
     return next((family for family in FAMILIES if rule.startswith(family.prefix)), None)
+
+
+@cache
+def rule_of(id: str) -> Rule | None:
+    """The rule with this id; None for an id of another version."""
+    family = family_of(id)
+    return next((rule for rule in family.rules if rule.id == id), None) if family else None
 
 
 def judge(inputs: Inputs) -> list[Verdict]:

@@ -38,7 +38,7 @@ from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_findings import held_mostly
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.profiler_cost import PROFILER_COST
-from traceops.rules.registry import BY_ID, Family, family_of
+from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.validity import MISSING_RANKS
 
@@ -185,7 +185,7 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
 
 def rule_cure(report: Report, finding: Finding) -> Cure | None:
     """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
-    rule, step, saved = BY_ID.get(finding.rule), measured_step(report, finding), finding.impact_ms
+    rule, step, saved = rule_of(finding.rule), measured_step(report, finding), finding.impact_ms
     if rule is None or not rule.cured or step is None or saved is None or saved > step:
         return None
     on_all = finding.proof(Fact.OTHER_LOADER) is not None
@@ -430,7 +430,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
             f"known of {'it' if count == 1 else 'them'}",
             1,
         )
-    rule = BY_ID.get(finding.rule)
+    rule = rule_of(finding.rule)
     loses = rule.loses if rule else None
     if finding.impact_ms is None or not finding.ranks or (loses is None and rule is not EXPOSED):
         return finding.message.rstrip("."), 1
