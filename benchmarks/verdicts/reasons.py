@@ -12,15 +12,7 @@ _CLOCK = (
 
 _TRACE = "a trace with shapes of a GPU in which {}; its bounds are those of the causes measured in benchmarks/compute"
 
-_LINE = "a line that {} writes; example in the wordings of hangs/crashes.json, with a test in tests/hangs"
-
 REASONS: dict[Kind, str] = {
-    **{
-        Kind("TO-E004", cause): _LINE.format("NCCL or its network plugin")
-        for cause in ("wrong_rank", "nccl_usage", "rdma_not_ready", "rdma_memory", "rdma_refused", "rdma_device")
-    },
-    Kind("TO-E005", "arguments"): _LINE.format("a program that refuses its arguments"),
-    **{Kind("TO-E007", cause): _LINE.format("torch") for cause in ("nccl_id", "rendezvous_lost")},
     Kind("TO-K004", "redundant_casts"): _TRACE.format("a tensor is cast to another type and straight back"),
     Kind("TO-K005", "one_hot_product"): _TRACE.format("a product takes rows of aten::one\\_hot"),
     Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traceops.capture.ceiling import may_record_early
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
@@ -72,8 +71,6 @@ class FirstWindow:
         In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
         """
         if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
-            return
-        if not may_record_early(FIRST.active):
             return
         try:
             self._recorder.open(step, give_way)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceops.capture.adopted import Adoption
-from traceops.capture.ceiling import Ceiling
 from traceops.capture.collectives import recorded_collectives
 from traceops.capture.detaching import Detaching
 from traceops.capture.forked_exit import end_forked_processes
@@ -56,7 +55,6 @@ class Recorder:
         self._ended = False
         self._held: profile | None = None
         self._thread = 0  # that opened; torch's profiler is this thread's own
-        self._ceiling = Ceiling()
         self._left: profile | None = None  # open, but only that thread can stop it
         self._scope = ExitStack()
 
@@ -104,7 +102,6 @@ class Recorder:
             return ProfilerAction.RECORD_AND_SAVE if ends else ProfilerAction.RECORD
 
         self._window = self.schedule.window(step)
-        self._ceiling = Ceiling()
         self._thread = threading.get_native_id()  # get_ident passes to the next thread when this one ends
         self._trace = None
         self._ended = False
@@ -139,12 +136,6 @@ class Recorder:
             self._profile.step()
         if self._ended:
             self.close()
-
-    def full(self, step: int) -> str | None:
-        """Why the next step cannot be recorded too, now that `step` has ended; None where it can, or none follows."""
-        if self._profile is None:
-            return None
-        return self._ceiling.step_ended(recorded=self.schedule.phase(step) is Phase.ACTIVE)
 
     def _last_stop(self) -> AbstractContextManager[None]:
         step = self._profile.step_num if self._profile is not None else 0

@@ -12,6 +12,7 @@ from traceops.compute.model import Loss
 from traceops.compute.operands import HALVES, Tensor
 from traceops.compute.work import Attention, Product
 
+_MOST_BETWEEN = 12  # kernels on the scores, between the products
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -92,10 +93,34 @@ def _calls(one: Judged, scores: int) -> float:
     return one.calls * max(one.numel // scores, 1)
 
 
+def find_unsized_attention(kernels: Kernels) -> None:
+    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
+
+    Fused attention has the products alone: what lies between them is the least that goes.
+    """
+    between: list[Judged] = []
+    uses: dict[int, Judged] = {}
+    saved = launches = 0.0
+    products = 0
+    for one in kernels.order:
+        if one.use.name in ("aten::bmm", "aten::baddbmm"):
+            if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
+                saved += sum(each.ns / each.calls for each in between)
+                launches += len(between)
+                uses |= {id(each): each for each in between}
+            products, between = 1, []
+        elif one.kind in ("product", "attention", "convolution"):
+            products, between = 0, []
+        else:
+            between.append(one)
+    if saved > 0.05 * kernels.busy_ns:
+        kernels.claim("unfused_attention", uses.values(), saved, launches=launches)
+
+
 def find_masked_attention(kernels: Kernels) -> None:
     """Fused attention with a tensor as its mask, which computes the hidden half; or on a kernel that is slow for it."""
     masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked)
-    masked = [one for one in masked if one.work.attention and one.work.attention.query == one.work.attention.key > 128]
+    masked = [one for one in masked if one.work.attention and _hides_much(one.work.attention)]
     saved = more = 0.0
     for one in masked:
         attention = one.work.attention
@@ -104,6 +129,9 @@ def find_masked_attention(kernels: Kernels) -> None:
         slow = "efficient" in one.use.name and one.ns > 1.8 * whole  # a faster kernel takes masks, if not all
         taken = whole if slow else one.ns
         saved += one.ns - taken
+        if attention.query == 1:  # of the cache's places, how many are filled no trace has
+            more += one.ns / 2
+            continue
         # The same mask for all batches and heads is most often a causal one; which one it is, no trace has.
         if _is_shared(one):
             saved += max(taken - half, 0.0)
@@ -113,6 +141,11 @@ def find_masked_attention(kernels: Kernels) -> None:
         attention = masked[0].work.attention
         assert attention is not None
         kernels.claim("masked_attention", masked, saved, sizes=(attention.query, attention.key), more_ns=more)
+
+
+def _hides_much(one: Attention) -> bool:
+    """Whether a mask may hide half of the keys and more: a causal one, or that of a cache."""
+    return one.query == one.key > 128 or (one.query == 1 and one.key >= 1024)
 
 
 def _is_shared(one: Judged) -> bool:
@@ -261,7 +294,8 @@ def _find_float32_training(kernels: Kernels) -> None:
     weights = sum(one.use.inputs.tensors[1].numel for one in uses if one.work.product and not one.use.node and
                   len(one.use.inputs.tensors) > 1)  # fmt: skip
     saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)  # autocast casts weights, and their gradients back
-    if any(one.kind != "elementwise" for one in uses) and saved > 0.05 * kernels.busy_ns:
+    multiplied = any(one.kind in ("product", "convolution", "attention") for one in uses)
+    if multiplied and saved > 0.05 * kernels.busy_ns:
         kernels.claim("float32_training", uses, saved)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from traceops.compute.attainable import gpu_of, moved_ns, product_ns
 from traceops.compute.heavy import (
@@ -16,14 +18,17 @@ from traceops.compute.heavy import (
     find_misaligned,
     find_repeated_keys,
     find_unfused_attention,
+    find_unsized_attention,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses
 from traceops.compute.model import Bound, Loss, OperatorTime, RankCompute
 from traceops.compute.passes import (
+    find_broadcasts,
     find_casts,
     find_dense_table,
     find_float_logits,
     find_growing_cat,
+    find_messages,
     find_one_hot,
     find_optimizer_loop,
     find_recomputation,
@@ -39,10 +44,11 @@ _DEVICE_BOUND, _HOST_BOUND = 1.5, 2.0
 _FASTEST, _SLOWEST = 0.4, 0.85
 _SMALL_NS = 12_000.0
 _MANY = 150  # launches per step
-_REPEATED = 12  # calls per step from which a use is in a loop
+_REPEATED, _REPEATED_LAYERS = 10, 24  # times from which a body is a loop's, and one with products
+_OF_LAYERS = frozenset({"convolution", "norm"})  # layers that follow each other are no loop
 _BODY = 16  # launches, of a loop's body
-_KEPT = 4.0  # calls of a loop's kernels that stay where it is batched: one for each layer, say
 _ROWS = 512  # of products, above which a batch is not small
+_UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _LARGER = 8  # times, of a batch that is no longer small
 
 
@@ -63,12 +69,15 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     launches = sum(one.launches for one in small)
     if launches < _MANY or launches < 0.4 * kernels.launches:
         return []
-    looped = [one for one in looped_uses(kernels) if one.ns / one.launches < 3 * _SMALL_NS]
-    saved = sum((max(one.ns - _batched(one, kernels), 0.0) for one in looped), 0.0)
-    removed = sum((one.launches * (1 - min(1.0, _KEPT / one.calls)) for one in looped), 0.0)
-    shown = sorted(looped or small, key=lambda one: -one.launches)
+    looped = [part for part in find_loops(kernels) if part.one.ns / part.one.launches < 3 * _SMALL_NS]
+    saved = sum((part.saved_ns(kernels) for part in looped), 0.0)
+    slices = sum(loss.device_ns for loss in kernels.losses if loss.cause == "slice_gradients")
+    if slices and looped:
+        saved = max(saved, slices + sum(part.saved_ns(kernels) for part in looped if part.one.cause is None))
+    removed = sum((part.removed for part in looped), 0.0)
+    shown = sorted((part.one for part in looped), key=lambda one: -one.launches) or small
     loop = Loss(
-        "many_small_kernels", saved, sum((one.ns for one in looped or small), 0.0), removed,
+        "many_small_kernels", saved, sum((one.ns for one in shown), 0.0), removed,
         tuple(dict.fromkeys(one.use.name.removeprefix("aten::") for one in shown))[:4],
         (round(kernels.launches), round(removed)),
     )  # fmt: skip
@@ -77,29 +86,59 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
 
 def with_loop(loss: Loss, kernels: Kernels) -> Loss:
     """Gradients of slices, where a loop took the slices: the loop batched, all of its small kernels go."""
-    looped = [one for one in looped_uses(kernels) if one.cause != loss.cause]
     if loss.cause != "slice_gradients":
         return loss
-    saved = sum((max(one.ns - _batched(one, kernels), 0.0) for one in looped), 0.0)
-    launches = sum(one.launches * (1 - min(1.0, _KEPT / one.calls)) for one in looped)
+    parts = [part for part in find_loops(kernels) if part.one.cause != loss.cause]
+    saved = sum((part.saved_ns(kernels) for part in parts), 0.0)
+    launches = sum((part.removed for part in parts), 0.0)
     return replace(loss, device_ns=loss.device_ns + saved, launches=loss.launches + launches)
 
 
-def looped_uses(kernels: Kernels) -> list[Judged]:
-    """Uses that come back after few others, often: bodies of loops, and not layers or batches."""
-    distances: dict[int, list[int]] = {}
-    last: dict[int, int] = {}
-    uses: dict[int, Judged] = {}
-    for at, one in enumerate(kernels.order):
-        if id(one) in last:
-            distances.setdefault(id(one), []).append(at - last[id(one)])
-        last[id(one)] = at
-        uses[id(one)] = one
-    return [
-        uses[key]
-        for key, found in distances.items()
-        if len(found) >= _REPEATED and sorted(found)[len(found) // 2] <= _BODY and not uses[key].use.optimizing
-    ]
+@dataclass
+class LoopPart:
+    """A use in the bodies of loops: its calls there per step, and in how many loops."""
+
+    one: Judged
+    calls: int = 0
+    loops: int = 0
+
+    @property
+    def removed(self) -> float:
+        """Launches that are left out where each loop is one call."""
+        return max(self.calls - self.loops, 0) * self.one.launches / self.one.calls
+
+    def saved_ns(self, kernels: Kernels) -> float:
+        """What the device is spared where each loop is one call."""
+        together = _batched(self.one, self.calls / self.loops, kernels)
+        return max(self.calls * self.one.ns / self.one.calls - self.loops * together, 0.0)
+
+
+def find_loops(kernels: Kernels) -> list[LoopPart]:
+    """Bodies of loops: a few operators in a row that come again and again, whatever their shapes."""
+    order = kernels.order
+    names = np.array([hash((one.use.name, one.use.node, one.use.optimizing)) for one in order])
+    inside = np.zeros(len(names), dtype=np.int64)  # which loop
+    number = 0
+    for body in range(1, _BODY + 1):
+        same = np.concatenate(([False] * (body + 1), names[body:] == names[:-body], [False]))
+        turns = np.flatnonzero(same[1:] != same[:-1])
+        for start, end in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
+            kinds = {one.kind for one in order[start : start + body]}
+            least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
+            if end - start + body < least * body or kinds & _OF_LAYERS:
+                continue
+            number += 1
+            own = inside[start - body : end]
+            own[own == 0] = number
+    parts: dict[int, LoopPart] = {}
+    seen: dict[int, set[int]] = {}
+    for one, loop in zip(order, inside.tolist(), strict=True):
+        if loop and not one.use.optimizing:
+            part = parts.setdefault(id(one), LoopPart(one))
+            part.calls += 1
+            seen.setdefault(id(one), set()).add(loop)
+            part.loops = len(seen[id(one)])
+    return list(parts.values())
 
 
 def _small_batch(kernels: Kernels) -> list[Loss]:
@@ -131,16 +170,16 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
     ]
 
 
-def _batched(one: Judged, kernels: Kernels) -> float:
-    """All calls at once: weights that they share are read once."""
+def _batched(one: Judged, calls: float, kernels: Kernels) -> float:
+    """So many calls at once: weights that they share are read once."""
     if one.work.product is not None and one.work.bytes is not None:
-        moved = one.work.bytes - one.work.product.right.stored
-        return product_ns(one.work.flops * one.calls, moved * one.calls, one.unit, kernels.gpu)
+        moved = one.work.bytes - one.work.product.right.stored * (1 - 1 / max(calls, 1.0))
+        return product_ns(one.work.flops * calls, moved * calls, one.unit, kernels.gpu)
     if one.work.bytes is None:
-        return one.ns / 2
+        return calls * one.ns / one.calls * _UNKNOWN_BATCHED
     if one.work.attention is not None and one.attainable_ns is not None:
-        return one.attainable_ns / min(one.calls, 8)
-    return max(moved_ns(one.work.bytes * one.calls, one.kind, kernels.gpu), 2_000.0)
+        return calls * one.attainable_ns / one.calls / min(calls, 8)
+    return max(moved_ns(one.work.bytes * calls, one.kind, kernels.gpu), 2_000.0)
 
 
 def with_step(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> Loss:
@@ -149,21 +188,27 @@ def with_step(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) ->
     shown = min(now / max(kernels.busy_ns, 1.0), 1.0)  # kernels of several streams run at once
     device = max(now - shown * loss.device_ns, 0.0)
     least_device = max(device - shown * loss.more_ns, 0.0)
-    share = min(loss.launches / max(kernels.launches, 1.0), 0.95)
-    host = float(launched.host_busy_ns.mean()) * (1 - 0.9 * share)
-    recorded = float(launched.host_ns.mean())
-    least = max(0.95 * least_device, _FASTEST * host)
+    share = min(loss.launches / max(kernels.launches, 1.0), 0.97)
+    host, gone = float(launched.host_busy_ns.mean()), 1 - share
+    recorded, kept = float(launched.host_ns.mean()), 1 - 0.9 * share
+    least = 0.95 * least_device
+    if loss.cause != "many_small_kernels":  # whose launches a CUDA graph may spare all
+        least = max(least, _FASTEST * host * gone)
     if bound == "device":
-        most = max(1.08 * device, min(_SLOWEST * host, 1.02 * now))
+        most = max(1.08 * device, min(_SLOWEST * host * kept, 1.02 * now))
     elif bound == "host":
-        most = max(1.08 * device, recorded * (1 - 0.9 * share))
+        most = max(1.08 * device, recorded * kept)
     else:
-        most = max(1.08 * device, min(host, max(_SLOWEST * recorded, 1.02 * now)))
+        most = max(1.08 * device, min(host * kept, max(_SLOWEST * recorded, 1.02 * now)))
     return replace(loss, step_after_ns=(min(least, most), most))
 
 
-def find_causes(kernels: Kernels) -> None:
+def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
+    if not has_shapes:
+        find_unsized_attention(kernels)
+        find_optimizer_loop(kernels)
+        return
     for find in (
         find_recomputation,
         find_float64,
@@ -176,9 +221,11 @@ def find_causes(kernels: Kernels) -> None:
         find_dense_table,
         find_channels_first,
         find_misaligned,
+        find_broadcasts,
         find_float32,
         find_float_logits,
         find_optimizer_loop,
+        find_messages,
         find_scatter,
         find_layout_copies,
         find_casts,
@@ -199,13 +246,12 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return None
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
-    has_shapes = any(one.use.inputs.given for one in kernels.all)
-    judged = has_shapes and gpu.source != "assumed"
-    if judged:
-        find_causes(kernels)
+    has_shapes = any(one.use.inputs.tensors for one in kernels.all)
+    if gpu.source != "assumed":
+        find_causes(kernels, has_shapes)
     bound = bound_of(launched)
     losses = [with_loop(loss, kernels) for loss in kernels.losses]
-    if judged:
+    if gpu.source != "assumed":
         losses += find_small_kernels(kernels, bound)
     losses = [with_step(loss, kernels, launched, bound) for loss in losses]
     known = [one for one in kernels.all if one.attainable_ns is not None]
@@ -224,12 +270,26 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     )
 
 
+_SPECIFIC = frozenset(
+    {"concat_growth", "redundant_casts", "dense_embedding_gradient", "one_hot_product", "float32_products"}
+)
+_BY_GRAPH = 0.3  # of the host's time that compiling or a CUDA graph spares at least
+_MUCH_OF_ALL = 0.15  # of the busy time, from which a specific cause is named before the host's
+
+
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:
     """What orders losses: GPU time, half of what is uncertain; where the host is the limit, launches come first."""
     device = loss.device_ns + loss.more_ns / 2
+    if loss.cause == "scatter_or_sort":  # whose least is not known
+        device = max(device, 0.15 * loss.ns)
     if bound != "host":
         return device
-    spared = float(launched.host_busy_ns.mean()) * loss.launches / max(kernels.launches, 1.0)
+    share = loss.launches / max(kernels.launches, 1.0)
+    if loss.cause == "many_small_kernels":
+        share = max(share, _BY_GRAPH)
+    spared = float(launched.host_busy_ns.mean()) * share
+    if loss.cause in _SPECIFIC and loss.device_ns > _MUCH_OF_ALL * kernels.busy_ns:
+        return float(launched.host_ns.mean()) + device
     return device + (spared if loss.cause in _HOST_CAUSES else 0.3 * spared)
 
 

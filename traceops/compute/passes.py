@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
+from typing import Literal
+
+import numpy as np
 
 from traceops.compute.attainable import moved_ns
 from traceops.compute.judged import Judged, Kernels
 from traceops.compute.kernels import fused_names
+from traceops.compute.operands import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
+_ISLAND = 2  # operators in float32 between a cast and the cast back
+_BROADCAST = 8  # times as large as all that goes in, is a result that need not be written
 _LEAST_BYTES = 2e6  # of a tensor: smaller ones cost the host, not the device
 _FUSED = "softmax"  # at whose rate compiled chains run: they often end in sums
 _LOGITS = 16_384  # classes from which the loss is worth a kernel of its own
 _LOGITS_BYTES = 4e8
 _LOGITS_PASSES = 5  # over logits of 16 bits, that a fused loss takes with its backward
 _LOSS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
+_UNSIZED = 0.4  # of an optimizer's time that one pass saves, where no shapes tell more
 _PARAMETERS = 24  # updates per step from which a loop over parameters is one
 _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states read and written, gradient read
 
@@ -58,10 +66,14 @@ def find_optimizer_loop(kernels: Kernels) -> None:
         updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
     numel = sum(one.numel * one.calls for one in loops)
-    if sum(one.calls for one in loops) >= _PARAMETERS and numel:
+    if sum(one.calls for one in loops) >= _PARAMETERS and not numel:  # without shapes
+        least = (1 - _UNSIZED) * sum(one.ns for one in plain)
+    elif sum(one.calls for one in loops) >= _PARAMETERS:
         adam = any("addcdiv" in one.use.name for one in loops)
         least = moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
-    elif updates and not loops and len(plain) >= 4:  # foreach: each pass reads all again
+    elif (
+        updates and not loops and len(plain) >= 4 and any(one.use.inputs.tensors for one in kernels.all)
+    ):  # foreach: each pass reads all again
         taken = sum(one.ns for one in updates)  # one pass of four tensors, of which a fused step takes 7
         least = 1.75 * taken
     else:
@@ -74,26 +86,56 @@ def find_optimizer_loop(kernels: Kernels) -> None:
 
 
 def find_casts(kernels: Kernels) -> None:
-    """Casts of a tensor to a type and straight back."""
+    """Casts of a tensor to float32 and back around one or two operators, and of the same weights in each pass."""
     uses: dict[int, Judged] = {}
+    saved = launches = 0.0
+    order = kernels.order
+    for at, first in enumerate(order):
+        if first.cause is not None or not _cast(first, "up"):
+            continue
+        for last in range(at + 1, min(at + 2 + _ISLAND, len(order))):
+            if not _fusable(order[last]) or order[last].numel != first.numel:
+                break
+            if _cast(order[last], "down"):
+                island = order[at : last + 1]
+                uses |= {id(one): one for one in island if one.cause is None}
+                saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
+                launches += 2
+                break
+    repeated, again = _repeated_casts(kernels)
+    uses |= {id(one): one for one in repeated}
+    if saved + again > 0.05 * kernels.busy_ns:
+        kernels.claim(
+            "redundant_casts", uses.values(), saved + again, launches=launches + sum(one.launches for one in repeated)
+        )
+
+
+def _cast(one: Judged, way: Literal["up", "down"]) -> bool:
+    tensors = one.use.inputs.tensors[:2]
+    if one.kind != "cast" or len(tensors) < 2 or tensors[0].numel * 2 < _LEAST_BYTES:
+        return False
+    return (tensors[0].size > tensors[1].size) == (way == "up")
+
+
+def _repeated_casts(kernels: Kernels) -> tuple[list[Judged], float]:
+    """Casts of weights whose gradients are added: the same weight was cast more than once."""
+    rights = [one.work.product.right for one in kernels.all if one.work.product is not None and not one.use.node]
+    weights = {tuple(sorted(right.dims)) for right in rights if len(right.dims) == 2}
+    found: list[Judged] = []
     saved = 0.0
-    before: Judged | None = None
-    for one in kernels.order:
-        if one.kind == "cast" and before is not None and before.kind == "cast" and one.cause is None:
-            a, b = before.use.inputs.tensors[:2], one.use.inputs.tensors[:2]
-            if (
-                len(a) == len(b) == 2
-                and a[0].dims == b[1].dims
-                and a[0].dtype == b[1].dtype
-                and a[1].dtype == b[0].dtype
-            ):
-                for each in (before, one):
-                    if each.cause is None:
-                        uses[id(each)] = each
-        before = one
-    saved = sum(one.ns for one in uses.values())
-    if saved > 0.02 * kernels.busy_ns:
-        kernels.claim("redundant_casts", uses.values(), saved, launches=sum(one.launches for one in uses.values()))
+    for size in weights:
+        mine = [
+            one for one in kernels.free(lambda one: one.kind in ("cast", "elementwise"))
+            if one.use.inputs.tensors and tuple(sorted(one.use.inputs.tensors[0].dims)) == size
+        ]  # fmt: skip
+        back = sum(one.calls for one in mine if one.kind == "cast" and one.use.node.startswith("ToCopy"))
+        sums = [one for one in mine if one.kind == "elementwise" and one.use.node.startswith("ToCopy")]
+        added = sum(one.calls for one in sums)
+        if added > 0.5 * back > 1:
+            casts = [one for one in mine if one.kind == "cast"]
+            found += [*casts, *sums]
+            saved += sum(one.ns for one in sums) + sum(one.ns for one in casts) * added / back
+    return found, saved
 
 
 def find_unfused(kernels: Kernels) -> None:
@@ -123,12 +165,39 @@ def _chains(order: list[Judged]) -> list[list[Judged]]:
     """Calls in a row that a compiler may fuse, in the order of launch."""
     chains: list[list[Judged]] = [[]]
     for one in order:
-        fusable = one.kind in _FUSABLE and not one.use.optimizing and fused_names(one.use.name) is None
-        if fusable and one.work.bytes is not None and one.use.inputs.tensors:
+        if _fusable(one):
             chains[-1].append(one)
         elif chains[-1]:
             chains.append([])
     return [chain for chain in chains if chain]
+
+
+def _fusable(one: Judged) -> bool:
+    known = one.work.bytes is not None and bool(one.use.inputs.tensors)
+    return known and one.kind in _FUSABLE and not one.use.optimizing and fused_names(one.use.name) is None
+
+
+def find_broadcasts(kernels: Kernels) -> None:
+    """Results far larger than all that they are made of, which are summed again at once; and their gradients."""
+    made = {
+        _broadcast(one): one
+        for one in kernels.free(lambda one: one.kind == "elementwise" and not one.use.node)
+        if _broadcast(one) >= _BROADCAST * sum(t.numel for t in one.use.inputs.tensors if t.dims)
+        and _broadcast(one) * 4 > _LEAST_BYTES
+    }
+    for numel, first in made.items():
+        uses = [one for one in kernels.free(lambda one: one.kind in _FUSABLE) if one.numel == numel]
+        if not any(one.kind == "reduction" for one in uses):
+            continue
+        together = [first, *uses]
+        taken = sum(one.ns for one in together)
+        kernels.claim("unfused_elementwise", together, 0.95 * taken, launches=sum(one.launches for one in uses))
+
+
+def _broadcast(one: Judged) -> int:
+    """Elements of the result of one operator on tensors of several shapes."""
+    shapes = [t.dims for t in one.use.inputs.tensors if t.dims]
+    return math.prod(np.broadcast_shapes(*shapes)) if len(shapes) > 1 and one.use.name.startswith("aten::") else 0
 
 
 def _least_of(chain: list[Judged], kernels: Kernels) -> float:
@@ -146,6 +215,8 @@ _FULL = 4  # times the slice from which a gradient at full size is too large
 _SORTS = re.compile(
     r"sort|topk|unique|scatter|index_put|index_add|index_reduce|_embedding_bag_dense|embedding_dense", re.IGNORECASE
 )
+_ADDS = re.compile(r"^aten::(scatter_add|scatter_reduce|index_add)")
+_MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
 _LARGE_TABLE = 0.15  # of the busy time
@@ -287,6 +358,24 @@ def find_one_hot(kernels: Kernels) -> None:
         least += one.calls * moved_ns(4.0 * small * product.right.size, "embedding", kernels.gpu)
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, sum(one.ns for one in together) - least)
+
+
+def find_messages(kernels: Kernels) -> None:
+    """Rows that are gathered into a far larger tensor and added by index again: a sparse product adds them at once."""
+    sums = kernels.free(lambda one: bool(_ADDS.match(one.use.name)) and not one.use.node)
+    for one in sums:
+        table = one.use.inputs.tensors[0]
+        rows = max((t for t in one.use.inputs.tensors[1:] if t.dtype in FLOATS), key=lambda t: t.numel, default=None)
+        if rows is None or rows.numel < _MESSAGES * table.numel:
+            continue
+        gathered = kernels.free(lambda each, size=rows.numel: each.kind == "index" and _gathers(each, size))  # type: ignore[misc]
+        together = [one, *gathered]
+        least = one.calls * moved_ns(float(rows.numel * rows.size), "elementwise", kernels.gpu)
+        kernels.claim("scatter_or_sort", together, sum(each.ns for each in together) - least)
+
+
+def _gathers(one: Judged, size: int) -> bool:
+    return any(t.numel == size for t in one.use.inputs.tensors)
 
 
 def find_scatter(kernels: Kernels) -> None:

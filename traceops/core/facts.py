@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache
-from typing import Any
 
 from traceops.core.cause_words import BUCKETS
 from traceops.words.catalogue import texts
@@ -246,23 +245,6 @@ def fact_of(label: str) -> tuple[Fact, str]:
         if label.startswith(before) and label.endswith(behind) and len(label) > len(before) + len(behind):
             return fact, label[len(before) : len(label) - len(behind)]
     return Fact.OTHER, label
-
-
-def with_facts(findings: list[Any]) -> list[Any]:
-    """Findings of a JSON document whose numbers say what they are; earlier versions kept their labels only."""
-    return [
-        {**one, "evidence": [_with_fact(row) for row in one["evidence"]]}
-        if isinstance(one, dict) and isinstance(one.get("evidence"), list)
-        else one
-        for one in findings
-    ]
-
-
-def _with_fact(evidence: Any) -> Any:
-    if not isinstance(evidence, dict) or "fact" in evidence or not isinstance(evidence.get("metric"), str):
-        return evidence
-    fact, subject = fact_of(evidence["metric"])
-    return {**evidence, "fact": fact.value, **({"subject": subject} if subject else {})}
 
 
 @cache

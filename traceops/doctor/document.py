@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from traceops.core.documents import READABLE_VERSIONS, SCHEMA_VERSION, FileProblem, SchemaVersion, Tool, file_problems
 from traceops.core.errors import InputError
-from traceops.core.facts import with_facts
 from traceops.core.findings import Check, Finding
 from traceops.core.regular_file import NotRegularError, TooLargeError, read_regular
 from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
@@ -162,7 +161,7 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
         return None
     try:
         version = msgspec.json.decode(content, type=_Version).schema_version
-        found = _document(content) if version in READABLE_VERSIONS else None
+        found = msgspec.json.decode(content, type=DoctorDocument) if version in READABLE_VERSIONS else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not a doctor.json of traceops doctor: {error}") from error
     if found is None:
@@ -171,10 +170,3 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
             "with the traceops that wrote it"
         )
     return checkup_of(found)
-
-
-def _document(content: bytes) -> DoctorDocument:
-    value = msgspec.json.decode(content)
-    if isinstance(value.get("findings"), list):
-        value["findings"] = with_facts(value["findings"])
-    return msgspec.convert(value, DoctorDocument)

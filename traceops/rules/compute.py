@@ -66,7 +66,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
         severity = "info" if max(share, launches) >= 2 * _LEAST_PCT else None
     else:
         severity = severity_of(share, *_BOUNDS)
-        if severity is not None and compute.bound == "host":
+        if severity is not None and (compute.bound == "host" or _is_foreach(loss)):
             severity = "info"
         elif severity == "error" and not _is_certain(loss, compute):
             severity = "warning"
@@ -97,7 +97,17 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
 def _headline(loss: Loss) -> str:
     cost, kernels = (f"{ms_text(ns / 1e6)} ms per step" for ns in (loss.device_ns, loss.ns))
     first = loss.operators[0] if loss.operators else "A kernel"
-    return texts("compute", "headlines")[loss.cause].format(*loss.sizes, cost=cost, kernels=kernels, first=first)
+    words, key = texts("compute", "headlines"), str(loss.cause)
+    if not loss.sizes:
+        key += ".unsized"
+    elif _is_foreach(loss):
+        key += ".foreach"
+    return words.get(key, words[loss.cause]).format(*loss.sizes, cost=cost, kernels=kernels, first=first)
+
+
+def _is_foreach(loss: Loss) -> bool:
+    """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
+    return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
 def _of_step(loss: Loss, compute: RankCompute) -> str:

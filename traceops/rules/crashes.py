@@ -29,19 +29,20 @@ def _rule(rule: str, title: str, fires: str, advice: str) -> Rule:
 GPU_MEMORY = _rule(
     "TO-E001",
     "Out of GPU memory",
-    "A log has torch's out-of-memory message. Its numbers say why: memory held by other processes, fragmentation, a "
-    "full GPU, a request larger than what is left, or an allocation refused although memory was free. If they "
-    "contradict each other, no reason is given.",
+    "A log has torch's out-of-memory message. Its numbers say why, where they do: 15 % of the GPU or more is "
+    "held by other processes or outside of torch, and would have been enough; or what is reserved but "
+    "unallocated would have been enough (fragmented, or full where it is less than 5 % of the GPU); or all of "
+    "that would not (too large); or more was free (refused). Where the numbers contradict each other, none is told.",
     "Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding (FSDP). traceops run "
     "records memory over a step; torch.cuda.memory._record_memory_history() shows who holds it.",
 )
 HOST_MEMORY = _rule(
     "TO-E002",
     "Out of the host's memory or of /dev/shm",
-    "A log shows that an allocation on the host failed, that the kernel, the batch system or a daemon killed a "
+    "A log tells that an allocation on the host failed, that the kernel, the batch system or a daemon killed a "
     "process for its memory, or that data-loader workers ran out of shared memory.",
     "Use fewer data-loader workers, less prefetching, no copy of the data set in every worker, or raise the limit "
-    "of the job or container (--mem, resources.limits.memory). dmesg shows which process was killed.",
+    "of the job or container (--mem, resources.limits.memory). dmesg tells which process was killed.",
 )
 GPU_ERROR = _rule(
     "TO-E003",

@@ -1,0 +1,224 @@
+"""Each cause is found where kernels do what it says, with what the fix saves, and not in the same work done well."""
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded_step import BOOL, DOUBLE, FLOAT, HALF, LONG, NODE, launched_of, op, tensor, write
+
+from traceops.compute.measure import measure_compute
+
+DATA = Path(__file__).parents[1] / "data" / "compute"
+SIMT, TF32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n", "cutlass_80_tensorop_s1688gemm_tf32"
+MB8 = (2048, 4096)  # 8 Mi elements
+
+
+def losses(tmp_path, calls, **rest):
+    found = measure_compute(*launched_of(write(tmp_path / "trace.json", calls, **rest)))
+    return {loss.cause: loss for loss in found.losses}
+
+
+def product(rows, inner, columns, dtype=HALF, us=100.0, kernel="nvjet_sm90_tst_h_bz_TNT", **rest):
+    return op("aten::mm", tensor((rows, inner), dtype), tensor((inner, columns), dtype), us=us, kernel=kernel, **rest)
+
+
+def elementwise(name="aten::mul", dims=MB8, dtype=HALF, us=20.0, **rest):
+    return op(name, tensor(dims, dtype), tensor(dims, dtype), us=us, **rest)
+
+
+def attention_by_hand(heads=64, length=1024, width=64):
+    scores = (heads, length, length)
+    forward = [
+        op("aten::bmm", tensor((heads, length, width)), tensor((heads, width, length)), us=100),
+        op("aten::div", tensor(scores), us=100),
+        op("aten::masked_fill_", tensor(scores), tensor((length, length), BOOL), us=150),
+        op("aten::_softmax", tensor(scores), us=150),
+        op("aten::bmm", tensor(scores), tensor((heads, length, width)), us=100),
+    ]
+    around = (NODE + "SoftmaxBackward0",)
+    return [*forward, op("aten::_softmax_backward_data", tensor(scores), tensor(scores), us=200, inside=around)]
+
+
+def slices(count=16, full=(64, 1024, 1024), part=(1024, 1024)):
+    around = (NODE + "SelectBackward0",)
+    each = [
+        op("aten::fill_", tensor(full, FLOAT), us=60, inside=around),
+        op("aten::copy_", tensor(part, FLOAT), tensor(part, FLOAT), us=3, inside=around),
+        op("aten::add_", tensor(full, FLOAT), tensor(full, FLOAT), us=180, inside=around),
+    ]
+    return each * count
+
+
+def norm_first(us):
+    dims = (64, 128, 56, 56)
+    weight = tensor((128, 128, 3, 3))
+    convolution = op("aten::cudnn_convolution", tensor(dims), weight, us=60, kernel="nchwToNhwcKernel")
+    return [convolution, op("aten::native_batch_norm", tensor(dims), us=us)] * 4
+
+
+def norm_last():
+    dims, strides = (64, 128, 56, 56), (56 * 56 * 128, 1, 56 * 128, 128)
+    weight = tensor((128, 128, 3, 3))
+    convolution = op("aten::cudnn_convolution", tensor(dims, strides=strides), weight, us=60, kernel="xmma_nhwc")
+    return [convolution, op("aten::native_batch_norm", tensor(dims, strides=strides), us=90)] * 4
+
+
+KEYS = (8, 4, 8, 1024, 64)
+ONE_HOT = op("aten::scatter_", tensor((8192, 1000), FLOAT), tensor((8192, 1), LONG), us=20, inside=("aten::one_hot",))
+CHAIN = [elementwise(name, dtype=FLOAT, us=25) for name in ("aten::pow", "aten::mul", "aten::add", "aten::tanh")]
+CASES = {  # cause: calls of a step that wastes, calls of the same work done well
+    "float32_products": ([product(4096, 4096, 4096, FLOAT, 2700, SIMT)], [product(4096, 4096, 4096, FLOAT, 330, TF32)]),
+    "float32_training": (
+        [product(4096, 4096, 4096, FLOAT, 330, TF32), product(4096, 4096, 4096, FLOAT, 330, TF32)],
+        [product(4096, 4096, 4096, HALF, 190)],
+    ),
+    "float64": ([elementwise(dtype=DOUBLE, us=60)], [elementwise(dtype=FLOAT, us=30)]),
+    "unfused_attention": (
+        attention_by_hand(),
+        [op("aten::_cudnn_attention_forward", *[tensor((4, 16, 1024, 64))] * 3, us=100)],
+    ),
+    "masked_attention": (
+        [op("aten::_cudnn_attention_forward", *[tensor((4, 16, 2048, 64))] * 3, tensor((2048, 2048)), us=400)],
+        [op("aten::_cudnn_attention_forward", *[tensor((4, 16, 2048, 64))] * 3, us=200)],
+    ),
+    "misaligned_shape": ([product(8192, 4095, 4095, us=1900)], [product(8192, 4096, 4096, us=390)]),
+    "channels_first_layout": (norm_first(250), norm_last()),
+    "layout_copies": (
+        [
+            product(2048, 2048, 2048, us=25),
+            op(
+                "aten::copy_",
+                tensor((64, 512, 512)),
+                tensor((64, 512, 512), strides=(512 * 512, 1, 512)),
+                us=60,
+                inside=("aten::contiguous", "aten::clone"),
+            ),
+        ],
+        [product(2048, 2048, 2048, us=25)],
+    ),
+    "unfused_elementwise": (CHAIN * 2, [op("aten::gelu", tensor(MB8), us=12)]),
+    "redundant_casts": (
+        [
+            op("aten::copy_", tensor(MB8, FLOAT), tensor(MB8), us=25),
+            op("aten::gelu", tensor(MB8, FLOAT), us=20),
+            op("aten::copy_", tensor(MB8), tensor(MB8, FLOAT), us=20),
+        ],
+        [op("aten::gelu", tensor(MB8), us=12)],
+    ),
+    "slice_gradients": (slices(), [op("aten::add_", tensor((64, 1024, 1024), FLOAT), us=180)]),
+    "recompute_with_free_memory": (
+        [
+            product(2048, 2048, 2048, us=25),
+            product(2048, 2048, 2048, us=25, inside=(NODE + "MmBackward0", "MmBackward0"), sequence=5),
+        ],
+        [product(2048, 2048, 2048, us=25), product(2048, 64, 64, us=2, inside=(NODE + "MmBackward0",))],
+    ),
+    "repeated_kv": (
+        [
+            op("aten::copy_", tensor(KEYS), tensor(KEYS, strides=(262144, 64, 0, 256, 1)), us=50),
+            op("aten::_cudnn_attention_forward", *[tensor((8, 32, 1024, 64))] * 3, us=110),
+        ],
+        [op("aten::_cudnn_attention_forward", *[tensor((8, 32, 1024, 64))] * 3, us=110)],
+    ),
+    "large_float_logits": (
+        [
+            op("aten::copy_", tensor((8192, 50304), FLOAT), tensor((8192, 50304)), us=1200),
+            op("aten::_log_softmax", tensor((8192, 50304), FLOAT), us=1500),
+            op("aten::_log_softmax_backward_data", *[tensor((8192, 50304), FLOAT)] * 2, us=1700, inside=(NODE + "L",)),
+        ],
+        [op("triton_red_fused_log_softmax_1", tensor((8192, 50304)), us=300)],
+    ),
+    "one_hot_product": (
+        [ONE_HOT, product(8192, 1000, 1024, FLOAT, 60, TF32)],
+        [op("aten::embedding", tensor((1000, 1024), FLOAT), tensor((8192,), LONG), us=20)],
+    ),
+    "scatter_or_sort": (
+        [
+            op("aten::index_select", tensor((10_000, 128), FLOAT), tensor((1_000_000, 128), LONG), us=600),
+            op("aten::scatter_add_", tensor((10_000, 128), FLOAT), tensor((1_000_000, 128), FLOAT), us=600),
+        ],
+        [product(10_000, 512, 128, FLOAT, 20, TF32)],
+    ),
+    "dense_embedding_gradient": (
+        [
+            op("aten::fill_", tensor((4_000_000, 128), FLOAT), us=430, inside=(NODE + "EmbeddingBackward0",)),
+            op(
+                "aten::embedding_dense_backward",
+                tensor((8192, 128), FLOAT),
+                tensor((8192,), LONG),
+                us=50,
+                inside=(NODE + "EmbeddingBackward0",),
+            ),
+        ],
+        [op("aten::index_add_", tensor((4_000_000, 128), FLOAT), tensor((8192, 128), FLOAT), us=20)],
+    ),
+    "low_occupancy": (
+        [op("aten::native_layer_norm", tensor((8, 1_000_000), FLOAT), us=400, grid=8)],
+        [op("aten::native_layer_norm", tensor((8, 1_000_000), FLOAT), us=30)],
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_a_cause_is_found_where_it_is_and_nowhere_else(tmp_path, cause):
+    sick, well = CASES[cause]
+    found = losses(tmp_path, sick)
+    spared = sum(one["us"] for one in sick) - sum(one["us"] for one in well)
+    assert cause in found, found
+    assert 0.4 * spared < found[cause].device_ns / 1e3 < 1.6 * max(spared, 10), (found[cause], spared)
+    assert cause not in losses(tmp_path, well)
+
+
+def test_a_cache_that_grows_by_concatenation(tmp_path):
+    def cat(length):
+        parts = [[16, 32, length, 128], [16, 32, 1, 128]]
+        one = op("aten::cat", us=2 + length / 10)
+        one["inputs"] = ({"dims": parts, "type": "TensorList", "strides": [[], []]},)
+        return one
+
+    grown = losses(tmp_path, [cat(length) for length in range(100, 160, 4)])["concat_growth"]
+    assert grown.device_ns > 0.6 * grown.ns
+    assert "concat_growth" not in losses(tmp_path, [cat(100) for _ in range(15)])
+
+
+def test_an_optimizer_that_loops_over_parameters_is_one_of_many_kernels(tmp_path):
+    path = write(tmp_path / "trace.json", [])
+    kinds = ("aten::mul_", "aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")
+    calls = [elementwise(kind, (1024, 1024), FLOAT, 6) for _ in range(30) for kind in kinds]
+    write(path, calls)
+    document = json.loads(path.read_text())
+    marks = [dict(one) for one in document["traceEvents"] if one["name"].startswith("ProfilerStep")]
+    document["traceEvents"] += [
+        {**mark, "name": "Optimizer.step#AdamW.step", "ts": mark["ts"] + 0.2, "dur": mark["dur"] - 0.4}
+        for mark in marks
+    ]
+    path.write_text(json.dumps(document))
+    found = {loss.cause: loss for loss in measure_compute(*launched_of(path)).losses}
+    loop = found["optimizer_loop"]
+    assert loop.sizes == (150,) and loop.launches == 148
+    assert loop.device_ns == pytest.approx(30 * (30e3 - 28 * 1024**2 / 3.3e3), rel=0.02)
+
+
+def test_a_loop_of_small_kernels_where_the_host_bounds_the_step(tmp_path):
+    body = [product(64, 256, 256, us=3), op("aten::tanh", tensor((64, 256)), us=2)]
+    found = losses(tmp_path, body * 100, host_us=20)
+    loop = found["many_small_kernels"]
+    assert loop.launches == 198 and loop.sizes[0] == 200
+    assert "many_small_kernels" not in losses(tmp_path, body * 100, host_us=2.0)  # the device bounds it
+
+
+RECORDED = {  # cause, what the fix saved (ms) by timing both
+    "odd_width": ("misaligned_shape", 17.1),
+    "depthwise_first": ("channels_first_layout", 8.1),
+    "dense_table": ("dense_embedding_gradient", 2.2),
+    "fp32_products": ("float32_products", 24.8),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_programs(name):
+    cause, saved_ms = RECORDED[name]
+    found = measure_compute(*launched_of(DATA / f"{name}.pt.trace.json.gz"))
+    assert found.losses[0].cause == cause and found.rates == "measured"
+    assert found.losses[0].device_ns / 1e6 == pytest.approx(saved_ms, rel=0.15)
+    assert found.known_ns > 0.75 * found.busy_ns

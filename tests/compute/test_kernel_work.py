@@ -1,0 +1,121 @@
+"""Operations and least bytes of operators, from their inputs; and the operator of each kernel."""
+
+import json
+
+import numpy as np
+import pytest
+from recorded_step import BOOL, FLOAT, HALF, LONG, NODE, launched_of, op, tensor, write
+
+from traceops.compute.attainable import attention_ns, gpu_of, product_ns
+from traceops.compute.judged import judge_uses
+from traceops.compute.operands import read_inputs
+from traceops.compute.work import Attention
+
+NHWC = (56 * 56 * 64, 1, 56 * 64, 64)
+WORKS = [  # operator, kind, operations, bytes
+    (op("aten::mm", tensor((8, 16)), tensor((16, 32))), "product", 2 * 8 * 16 * 32, 2 * (8 * 16 + 16 * 32 + 8 * 32)),
+    (op("aten::bmm", tensor((4, 8, 16)), tensor((4, 16, 32))), "product", 4 * 2 * 8 * 16 * 32, None),
+    (op("aten::addmm", tensor((32,)), tensor((8, 16)), tensor((16, 32))), "product", 2 * 8 * 16 * 32, None),
+    (op("aten::mm", tensor((8, 16)), tensor((15, 32))), "other", 0, None),
+    (op("aten::_flash_attention_forward", *[tensor((2, 128, 4, 64))] * 3), "attention", 4 * 8 * 128 * 128 * 64, None),
+    (
+        op("aten::_cudnn_attention_backward", tensor((2, 4, 128, 64)), *[tensor((2, 4, 128, 64))] * 3),
+        "attention",
+        10 * 2 * 4 * 128 * 128 * 64,
+        None,
+    ),
+    (
+        op(
+            "aten::cudnn_convolution",
+            tensor((8, 64, 56, 56), strides=NHWC),
+            tensor((128, 64, 3, 3)),
+            values=["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"],
+        ),
+        "convolution",
+        2 * 8 * 128 * 28 * 28 * 64 * 9,
+        None,
+    ),
+    (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8))), "elementwise", 0, 4 * 8 * (4 + 2 + 4)),
+    (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8), FLOAT, (0, 1))), "elementwise", 0, 4 * 8 * 8 + 8 * 4),
+    (op("aten::add_", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * (2 + 4 + 2)),
+    (op("aten::eq", tensor((4, 8), LONG), tensor((), LONG)), "elementwise", 0, 4 * 8 * 8 + 8 + 4 * 8),
+    (op("aten::copy_", tensor((4, 8)), tensor((4, 8), FLOAT)), "cast", 0, 4 * 8 * 6),
+    (op("aten::copy_", tensor((4, 8)), tensor((4, 8), strides=(1, 4))), "copy", 0, 4 * 8 * 4),
+    (op("aten::fill_", tensor((4, 8), BOOL)), "fill", 0, 32),
+    (op("aten::sum", tensor((4, 8), FLOAT)), "reduction", 0, 128),
+    (op("aten::native_layer_norm", tensor((4, 8), FLOAT)), "norm", 0, 256),
+    (op("aten::sort", tensor((4, 8), FLOAT)), "other", 0, None),
+    (op("triton_poi_fused_add_mul_3", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "kind", "flops", "moved"), WORKS, ids=lambda value: value["name"] if isinstance(value, dict) else ""
+)
+def test_what_an_operator_has_to_do(tmp_path, one, kind, flops, moved):
+    launched, device = launched_of(write(tmp_path / "trace.json", [one]))
+    [judged] = judge_uses(launched, gpu_of(device)).all
+    assert (judged.kind, judged.work.flops) == (kind, flops)
+    assert moved is None or judged.work.bytes == moved
+
+
+def test_a_kernel_has_the_innermost_operator_around_its_launch_and_its_node(tmp_path):
+    around = (NODE + "MulBackward0", "MulBackward0")
+    calls = [op("aten::mul", tensor((4, 8)), inside=around), op("aten::mul", tensor((4, 8)))]
+    launched, device = launched_of(write(tmp_path / "trace.json", calls, steps=3))
+    backward, forward = sorted(
+        (one.use for one in judge_uses(launched, gpu_of(device)).all), key=lambda use: not use.node
+    )
+    assert backward.name == forward.name == "aten::mul"
+    assert backward.path == ("MulBackward0", "MulBackward0") and forward.path == ()
+    assert (backward.node, forward.node) == ("MulBackward0", "") and backward.calls == forward.calls == 3
+
+
+def test_a_kernel_whose_launch_was_lost_has_the_operator_of_its_external_id(tmp_path):
+    calls = [op("aten::mul", tensor((4, 8))), op("aten::sum", tensor((4, 8)))]
+    path = write(tmp_path / "trace.json", calls, host_us=40)
+    document = json.loads(path.read_text())
+    calls = [one for one in document["traceEvents"] if one["name"] == "cudaLaunchKernel"]
+    document["traceEvents"].remove(calls[1])
+    path.write_text(json.dumps(document))
+    launched, _ = launched_of(path)
+    names = [launched.events.names[launched.events.name[launched.operators[at]]] for at in launched.operator.tolist()]
+    assert sorted(names) == ["aten::mul", "aten::mul", "aten::sum", "aten::sum"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("", "", "", ""),
+        ("[[", "[]", "", ""),
+        ("7", '"x"', "{}", "null"),
+        ('[["a"]]', '["float"]', "", ""),
+        ("[[-1]]", '["float"]', "[[1]]", "[]"),
+    ],
+)
+def test_inputs_that_are_none_are_no_tensors(texts):
+    assert read_inputs(*texts).tensors == []
+
+
+def test_lists_of_tensors_and_scalars():
+    inputs = read_inputs(
+        "[[[2, 3], [4]], [], [5]]", '["TensorList", "Scalar", "float"]', "[[[3, 1], [1]], [], [1]]", '["", "2", ""]'
+    )
+    assert [t.dims for t in inputs.tensors] == [(2, 3), (4,), (5,)] and inputs.value(1) == "2"
+
+
+def test_rates_of_other_gpus_follow_their_data_sheets():
+    h200, h100, unknown = gpu_of("NVIDIA H200"), gpu_of("NVIDIA H100 80GB HBM3"), gpu_of("NVIDIA Whatever")
+    assert (h200.source, h100.source, unknown.source) == ("measured", "scaled", "assumed")
+    large = product_ns(1.1e12, 0, "half", h200)
+    assert product_ns(1.1e12, 0, "half", h100) == large and product_ns(0, 4e9, "half", h100) > product_ns(
+        0, 4e9, "half", h200
+    )
+    assert product_ns(1.1e12, 0, "half", gpu_of("NVIDIA A100-SXM4-80GB")) == pytest.approx(large * 989.4 / 312)
+    assert gpu_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb").source == "assumed"
+
+
+def test_a_causal_mask_spares_half_of_long_attention():
+    one = Attention(64, 4096, 4096, 64, False, HALF, False, True)
+    times = [attention_ns(one, gpu_of("NVIDIA H200"), causal) for causal in (True, False)]
+    assert np.diff(times)[0] > 0.6 * times[0]

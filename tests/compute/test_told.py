@@ -1,0 +1,79 @@
+"""What the rules say of kernels: words for each cause, how serious, and nothing where nothing can be known."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from recorded_step import FLOAT, op, tensor, write
+
+from traceops.compute.model import Cause
+from traceops.pipeline.analyze import analyze
+from traceops.render.report.verdict import verdict
+from traceops.rules.compute import OF_CAUSE, RULES
+from traceops.words.catalogue import texts
+
+DATA = Path(__file__).parents[1] / "data" / "compute"
+
+
+def test_each_cause_has_a_headline_of_90_characters_and_advice():
+    headlines = texts("compute", "headlines")
+    for cause in get_args(Cause):
+        said = headlines[cause].format(
+            2048, 50304, cost="44.8 ms per step", kernels="44.8 ms per step", first="layer_norm"
+        )
+        assert len(said) <= 90 and said.endswith("."), said
+        assert cause in OF_CAUSE and OF_CAUSE[cause].advice_for(cause) != OF_CAUSE[cause].advice, cause
+    assert [rule.id for rule in RULES] == [f"TO-K00{number}" for number in range(1, 9)]
+
+
+def test_the_largest_loss_of_a_run_opens_its_report():
+    report = analyze(DATA / "odd_width.pt.trace.json.gz", jobs=1)
+    head = verdict(report)
+    assert head.level == "error" and "4095" in head.sentence and "4096" in head.sentence
+    [found] = [one for one in report.findings if one.rule == "TO-K003"]
+    assert found.cause == report.compute.losses[0].cause == "misaligned_shape"
+    assert found.impact_ms == pytest.approx(report.compute.losses[0].device_ms)
+    assert report.compute.efficiency_pct < 40
+
+
+def of(tmp_path, calls, **rest):
+    report = analyze(write(tmp_path / "trace.json", calls, **rest), jobs=1)
+    return report, {check.rule: check for check in report.checks if check.rule.startswith("TO-K")}
+
+
+def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
+    slow = op("aten::mm", tensor((512, 4095)), tensor((4095, 4095)), us=120, kernel="nvjet_h")
+    report, _ = of(tmp_path, [slow] * 4, host_us=400)
+    [found] = [one for one in report.findings if one.cause == "misaligned_shape"]
+    assert found.severity == "info" and found.impact_ms is None
+    assert "won't make it shorter" in found.message
+    assert report.compute.bound == "host"
+
+
+def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
+    report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=200)] * 3)
+    [found] = [one for one in report.findings if one.rule == "TO-K008"]
+    assert "% of attainable speed" in found.message and "sum" in found.message
+    assert checks["TO-K008"].status == "fired"
+
+
+def test_fast_kernels_are_clear(tmp_path):
+    report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=28)] * 3)
+    assert {check.status for check in checks.values()} == {"clear"}
+    assert "attainable speed" in verdict(report).sentence
+
+
+def test_a_gpu_without_known_rates_is_not_judged(tmp_path):
+    slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=200)
+    _, checks = of(tmp_path, [slow] * 3, device={"id": 0, "name": "NVIDIA Whatever", "numSms": 10})
+    assert {check.status for check in checks.values()} == {"not_evaluated"}
+    assert "rates" in checks["TO-K001"].reason
+
+
+def test_a_trace_without_shapes_is_not_judged_but_for_what_names_tell(tmp_path):
+    sums = [op("aten::sum", us=20)] * 3
+    _, checks = of(tmp_path, sums)
+    assert {check.status for check in checks.values()} == {"not_evaluated"}
+    attention = [op("aten::bmm"), op("aten::div", us=30), op("aten::_softmax", us=40), op("aten::bmm")]
+    report, checks = of(tmp_path, attention * 3)
+    assert checks["TO-K002"].status == "fired" and report.compute.losses[0].device_ms == pytest.approx(0.21)
