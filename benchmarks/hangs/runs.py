@@ -68,8 +68,8 @@ def run_case(case: Case, out: Path, timeout: float, init_timeout: float, at: int
     command = [
         sys.executable, "-c", "import sys; from traceops.cli import main; sys.exit(main())", "run",
         "--nproc", str(case.nproc), "--out", str(out / case.name), "--overwrite", "--hang-timeout", str(timeout),
-        "--init-timeout", str(init_timeout), "--", str(TRAIN), "--strategy", case.strategy, "--fault", case.fault,
-        "--rank", str(case.rank), "--at", str(at),
+        "--init-timeout", str(init_timeout), "--kill-on-hang", "--", str(TRAIN), "--strategy", case.strategy,
+        "--fault", case.fault, "--rank", str(case.rank), "--at", str(at),
     ]  # fmt: skip
     said = None
     lines = []

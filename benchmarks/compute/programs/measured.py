@@ -68,7 +68,7 @@ def make(case: Case, sick: bool) -> Step:
     return step
 
 
-def _once(step: Step, times: int) -> list[float]:
+def step_lengths(step: Step, times: int) -> list[float]:
     if DEVICE == "cpu":
         lengths = []
         for _ in range(times):
@@ -88,8 +88,8 @@ def _once(step: Step, times: int) -> list[float]:
 
 def milliseconds(step: Step) -> float:
     """The median of 10 steps, or of 24 short ones."""
-    first = statistics.median(_once(step, 3))
-    return statistics.median(_once(step, 11 if first > 8 else 24)[1:])
+    first = statistics.median(step_lengths(step, 3))
+    return statistics.median(step_lengths(step, 11 if first > 8 else 24)[1:])
 
 
 def record(step: Step, how: str, path: Path) -> None:
@@ -115,10 +115,10 @@ def record(step: Step, how: str, path: Path) -> None:
     synchronize()
 
 
-def busy(path: Path) -> tuple[float, float]:
-    """Milliseconds per step in which the device works, and its kernels per step."""
+def busy(path: Path, without: str = " ") -> tuple[float, float]:
+    """Milliseconds per step in which the device works, and its kernels per step. without: how those left out begin."""
     with gzip.open(path, "rt") as file:
-        events = json.load(file)["traceEvents"]
+        events = [e for e in json.load(file)["traceEvents"] if not e.get("name", "").startswith(without)]
     spans = sorted(
         (float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events if e.get("cat") in DEVICE_CATEGORIES
     )
