@@ -70,7 +70,7 @@ def test_a_rank_whose_gpu_was_not_recorded_is_left_out() -> None:
 def test_one_capture_a_side_proves_nothing_on_a_cpu_unless_the_user_says_how_launches_differ() -> None:
     pair = [made([level] * 8, at=n, device="cpu", device_type="cpu") for n, level in enumerate((100.0, 180.0))]
     result = compare(pair[:1], pair[1:])
-    assert result.verdict == "inconclusive" and "takes several captures a side" in result.sentence
+    assert result.verdict == "inconclusive" and "20 timed steps per capture are needed" in result.sentence
     assert step_time(result).low_pct is None
     assert compare(pair[:1], pair[1:], CompareConfig(launch_noise_pct=3.0)).verdict == "regression"
 

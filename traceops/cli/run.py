@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
-    for line in decided.told:
+    for line in (*decided.told, *([] if series is None else [_power_of(series)])):
         Screen().say(line)
     if args.dry_run:
         print((series or plan).shell(os.environ))
@@ -76,6 +76,19 @@ def main(args: argparse.Namespace) -> int:
         return launch(decided.plan, lock=lock)
     finally:
         lock.release()
+
+
+def _power_of(series: Series) -> str:
+    """What size of change the trainings of a series can show, before they begin."""
+    from traceops.compare.judge import LAUNCH_NOISE_PCT  # NumPy and what reads reports: of --against alone
+    from traceops.compare.statistics import detectable_pct
+
+    noise = LAUNCH_NOISE_PCT["cuda" if series.plan.gpus else "cpu"]
+    found = detectable_pct(series.repeat, noise)
+    return (
+        f"{series.repeat} training{'s' if series.repeat > 1 else ''} per side detect changes of {found:.0f} % or more, if "
+        f"launches differ by {noise:g} %; a busy machine hides larger ones"
+    )
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:

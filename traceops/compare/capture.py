@@ -21,8 +21,8 @@ from traceops.core.regular_file import read_regular
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
-from traceops.report.rows import UnprofiledStep
 from traceops.report.run import Run
+from traceops.report.step_times import WholeRunRows
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote
@@ -78,7 +78,7 @@ def capture_of(value: Any, path: str) -> ComparedCapture:
         commit=git.commit if git else None,
         dirty=git.dirty if git else None,
         steps=len({row.step for row in report.steps if row.step is not None}),
-        unprofiled_steps=len({row.index for row in _undisturbed(report)}),
+        unprofiled_steps=len(_unprofiled(report)),
     )
     return ComparedCapture(info, report, redact_value(value["run"]))
 
@@ -115,18 +115,37 @@ def step_series(capture: ComparedCapture, *keys: str) -> Float:
 
 
 def unprofiled_series(capture: ComparedCapture) -> Float:
-    """Steps without the profiler in ms, mean over ranks, in order; empty if none were timed.
+    """Steps without the profiler in ms, mean over ranks, in order: of the whole run, else those the capture timed.
 
-    Those behind a window are left out: how much its profiler slows them differs with torch, CUDA and --detach.
+    Of the latter those behind a window are left out: how much its profiler slows them differs with torch, CUDA and
+    --detach. Empty if none were timed.
     """
+    return _unprofiled(capture.report)
+
+
+def _unprofiled(report: ReportDocument) -> Float:
     by_index: dict[int, list[float]] = defaultdict(list)
-    for row in _undisturbed(capture.report):
-        by_index[row.index].append(row.duration_ms)
-    return _over_ranks(by_index)
+    for row in report.unprofiled_steps:
+        if not row.behind_window:
+            by_index[row.index].append(row.duration_ms)
+    timed, whole = _over_ranks(by_index), _over_ranks(_of_whole_run(report))
+    return whole if len(whole) > len(timed) else timed
 
 
-def _undisturbed(report: ReportDocument) -> list[UnprofiledStep]:
-    return [row for row in report.unprofiled_steps if not row.behind_window]
+def _of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
+    """Steps of the whole run that nothing recorded, of each the ranks' times; none where the profiler slows later ones.
+
+    Of a long run each is the median of some neighbours. Steps at the start that take longer are left out.
+    """
+    found: dict[int, list[float]] = defaultdict(list)
+    rows = report.whole_run
+    if not isinstance(rows, WholeRunRows) or (report.run.device_type != "cpu" and rows.behind_ms is not None):
+        return found
+    ranks = {row.rank for row in report.ranks}
+    for row in rows.timeline:
+        if not row.recorded and row.first > rows.start_steps and row.rank in ranks and row.median_ms > 0:
+            found[row.first].append(row.median_ms)
+    return found
 
 
 def on_ranks(capture: ComparedCapture, ranks: frozenset[int]) -> ComparedCapture:

@@ -24,7 +24,7 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, estimate, far_from_median, holm
+from traceops.compare.statistics import Estimate, Float, estimate, far_from_median, holm, spread
 from traceops.core.units import digits_text
 
 # What recorded steps tell of a change whatever the profiler costs.
@@ -39,18 +39,24 @@ _WORK = ("compute", "memory")  # of the device itself; communication may wait
 class StepBound:
     """A side's devices work for longer in each step than the other's whole recorded steps take.
 
-    least_ms: their work in the step that has least of it. most_ms: the longest recorded step of the other side. pct: by
-    how much the step time changed at least; positive where head is slower.
+    least_ms: their work in the step that has least of it, or (whole) that step itself. most_ms: the longest step of the
+    other side. pct: by how much the step time changed at least; positive where head is slower.
     """
 
     least_ms: float
     most_ms: float
     pct: float
+    whole: bool = False
 
     @property
     def text(self) -> str:
         """Why that is certain."""
         longer, other = ("head", "base") if self.pct > 0 else ("base", "head")
+        if self.whole:
+            return (
+                f"every step of {longer} takes {digits_text(self.least_ms)} ms or more, and none of {other} more than "
+                f"{digits_text(self.most_ms)} ms"
+            )
         return (
             f"{longer}'s devices work for {digits_text(self.least_ms)} ms a step, and no recorded step of {other} "
             f"takes more than {digits_text(self.most_ms)}, whatever the profiler costs"
@@ -67,11 +73,45 @@ def step_bound(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture])
         return None
     least = [min(float(np.min(series)) for series in side) for side in works]
     most = [max(float(np.max(series)) for series in side) for side in takes]
+    return _beyond(least, most, whole=False)
+
+
+def _beyond(least: Sequence[float], most: Sequence[float], *, whole: bool) -> StepBound | None:
+    """Of base and head the least and the most; None where neither lies beyond the other."""
     if least[1] > most[0] > 0:
-        return StepBound(least[1], most[0], 100 * (least[1] / most[0] - 1))
-    if least[0] > most[1]:
-        return StepBound(least[0], most[1], 100 * (most[1] / least[0] - 1))
+        return StepBound(least[1], most[0], 100 * (least[1] / most[0] - 1), whole)
+    if least[0] > most[1] > 0:
+        return StepBound(least[0], most[1], 100 * (most[1] / least[0] - 1), whole)
     return None
+
+
+# Of so many steps a capture, launches of one code were never seen to lie beyond each other by more than this many
+# standard deviations of their steps, or by this much of few steps on GPUs [benchmarks/compare/RESULTS.md].
+_MANY_STEPS = 20
+_FEW_STEPS = 3
+_APART = 3.0
+_FEW_APART_PCT = 50.0
+
+
+def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool) -> StepBound | None:
+    """Every step of one side takes longer than any of the other, by more than launches of one code differ.
+
+    base, head: steps of each capture, ms. Single steps that something held up are left out.
+    """
+    series = [[np.delete(own, far_from_median(own)) for own in side if len(own)] for side in (base, head)]
+    if not all(series):
+        return None
+    steps = min(len(own) for side in series for own in side)
+    bound = _beyond(
+        [min(map(np.min, side)) for side in series], [max(map(np.max, side)) for side in series], whole=True
+    )
+    if bound is None or steps < (_FEW_STEPS if on_gpus else _MANY_STEPS):
+        return None
+    longer = max(float(np.median(own)) for side in series for own in side)
+    least_pct = _FEW_APART_PCT
+    if steps >= _MANY_STEPS:
+        least_pct = 100 * _APART * max(spread(own) for side in series for own in side) / longer
+    return bound if abs(bound.pct) >= least_pct * (1.0 if bound.pct > 0 else bound.most_ms / bound.least_ms) else None
 
 
 # Steps and captures far from the others of their side: named, and left in what is compared.
@@ -112,11 +152,25 @@ def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
     return found
 
 
-# Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
-# capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On shared CPUs
-# it was 5 to 7 at quiet times and whatever the neighbours made it at others: there nothing is assumed.
-LAUNCH_NOISE_PCT: dict[str, float | None] = {"cpu": None, "cuda": 1.5}
+# Standard deviation between launches of one configuration, percent of a step: assumed where too few captures measure
+# it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On CPUs launches differ as steps do: by 2 % where
+# these are alike, by 13 % where they differ by 12 % among each other, by 45 % at 35 % [benchmarks/compare/pairs.py].
+LAUNCH_NOISE_PCT = {"cpu": 2.0, "cuda": 1.5}
+_OF_STEPS = 1.5  # of the standard deviation of a run's steps: what its launches differ by on CPUs, with a margin
 _LEAST_CAPTURES = 2
+
+
+def launch_noise_pct(
+    step_time: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], device: str
+) -> float | None:
+    """What launches of one code may differ by here; None where it takes several captures a side to know."""
+    if device != "cpu":
+        return LAUNCH_NOISE_PCT[device]
+    sides = [[step_time.series(capture) for capture in side] for side in (base, head)]
+    if any(len(own) < _MANY_STEPS for side in sides for own in side):
+        return None
+    step = float(np.mean([np.median(own) for own in sides[0]]))
+    return max(LAUNCH_NOISE_PCT[device], 100 * _OF_STEPS * max(spread(own) for side in sides for own in side) / step)
 
 
 def measure(
@@ -127,14 +181,16 @@ def measure(
     *,
     noise_pct: float | None,
     paired: bool,
-    in_turn: bool,
+    floor_pct: float,
     today: date,
     unlike: Mapping[str, str] = MappingProxyType({}),
     bound: StepBound | None = None,
 ) -> tuple[MetricChange, ...]:
     """Each metric on both sides with its outcome; p is corrected over the metrics that gate together.
 
-    unlike: metrics of which the two sides say nothing, and why. bound: of the step time, what they say all the same.
+    floor_pct: of the step, what the standard error of a change is at least, however little captures differ.
+    unlike: metrics of which the two sides say nothing, and why. bound: what they say of the step time even so, and
+    where noise leaves it open.
     """
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
@@ -143,7 +199,7 @@ def measure(
         if metric.exact:
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
         else:
-            rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, in_turn, config))
+            rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, floor_pct, config))
     gated = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is not None}
     shown = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is None}
     corrected = {**holm(gated), **holm(shown)}
@@ -159,6 +215,8 @@ def measure(
         if row.metric in unlike:
             open_ = _left_open(row, unlike[row.metric])
             row = _bounded(open_, bound) if row.metric == "step_time" and bound is not None else open_
+        elif row.metric == "step_time" and row.outcome == "inconclusive" and bound is not None:
+            row = replace(_bounded(row, bound), change=row.change, change_pct=row.change_pct)
         judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
 
@@ -174,7 +232,7 @@ def _bounded(row: MetricChange, bound: StepBound) -> MetricChange:
     """A step time that was left open, by what is certain of it; open still where that is within its threshold."""
     if row.threshold_pct is None or abs(bound.pct) < row.threshold_pct:
         return row
-    ends = {"low_pct": bound.pct} if bound.pct > 0 else {"high_pct": bound.pct}
+    ends = {"low_pct": bound.pct, "high_pct": None} if bound.pct > 0 else {"low_pct": None, "high_pct": bound.pct}
     outcome: MetricOutcome = "regression" if bound.pct > 0 else "improvement"
     return replace(row, outcome=outcome, reason=bound.text, change=None, change_pct=None, **ends)
 
@@ -242,7 +300,7 @@ def _timed(
     step_ms: float | None,
     noise_pct: float | None,
     paired: bool,
-    in_turn: bool,
+    floor_pct: float,
     config: CompareConfig,
 ) -> tuple[MetricChange, Estimate | None, float]:
     """Base, head and the interval of one metric; the outcome is still open."""
@@ -270,7 +328,7 @@ def _timed(
         )
         return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
     if noise_pct is None and sum(sum(map(bool, map(len, side))) for side in series) <= 2:
-        reason = "how much launches differ on CPUs takes several captures a side to know (or launch_noise_pct)"
+        reason = f"launches differ on CPUs: {_MANY_STEPS} timed steps per capture are needed, or several captures"
         return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
     known = estimate(
         series[0],
@@ -278,7 +336,7 @@ def _timed(
         metric.location,
         None if noise_pct is None else noise_pct / 100.0 * scale,
         paired=paired,
-        in_turn=in_turn,
+        floor=floor_pct / 100.0 * scale,
     )
     assert known is not None
     half = 100.0 * known.half_width(config.confidence) / scale

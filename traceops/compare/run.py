@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Sequence
 from datetime import date
 from pathlib import PurePath
@@ -16,7 +17,8 @@ from traceops.compare.comparable import damaged, differences, refusals, unlike_s
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
 from traceops.compare.judge import (
-    LAUNCH_NOISE_PCT,
+    apart,
+    launch_noise_pct,
     measure,
     odd_captures,
     outlier_steps,
@@ -28,7 +30,7 @@ from traceops.compare.ledger import ledger_of
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.sentence import sentence, unchanged, values_text
-from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
+from traceops.compare.statistics import LEAST_FREEDOM, LEAST_PAIRS, taken_in_turn
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who
@@ -65,17 +67,28 @@ def compare(
         raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     paired = in_turn and len(base) >= LEAST_PAIRS
-    single = max(len(base), len(head)) == 1
+    assumed = len(base) + len(head) - 2 < LEAST_FREEDOM
     device = "cpu" if base[0].run.device_type == "cpu" else "cuda"
-    noise_pct = LAUNCH_NOISE_PCT[device] if config.launch_noise_pct is None else config.launch_noise_pct
     metrics = metrics_for((base, head))
+    step_time = next(metric for metric in metrics if metric.name == "step_time")
+    noise_pct = config.launch_noise_pct
+    if noise_pct is None:
+        noise_pct = launch_noise_pct(step_time, base, head, device)
+    # Captures that were not taken in turn may have met different sessions of the machine.
+    floor_pct = 0.0 if in_turn else noise_pct or 0.0
+    if device == "cpu":
+        floor_pct = (noise_pct or 0.0) * math.sqrt(1 / len(base) + 1 / len(head))
     unlike = () if force else unlike_steps(base, head)
     open_ = {name: one.short for one in reversed(unlike) for name in one.metrics}
     by_profiler = all(one.of_profiler for one in unlike if "step_time" in one.metrics)
-    bound = step_bound(base, head) if "step_time" in open_ and by_profiler else None
+    if "step_time" in open_:
+        bound = step_bound(base, head) if by_profiler else None
+    else:
+        timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
+        bound = apart(*timed, on_gpus=device == "cuda")
     rows = measure(
         metrics, base, head, config,
-        noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today, unlike=open_, bound=bound,
+        noise_pct=noise_pct, paired=paired, floor_pct=floor_pct, today=today, unlike=open_, bound=bound,
     )  # fmt: skip
     profiled = metric_of(rows, "profiled_step_time")
     changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
@@ -121,7 +134,7 @@ def compare(
         paired=paired,
         confidence=config.confidence,
         power=config.power,
-        launch_noise_pct=noise_pct if single else None,
+        launch_noise_pct=noise_pct if assumed else None,
         settings={
             "thresholds": {row.metric: row.threshold_pct for row in rows if row.threshold_pct is not None},
             "source": config.source,

@@ -95,7 +95,7 @@ def _no_regression(comparison: Comparison, step: MetricChange) -> str:
 
 def _certain(row: MetricChange) -> str:
     """Why a bound holds, behind a colon."""
-    return f": {row.reason}" if _bound_text(row) and row.change_pct is None else ""
+    return f": {row.reason}" if _bound_text(row) else ""
 
 
 def _assumed(comparison: Comparison, row: MetricChange) -> str:
@@ -181,6 +181,8 @@ def values_text(row: MetricChange) -> str:
     interval = ""
     if row.low_pct is not None and row.high_pct is not None:
         interval = f", {_signed(row.low_pct)} to {_signed(row.high_pct)}"
+    elif row.change_pct is not None and (bound := row.low_pct if row.low_pct is not None else row.high_pct) is not None:
+        interval = f", at least {abs(bound):.1f} %"
     pct = f" ({_signed(row.change_pct)} %{interval})" if row.change_pct is not None else _bound_text(row)
     return f"{_value(row, row.base)} → {_value(row, row.head)}{pct}"
 
@@ -188,7 +190,11 @@ def values_text(row: MetricChange) -> str:
 def _bound_text(row: MetricChange) -> str:
     """' (at least 12 % slower)' of a step time of which only that is certain."""
     pct, way = (row.low_pct, "slower") if row.low_pct is not None else (row.high_pct, "faster")
-    return "" if pct is None else f" as recorded (at least {abs(pct):.1f} % {way})"
+    return (
+        ""
+        if pct is None or (row.low_pct is not None and row.high_pct is not None)
+        else f" as recorded (at least {abs(pct):.1f} % {way})"
+    )
 
 
 def _signed(pct: float) -> str:

@@ -129,7 +129,7 @@ def estimate(
     noise: float | None,
     *,
     paired: bool = False,
-    in_turn: bool = True,
+    floor: float = 0.0,
 ) -> Estimate | None:
     """The change between two sides of one or more captures, each an array of steps in time order.
 
@@ -138,8 +138,8 @@ def estimate(
     over the differences of pairs), but never less than steps alone make it. Where it has fewer than
     LEAST_FREEDOM degrees of freedom, `noise` (a standard deviation between launches, in the metric's unit)
     stands in, or the spread if that is larger; if it is None nothing does, and the interval is as wide as few
-    degrees of freedom make it. Captures not taken `in_turn` may have met different
-    sessions of the machine, so that the error is never less than one `noise`. None where a side has nothing.
+    degrees of freedom make it. The error is never less than `floor`. None where
+    a side has nothing.
 
     The bootstrap over whole captures has the variance (k−1)/k · s²/k; with its factor k/(k−1) and a t
     quantile it is the interval used here. With three to ten captures its percentiles would be too narrow
@@ -167,7 +167,7 @@ def estimate(
     share = 1 / counts[0] + 1 / counts[1]
     measured = math.sqrt(squares / df * share) if df else 0.0
     if df >= LEAST_FREEDOM or (noise is None and df):
-        error = max(measured, inner, 0.0 if in_turn else noise or 0.0)
+        error = max(measured, inner, floor)
         return Estimate(before, after, error, df, False, False)
     error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
     return Estimate(before, after, error, _welch(within, base, head, error), True, False)
@@ -256,6 +256,20 @@ def taken_in_turn(base: Sequence[int | None], head: Sequence[int | None]) -> boo
         return False
     sides = [side for _, side in starts]
     return all(sides[i] != sides[i + 1] for i in range(0, len(sides), 2))
+
+
+def detectable_pct(captures: int, noise_pct: float, confidence: float = 0.95, power: float = 0.9) -> float:
+    """The smallest change that so many captures a side find with `power`, where launches differ by `noise_pct`."""
+    df = 2 * captures - 2
+    error = noise_pct * math.sqrt(2 / captures)
+    own = Estimate(100.0, 100.0, error, df if df >= LEAST_FREEDOM else math.inf, df < LEAST_FREEDOM, False)
+    return own.detectable(confidence, power)
+
+
+def spread(series: Float) -> float:
+    """The standard deviation of a series' steps, from the distance of its 5th and 95th percentile."""
+    low, high = np.percentile(series, [5, 95])
+    return float(high - low) / (2 * NormalDist().inv_cdf(0.95))
 
 
 def far_from_median(series: Float) -> NDArray[np.intp]:

@@ -1,0 +1,144 @@
+"""Two default captures of `traceops run`, with a slowdown of known size or none: what does `traceops compare` decide?
+
+python -m benchmarks.compare.pairs make --out /tmp/pairs                   # launches of every size, in turn
+python -m benchmarks.compare.pairs score /tmp/pairs                        # pairs: one capture a side, then two
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks import ROOT
+from traceops.compare import ComparedCapture, compare
+from traceops.compare.capture import capture_of
+from traceops.compare.model import metric_of
+from traceops.pipeline.analyze import analyze
+from traceops.report.document import render_json
+
+_REPORT = "report.json.gz"
+_DEADLOCK_S = 300
+SIZES = (0, 2, 5, 12, 20, 50, 100, 200)  # percent more work
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    making = commands.add_parser("make", help="capture; needs torch")
+    making.add_argument("--out", type=Path, required=True)
+    making.add_argument("--equal", type=int, default=24, help="launches without a slowdown")
+    making.add_argument("--each", type=int, default=4, help="launches of each other size")
+    making.add_argument("--nproc", type=int, default=2)
+    making.add_argument("--steps", type=int, default=120)
+    making.add_argument("--lanes", type=int, default=1, help="launches at a time, each on cores of its own")
+    scoring = commands.add_parser("score", help="compare pairs of what is there")
+    scoring.add_argument("folder", type=Path)
+    scoring.add_argument("--seed", type=int, default=1)
+    scoring.add_argument("--equal", type=int, default=150, help="pairs without a slowdown")
+    args = parser.parse_args()
+    return make(args) if args.command == "make" else score(args)
+
+
+def make(args: argparse.Namespace) -> int:
+    """Launch the sizes in turn, so that drift of the machine meets all of them."""
+    rounds = max(args.equal, args.each)
+    todo = [
+        (size, number)
+        for number in range(rounds)
+        for size in SIZES
+        if number < (args.equal if size == 0 else args.each)
+    ]
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // args.lanes
+    with ThreadPoolExecutor(args.lanes) as lanes:
+        for lane in range(args.lanes):
+            lanes.submit(_lane, todo[lane :: args.lanes], cores[lane * share : (lane + 1) * share], args)
+    return 0
+
+
+def _lane(todo: list[tuple[int, int]], cores: list[int], args: argparse.Namespace) -> None:
+    for size, number in todo:
+        out = args.out / f"plus_{size}" / f"launch_{number}"
+        command = [
+            "taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "traceops", "run",
+            "--nproc", str(args.nproc), "--out", str(out), "--overwrite", "--",
+            str(Path(__file__).with_name("units.py")), f"--units={100 + size}", f"--steps={args.steps}",
+        ]  # fmt: skip
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLOCK_S, check=False)
+        if done.returncode:
+            print(f"{out} ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
+            continue
+        text = render_json(analyze(out, jobs=1, cache=False))
+        (out / _REPORT).write_bytes(gzip.compress(text.encode()))
+        for folder in out.iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder)
+
+
+def load(folder: Path) -> dict[int, list[ComparedCapture]]:
+    """Size -> captures, in the order in which they were taken."""
+    found: dict[int, list[ComparedCapture]] = {}
+    for size in SIZES:
+        files = folder.glob(f"plus_{size}/launch_*/{_REPORT}")
+        captures = [capture_of(json.loads(gzip.decompress(file.read_bytes())), str(file.parent)) for file in files]
+        found[size] = sorted(captures, key=lambda capture: capture.info.started_ns or 0)
+    return found
+
+
+def score(args: argparse.Namespace) -> int:
+    """What is decided of the step time of pairs, and of several captures a side. Exit code 1 after a false alarm."""
+    captures = load(args.folder)
+    print(
+        "| more work | captures a side | pairs | slower | faster | no change | open | change % |\n" + "|---" * 8 + "|"
+    )
+    wrong = 0
+    for count in (1, 2, 3):
+        for size in SIZES:
+            counted, changes = _draw(captures, size, count, args)
+            names = ("regression", "improvement", "unchanged", "inconclusive")
+            wrong += counted["improvement"] + (counted["regression"] if size == 0 else 0)
+            if changes:
+                cells = [f"{size} %", count, len(changes), *(counted[name] for name in names)]
+                print("| " + " | ".join(map(str, [*cells, f"{statistics.median(changes):+.1f}"])) + " |")
+    print(f"{wrong} false")
+    return int(wrong > 0)
+
+
+def _draw(
+    captures: dict[int, list[ComparedCapture]], size: int, count: int, args: argparse.Namespace
+) -> tuple[Counter[str], list[float]]:
+    """Pairs of neighbours in time, each with one capture of either side, in an order that is drawn."""
+    draw = random.Random(f"{args.seed} {size} {count}")
+    counted: Counter[str] = Counter()
+    changes: list[float] = []
+    for _ in range(args.equal if size == 0 else 40):
+        if len(captures[size]) < count * (2 if size == 0 else 1) or len(captures[0]) < 2 * count:
+            break
+        chosen = sorted(draw.sample(range(len(captures[0])), 2 * count))
+        heads = draw.sample(captures[size], count)
+        sides: tuple[list[ComparedCapture], list[ComparedCapture]] = ([], [])
+        for i in range(0, 2 * count, 2):
+            flip = draw.random() < 0.5
+            sides[0].append(captures[0][chosen[i + flip]])
+            sides[1].append(captures[0][chosen[i + 1 - flip]] if size == 0 else heads[i // 2])
+        step = metric_of(compare(*sides).metrics, "step_time")
+        assert step is not None
+        counted[step.outcome] += 1
+        changes.append(step.change_pct or 0.0)
+    return counted, changes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
