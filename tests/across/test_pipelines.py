@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeline
@@ -47,6 +47,7 @@ def measured(folder: Path) -> CrossRank:
     micro_batches=st.integers(2, 9),
     own_metadata=st.booleans(),
 )
+@example(name="1f1b", stages=3, micro_batches=2, own_metadata=False)  # a grouped call waits for two of a rank's
 def test_even_stages_have_the_bubble_of_their_schedule(tmp_path_factory, name, stages, micro_batches, own_metadata):
     folder = tmp_path_factory.mktemp("run")
     write_pipeline(folder, [3000.0] * stages, micro_batches, SCHEDULES[name], own_metadata=own_metadata)

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from traceops.across.groups import group_of, only_group, tensor_group
+from traceops.across.messages import Event
 from traceops.across.pair import pair
 from traceops.across.role_names import role_of_kernel
 from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Exchange, match_exchanges
@@ -72,11 +73,16 @@ class Collective:
 
 @dataclass(frozen=True)
 class MatchedCollectives:
-    """Matched collectives and how many events found no partner, with the reason."""
+    """Matched collectives and how many events found no partner, with the reason.
+
+    apart: send and receive of messages that are in no collective, as (rank, position): a grouped call waits for several
+    events of another rank, and belongs to the latest.
+    """
 
     collectives: tuple[Collective, ...]
     events: int
     unmatched: dict[str, int]
+    apart: tuple[tuple[Event, Event], ...] = ()
 
     @property
     def matched_pct(self) -> float | None:
@@ -141,14 +147,15 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 continue
             spent = [durations[rank][position] for rank, position in members]
             collectives.append(_collective(group, description, op, members, args_of[0], spent))
-    exchanges, alone = match_exchanges(ranks, world)
+    exchanges, apart, alone = match_exchanges(ranks, world)
     for reason, count in alone.items():
         unmatched[reason] += count
     for exchange in exchanges:
         spent = [durations[rank][position] for rank, position in exchange.events]
         collectives.append(_exchanged(exchange, spent))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
-    return MatchedCollectives(tuple(collectives), events, unmatched)
+    ends = tuple((message.send.event, message.receive.event) for message in apart)
+    return MatchedCollectives(tuple(collectives), events, unmatched, ends)
 
 
 def _why_unknown(summary: RankSummary, position: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
+from traceops.across.messages import Event
 from traceops.core.arrays import Int, Intervals, intersect, subtract, union
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.summary import RankSummary
@@ -44,7 +45,7 @@ class _Passed:
     """One message between two ranks: by which collective, in which step, and at which positions of both ranks."""
 
     edge: Edge
-    number: int
+    number: int | None
     step: int | None
     sent: int
     received: int
@@ -58,14 +59,16 @@ def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
     by_rank = {summary.rank: summary for summary in ranks}
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)
-    for number, collective in enumerate(matching.collectives):
-        if collective.links and not is_ring(collective.links, len(collective.members)):
-            for i, j in collective.links:
-                (sender, sent), (receiver, received) = collective.members[i], collective.members[j]
-                step = by_rank[sender].step_number(sent)
-                passed = _Passed((sender, receiver), number, step, sent, received)
-                ways = int(by_rank[sender].comm.before[sent]), int(by_rank[receiver].comm.after[received])
-                (backward if BACKWARD in ways else forward)[passed.edge].append(passed)
+    messages: list[tuple[int | None, Event, Event]] = [
+        (number, one.members[i], one.members[j])
+        for number, one in enumerate(matching.collectives)
+        if not is_ring(one.links, len(one.members))
+        for i, j in one.links
+    ]
+    for number, (sender, sent), (receiver, received) in [*messages, *((None, *ends) for ends in matching.apart)]:
+        passed = _Passed((sender, receiver), number, by_rank[sender].step_number(sent), sent, received)
+        ways = int(by_rank[sender].comm.before[sent]), int(by_rank[receiver].comm.after[received])
+        (backward if BACKWARD in ways else forward)[passed.edge].append(passed)
     for edge in forward.keys() & backward.keys():
         _outvote(forward[edge], backward[edge])
     forward, backward = ({edge: own for edge, own in ways.items() if own} for ways in (forward, backward))
@@ -196,7 +199,7 @@ def _pipeline(
         schedule = "other"
     else:
         schedule = _schedule(order[-1], chunks, steps, forward, backward)
-    numbers = tuple(sorted({one.number for one in passed}))
+    numbers = tuple(sorted({one.number for one in passed if one.number is not None}))
     return Pipeline(order, schedule, chunks, micro_batches, numbers, _gradients(forward, backward))
 
 

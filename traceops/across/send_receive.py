@@ -149,8 +149,10 @@ class Exchange:
         return max(moved.values(), default=None)
 
 
-def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], dict[str, int]]:
-    """Exchanges of all ranks, and how many events that send or receive found no partner, by reason.
+def match_exchanges(
+    ranks: Sequence[RankSummary], world: Ranks
+) -> tuple[list[Exchange], list[Message], dict[str, int]]:
+    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason.
 
     A message goes from one rank to another, in the order in which it was called, step by step.
     """
@@ -175,9 +177,11 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
                 messages.append(message)
             else:
                 reasons[message.send.event] = reasons[message.receive.event] = OTHER_SIZE
+    found = {half.event for message in messages for half in (message.send, message.receive)}
     exchanges = _exchanges(messages, by_rank)
-    found = {event for exchange in exchanges for event in exchange.events}
-    return exchanges, dict(Counter(reason for event, reason in reasons.items() if event not in found))
+    inside = {id(message) for exchange in exchanges for message in exchange.messages}
+    apart = [message for message in messages if id(message) not in inside]
+    return exchanges, apart, dict(Counter(why for event, why in reasons.items() if event not in found))
 
 
 def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[int]:
@@ -187,7 +191,7 @@ def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
     the clocks of the two ranks agree, until the receive is over.
     """
     spans = []
-    for message in messages:
+    for message in sorted(messages, key=lambda one: -(one.send.position + one.receive.position)):
         ends = [summaries[half.rank].comm for half in (message.send, message.receive)]
         at = (message.send.position, message.receive.position)
         spans.append([int(column[i]) for comm, i in zip(ends, at, strict=True) for column in (comm.start, comm.end)])
@@ -206,7 +210,10 @@ def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
 
 
 def _exchanges(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[Exchange]:
-    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one."""
+    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one.
+
+    A grouped call is over with its last message: of a rank's events, it belongs to the latest.
+    """
     root: dict[Event, Event] = {}
     ranks: dict[Event, set[int]] = {}
     kept: list[Message] = []
@@ -216,7 +223,7 @@ def _exchanges(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
             root[event] = event = root[root[event]]
         return event
 
-    for message in messages:
+    for message in sorted(messages, key=lambda one: -(one.send.position + one.receive.position)):
         ends = message.send.event, message.receive.event
         for event in ends:
             if event not in root:
