@@ -19,14 +19,14 @@ def trees(draw):
         rows.append(note(f"op{len(rows)}", start, end - start, tid, "cpu_op"))
         at = start + draw(st.integers(0, 2))
         while depth and at + 1 < end and draw(st.booleans()):
-            stop = draw(st.integers(at + 1, end))
+            stop = draw(st.integers(at, end))
             grow(tid, at, stop, depth - 1)
             at = stop + draw(st.integers(0, 3))
 
     for tid in (1, 2):
         begin = draw(st.integers(0, 5))
         for _ in range(draw(st.integers(0, 3))):
-            length = draw(st.integers(1, 60))
+            length = draw(st.integers(0, 60))
             grow(tid, begin, begin + length, 4)
             begin += length + draw(st.integers(0, 4))
     for tid, ts in draw(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 90)), max_size=20)):
@@ -41,12 +41,18 @@ def split(events):
 
 
 def around(events, ops, row):
-    """All operators that hold this moment of this thread, innermost first; of equal ones the later in the file."""
+    """All operators that hold this moment of this thread, innermost first; of equal ones the later in the file.
+
+    One of no length lies in those that begin as it does if one of them stands before it in the file.
+    """
     own = row in ops
+    alike = [op for op in ops if (events.tid[op], events.ts[op]) == (events.tid[row], events.ts[row]) and events.dur[op]]
+    before = own and not events.dur[row] and min(alike, default=row) >= row
     holding = [
         op for op in ops
         if op != row and events.tid[op] == events.tid[row] and events.ts[op] <= events.ts[row] < events.end[op]
         and (not own or (events.dur[op], -op) > (events.dur[row], -row))
+        and not (before and op in alike)
     ]  # fmt: skip
     return sorted(holding, key=lambda op: (events.dur[op], -op))
 

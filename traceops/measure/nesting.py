@@ -74,7 +74,8 @@ class _ThreadAxis:
 class Nesting:
     """Events of the host by thread, then begin, the longest first; `rows` are theirs, positions count in that order.
 
-    Events of a thread nest: they lie inside each other or beside each other. `start` and `end` are on `axis`.
+    Events of a thread nest: they lie inside each other or beside each other. `start` and `end` are on `axis`. Nothing
+    lies inside an event of no length; what it lies in began before it, or as it did and stands before it in the file.
     """
 
     events: Events
@@ -146,10 +147,13 @@ class Nesting:
 
     @cached_property
     def depth(self) -> NDArray[Any]:
-        """How many events are around each: those begun before, less those ended by then."""
-        ended = np.searchsorted(self._ends, self.start, side="right")
-        depth = np.arange(len(ended))
-        depth -= ended
+        """How many events are around each: those begun before, less those of them that ended by then."""
+        depth = np.arange(len(self.start))
+        depth -= np.searchsorted(self._ends, self.start, side="right")
+        ending = self.end == self.start
+        if ending.any():  # of no length: it and those behind it at the same moment ended by then, but began no earlier
+            ended = np.concatenate(([0], np.cumsum(ending)))
+            depth += ended[np.searchsorted(self.start, self.start, side="right")] - ended[:-1]
         np.maximum(depth, 0, out=depth)
         return depth.astype(np.min_scalar_type(int(depth.max(initial=0))))  # few bytes sort fast
 
@@ -177,7 +181,10 @@ def find_nesting(events: Events, rows: Int) -> Nesting:
     same = start[1:] == start[:-1]
     if same.any():
         tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        longest_first = tied[np.lexsort((-end[tied], start[tied]))]
+        lasts = np.cumsum(end[tied] > start[tied])
+        first = np.searchsorted(start[tied], start[tied])  # of those that begin as it does
+        none_before = lasts == lasts[first] - (end[tied] > start[tied])[first]
+        longest_first = tied[np.lexsort((-end[tied], ~none_before, start[tied]))]
         rows = rows.copy()
         rows[tied], end[tied] = rows[longest_first], end[longest_first]
     return Nesting(events, rows, start, end, axis)
