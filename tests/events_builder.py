@@ -36,7 +36,8 @@ def kernel(ts, dur, launched=None, name="gemm", cat="kernel", stream=7, tid=MAIN
     """A kernel, and in front of it the call that launched it at the given time."""
     correlation = ts + 1 if correlation is None else correlation
     row = {"name": name, "cat": cat, "ts": ts, "dur": dur, "stream": stream, "correlation": correlation, "tid": stream}
-    return [row] if launched is None else [call("cudaLaunchKernel", launched, 10, tid, correlation), row]
+    called = "cudaMemcpyAsync" if cat == "gpu_memcpy" else "cudaLaunchKernel"
+    return [row] if launched is None else [call(called, launched, 10, tid, correlation), row]
 
 
 def call(name, ts, dur, tid=MAIN, correlation=-1):

@@ -9,6 +9,7 @@ import numpy as np
 MEMORY, COMM, COMPUTE = 1, 2, 3
 LAUNCH = ("cuda_runtime", "cuda_driver")
 MEMORY_CATS = ("gpu_memcpy", "gpu_memset")
+HOST = (*LAUNCH, "cpu_op", "user_annotation", "python_function")
 BLOCKING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
@@ -27,6 +28,8 @@ def slow_ledger(events):
     device = [row for row in rows if row["cat"] == "kernel" or row["cat"] in MEMORY_CATS]
     for row in device:
         row["launch"] = launches.get(row["correlation"]) if row["correlation"] >= 0 else None
+        if row["launch"] and "DtoH" in row["name"] and "-> Pageable" in row["name"]:
+            row["launch"]["to_pageable"] = True
     numbers, edges = _steps(rows, device)
 
     zero = edges[0]
@@ -36,6 +39,7 @@ def slow_ledger(events):
     device.sort(key=lambda row: row["ts"])
     begins = [row["ts"] for row in device]
     threads = _threads(rows)
+    held, recorded_from = {}, min((row["ts"] for row in rows if row["cat"] in HOST), default=edges[-1])
     result = {
         name: [0] * len(numbers)
         for name in (
@@ -57,7 +61,13 @@ def slow_ledger(events):
         idle = np.flatnonzero(np.diff(np.concatenate(([False], piece == 0, [False]))))
         for gap_start, gap_end in (idle.reshape(-1, 2) + start).tolist():
             following = device[(place := bisect_left(begins, gap_end)) : place + 1]
-            for name, ns in _causes(threads, device, following, gap_start, gap_end).items():
+            if gap_start < recorded_from < gap_end:
+                before = recorded_from - gap_start
+                result["idle_gap" if before < 1000 else "idle_unknown"][step] += before
+                gap_start = recorded_from
+            if gap_end <= recorded_from:
+                following = []
+            for name, ns in _causes(threads, device, following, gap_start, gap_end, held).items():
                 result[name][step] += ns
     return numbers, edges, result
 
@@ -95,17 +105,25 @@ def _steps(rows, device):
 def _threads(rows):
     """Thread -> the rows in which it loads data, and those in which it is blocked."""
     found = {}
+    operators = sorted((row for row in rows if row["cat"] == "cpu_op"), key=lambda row: row["ts"])
     for row in rows:
-        loading, blocking = found.setdefault(row["tid"], ([], []))
+        if row["cat"] in LAUNCH and (row["name"] in BLOCKING or row["name"].startswith("cudaMemcpy")):
+            around = [op for op in operators if op["tid"] == row["tid"] and op["ts"] <= row["ts"] < op["end"]]
+            inner = min(around, key=lambda op: op["end"] - op["ts"], default=row)
+            row["read"] = inner if inner["name"].startswith("aten::") else row
+        loading, blocking, copying = found.setdefault(row["tid"], ([], [], []))
         if row["cat"] in ("user_annotation", "cpu_op"):
             if re.search("dataloader_next|enumerate.DataLoader", row["name"]):
                 loading.append(row)
-        elif row["cat"] in LAUNCH and row["name"] in BLOCKING:
+        elif row["cat"] in LAUNCH and (row["name"] in BLOCKING or row.get("to_pageable")):
             blocking.append(row)
+        elif row["cat"] in LAUNCH and row["name"].startswith("cudaMemcpy"):
+            copying.append(row)
     return found
 
 
-def _causes(threads, device, following, start, end):
+def _causes(threads, device, following, start, end, held):
+    """held: by thread until when what it was blocked is counted, and how much of it no gap has taken, ns."""
     launch = following[0]["launch"] if following else None
     if end - start < 1000:
         return {"idle_gap": end - start}
@@ -121,10 +139,19 @@ def _causes(threads, device, following, start, end):
     rest = {"idle_gap" if own else "idle_dependency": end - host_until}
     if host_until == start:
         return rest
-    loading, blocking = threads[launch["tid"]]
+    loading, blocking, copying = threads[launch["tid"]]
     painted = np.zeros(host_until - start, dtype=bool)
     for row in loading:
         painted[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
     blocked = any(row["ts"] <= start < row["end"] for row in blocking)
+    since, left = held.get(launch["tid"], (0, 0))
+    waits = sorted((one["ts"], one["end"]) for row in (*blocking, *copying) if (one := row["read"])["end"] > since)
+    reached = since
+    for begin, over in waits:
+        begin, over = max(begin, reached), min(over, host_until)
+        left, reached = left + max(over - begin, 0), max(reached, over)
+    held[launch["tid"]] = host_until, max(left - (host_until - start), 0)
+    most = min(left, host_until - start) if blocked else 0
+    synced = int((~painted[:most]).sum())
     taken = int(painted.sum())
-    return {**rest, "idle_input": taken, "idle_sync" if blocked else "idle_host": host_until - start - taken}
+    return {**rest, "idle_input": taken, "idle_sync": synced, "idle_host": host_until - start - taken - synced}

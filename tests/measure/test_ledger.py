@@ -87,7 +87,7 @@ def traces(draw):
         ts, launched = draw(TIMES), draw(st.none() | TIMES)
         name, cat = draw(st.sampled_from([
             ("gemm", "kernel"), ("ncclDevKernel_AllReduce_Sum_f32", "kernel"), ("Memset (Device)", "gpu_memset"),
-            ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
+            ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"), ("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy"),
         ]))  # fmt: skip
         early = launched if launched is None or launched <= ts else ts
         of_graph = draw(st.integers(0, 3)) == 0  # a launch has more than one kernel
@@ -201,7 +201,7 @@ def test_only_the_part_before_the_launch_is_input_or_a_blocked_host():
         "compute": 2, "idle_input": 3.01, "idle_host": 1, "idle_dependency": 34.99,
     }  # fmt: skip
     assert buckets([call("cudaStreamSynchronize", 500, 600), *late]) == {
-        "compute": 2, "idle_sync": 4.01, "idle_dependency": 34.99,
+        "compute": 2, "idle_sync": 0.6, "idle_host": 3.41, "idle_dependency": 34.99,
     }  # fmt: skip
 
 
@@ -256,12 +256,38 @@ def test_a_copy_that_returns_late_was_waited_for_whatever_its_name():
     }  # fmt: skip
 
 
+def test_a_copy_into_pageable_memory_blocks_in_its_own_call():
+    """The synchronisation behind it begins after the device ran dry, and would have waited for nothing."""
+    name = "Memcpy DtoH (Device -> Pageable)"
+    rows = [
+        *kernel(1000, 500_000, 900),
+        call("cudaMemcpyAsync", 1100, 510_000, correlation=77),
+        *kernel(501_000, 1000, None, name, "gpu_memcpy", correlation=77),
+        call("cudaStreamSynchronize", 512_000, 1000),
+        *kernel(800_000, 1000, 799_000),
+    ]
+    assert buckets(rows, 900_000) == {"compute": 502, "memory": 1, "idle_sync": 298}
+    pinned = [{**row, "name": row["name"].replace("Pageable", "Pinned")} for row in rows]
+    assert buckets(pinned, 900_000) == {"compute": 502, "memory": 1, "idle_host": 298}
+
+
+def test_idle_time_before_the_hosts_first_event_has_no_known_cause():
+    """A device that works off what was launched before recording; then nobody knows what the host did."""
+    first = [*kernel(1000, 1000), *kernel(5000, 1000)]
+    rows = [*first, *kernel(60_000, 1000, 50_000), *kernel(90_000, 1000, 80_000)]
+    _, ledger = measure(build(rows))
+    found = {name: int(ns.sum()) for name, ns in ledger.buckets.items() if ns.any()}
+    assert found == {"compute": 4000, "idle_unknown": 47_000, "idle_host": 39_000}
+    assert ledger.unrecorded == 47_000
+
+
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
              "cuCtxSynchronize", "cudaMemcpy"],
 )  # fmt: skip
 def test_host_that_waited_for_the_device_as_it_ran_dry_caused_the_gap(name):
-    assert buckets([call(name, 500, 600), *kernel(9000, 1000, 6000)]) == {"compute": 2, "idle_sync": 8}
+    rows = [call(name, 500, 600), *kernel(9000, 1000, 6000)]
+    assert buckets(rows) == {"compute": 2, "idle_sync": 0.6, "idle_host": 7.4}, "no longer than it had waited"
 
 
 @pytest.mark.parametrize(

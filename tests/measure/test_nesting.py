@@ -46,7 +46,9 @@ def around(events, ops, row):
     One of no length lies in those that begin as it does if one of them stands before it in the file.
     """
     own = row in ops
-    alike = [op for op in ops if (events.tid[op], events.ts[op]) == (events.tid[row], events.ts[row]) and events.dur[op]]
+    alike = [
+        op for op in ops if (events.tid[op], events.ts[op]) == (events.tid[row], events.ts[row]) and events.dur[op]
+    ]
     before = own and not events.dur[row] and min(alike, default=row) >= row
     holding = [
         op for op in ops

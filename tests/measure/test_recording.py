@@ -146,7 +146,7 @@ def test_as_plain_loops_count_it(name):
                 expected[number] += gap
             elif kind not in ("o(c(", "o(g(", "c)c(", "c)g(", "o(o)"):
                 expected[number] += min(gap, longest)
-    waits = activity.host.blocking
+    waits = activity.host.waiting
     assert all(events.dur[waits] < min(np.diff(steps.edges)))
     assert not (trace.meta.with_stack or trace.meta.profile_memory)
     assert list(taken) == expected

@@ -18,9 +18,9 @@ def blocked(report):
 
 
 def test_reads_behind_each_function_of_backward_are_named():
-    """7.5 of 29.6 ms were 'no .item(), .cpu(), print': but it calls none. Without the detection 18.8 ms are 7.3."""
+    """2.9 of 29.6 ms were 'no .item(), .cpu(), print': but it calls none. Without the detection 18.8 ms are 7.3."""
     found = blocked(analyze(PLAIN / "anomaly"))
-    assert (found.cause, found.severity) == ("anomaly_detection", "error")
+    assert (found.cause, found.severity) == ("anomaly_detection", "warning")
     assert "Anomaly detection is on: behind 244 functions of backward a step" in found.message
     assert "set_detect_anomaly(False)" in found.advice and ".item()" not in found.advice
     assert next(e.value for e in found.evidence if e.fact is Fact.HOST_IN_THEM) == pytest.approx(10.56, abs=0.01)

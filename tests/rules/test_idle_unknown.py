@@ -38,7 +38,7 @@ def test_no_cause_of_idle_time_is_ruled_out(without_calls):
     for rule in ("TO-I001", "TO-I002", "TO-I003"):
         [check] = [check for check in without_calls.checks if check.rule == rule]
         assert check.status == "not_evaluated"
-        assert "do not hold the calls that launched the kernels" in check.reason
+        assert "do not hold the host's calls" in check.reason
 
 
 def test_it_is_listed_as_unjudged_with_what_would_change_that(without_calls):

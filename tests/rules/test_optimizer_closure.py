@@ -7,6 +7,7 @@ from events_builder import BACKWARD, MAIN, build, kernel, note
 
 from traceops.measure.activity import find_activity
 from traceops.measure.host import measure_host
+from traceops.measure.ledger import find_lane
 from traceops.measure.steps import find_steps
 from traceops.rules.idle_findings import optimizer_time
 from traceops.traces.model import TraceMeta
@@ -26,7 +27,8 @@ def optimized(backward_at):
         rows += kernel(begin + 5 * MS, MS, launched=begin + 4 * MS, tid=MAIN)
     events = build(rows)
     activity = find_activity(events)
-    host = measure_host(activity.host, find_steps(events, activity), TraceMeta())
+    steps = find_steps(events, activity)
+    host = measure_host(activity, steps, TraceMeta(), find_lane(events, activity, steps))
     times = SimpleNamespace(duration=[10.0] * 3, step_ms=10.0, summary=SimpleNamespace(host=host))
     return optimizer_time(times, 5.0)
 

@@ -141,7 +141,7 @@ def _stack_time(time: StackTime) -> StackTime:
 
 def _ledger(ledger: RankLedger) -> RankLedger:
     buckets = {name: ns.sum(keepdims=True) for name, ns in ledger.buckets.items()}
-    return RankLedger(ledger.duration.sum(keepdims=True), buckets, ledger.exposed)
+    return RankLedger(ledger.duration.sum(keepdims=True), buckets, ledger.exposed, ledger.unrecorded)
 
 
 def _program(program: RankProgram, edges: Int) -> RankProgram:

@@ -149,9 +149,7 @@ class Exchange:
         return max(moved.values(), default=None)
 
 
-def match_exchanges(
-    ranks: Sequence[RankSummary], world: Ranks
-) -> tuple[list[Exchange], list[Message], dict[str, int]]:
+def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], list[Message], dict[str, int]]:
     """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason.
 
     A message goes from one rank to another, in the order in which it was called, step by step.

@@ -71,6 +71,7 @@ class Fact(Enum):
     HOST_IN_THEM = "host_in_them"
     HOST_IN_THESE_COPIES = "host_in_these_copies"
     HOST_LONGER_IN = "host_longer_in"
+    IDLE_AFTER = "idle_after"
     IN_COMMON = "in_common"
     IN_OPERATORS = "in_operators"
     ITS_DEVICE_IDLE_MEANWHILE = "its_device_idle_meanwhile"

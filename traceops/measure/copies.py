@@ -376,12 +376,16 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
 
 
 def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
-    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they run."""
-    rows = activity.host.blocking
+    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait.
+
+    They wait in the copies themselves where those are to pageable memory.
+    """
+    rows = activity.host.waiting
     around = _around(activity.host.nesting.innermost_around, rows)
     own = np.isin(around, inner[inner >= 0])
     rows, around = rows[own], around[own]
-    return (rows, around), union(events.ts[rows], events.end[rows])
+    behind = np.isin(rows, activity.host.blocking)
+    return (rows[behind], around[behind]), union(events.ts[rows], events.end[rows])
 
 
 def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: tuple[Int, Int]) -> Int:

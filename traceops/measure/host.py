@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, merge, union
 from traceops.measure.activity import Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, rows_named
+from traceops.measure.ledger import Lane
 from traceops.measure.nesting import groups
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
@@ -88,7 +89,7 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int]:
 
     Where a call returns long after anything ended, amid what runs, that is when it returned.
     """
-    rows = activity.host.blocking
+    rows = activity.host.waiting
     rows = rows[events.dur[rows] >= _WAITED_NS]
     end = events.ts[rows] + events.dur[rows]
     order = np.argsort(end, kind="stable")
@@ -103,6 +104,7 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int]:
 
 
 MOST_REGIONS = 60
+AHEAD_NS = 50_000  # what waits so long for the device was launched ahead of it
 _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
@@ -111,7 +113,8 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 class BlockingCall:
     """A call that waits for the device, and the operator it was made from ('' outside any).
 
-    usual: how often it comes in one of the rank's typical steps.
+    usual: how often it comes in one of the rank's typical steps. idle_ms: how long the device is idle there, in such a
+    step, until launches are ahead of it again, and at most as long as the host had waited.
     """
 
     call: str
@@ -119,6 +122,7 @@ class BlockingCall:
     count: int
     total_ms: float
     usual: float
+    idle_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -156,23 +160,60 @@ class HostTime:
     closure: bool = False
 
 
-def measure_host(host: HostRows, steps: StepBounds, meta: TraceMeta) -> HostTime:
+def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: Lane) -> HostTime:
     """Blocking calls and data loading whose call began inside a step, on any thread."""
+    host = activity.host
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
+    allocating = _inside_steps(events, host.allocations, steps)
     return HostTime(
-        blocking=_blocking(host, _inside_steps(events, host.blocking, steps), steps),
+        blocking=_waits(activity, steps, lane),
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
-        allocating=_blocking(host, _inside_steps(events, host.allocations, steps), steps),
+        allocating=_calls(host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps),
         recording=recording_at_most(host, steps, meta),
         closure=_calls_closure(events),
     )
 
 
-def _blocking(host: HostRows, rows: Int, steps: StepBounds) -> tuple[BlockingCall, ...]:
+def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingCall, ...]:
+    """Blocking calls with what they cost; a copy into pageable memory and the wait behind it are one."""
+    host, events = activity.host, activity.host.events
+    rows = _inside_steps(events, host.waiting, steps)
+    rows = rows[np.lexsort((events.ts[rows], events.tid[rows]))]
+    if not len(rows):
+        return ()
+    around, tid = host.nesting.innermost_around(rows), events.tid[rows]
+    opens = np.ones(len(rows), dtype=bool)
+    opens[1:] = (tid[1:] != tid[:-1]) | (around[1:] != around[:-1]) | (around[1:] < 0)
+    opens[1:] |= ~np.isin(rows[:-1], host.copies_to_pageable)
+    first = np.flatnonzero(opens)
+    held = np.add.reduceat(events.dur[rows], first)
+    last = rows[np.append(first[1:], len(rows)) - 1]
+    idle = np.minimum(_idle_behind(activity, lane, events.ts[rows[first]], last), held)
+    return _calls(host, last, held, idle, steps)
+
+
+def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
+    """Idle time of the device from when each wait began until what its thread launches waits in the queue again."""
+    events = activity.host.events
+    idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
+    until = np.full(len(last), np.iinfo(np.int64).max)
+    launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
+    launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
+    for tid in np.unique(events.tid[last]):
+        own, ahead = np.flatnonzero(events.tid[last] == tid), launched[events.tid[activity.launch[launched]] == tid]
+        place = np.searchsorted(activity.launched[ahead], events.end[last[own]])
+        until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
+        until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
+    return idle.within(begin, np.maximum(until, begin))
+
+
+def _calls(
+    host: HostRows, rows: Int, took: Int, idle: NDArray[np.number], steps: StepBounds
+) -> tuple[BlockingCall, ...]:
     """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it."""
     if not len(rows):
         return ()
@@ -184,19 +225,22 @@ def _blocking(host: HostRows, rows: Int, steps: StepBounds) -> tuple[BlockingCal
         operator[operator == events.names.index("")] = -1
     values, group = groups(events.name[rows], operator)
     count = np.bincount(group)
-    spent = np.zeros(len(values), dtype=np.int64)
-    np.add.at(spent, group, events.dur[rows])
+    spent = np.bincount(group, weights=took)
     first = np.full(len(values), len(rows))
     np.minimum.at(first, group, np.arange(len(rows)))
     typical = typical_steps(np.diff(steps.edges))
-    usual = np.bincount(group[typical[_step_of(events, rows, steps)]], minlength=len(values))
+    usual = typical[_step_of(events, rows, steps)]
+    times = np.bincount(group[usual], minlength=len(values))
+    cost = np.bincount(group[usual], weights=idle[usual], minlength=len(values))
+    most = max(int(typical.sum()), 1)
     return tuple(
         BlockingCall(
             events.names[values[i, 0]],
             events.names[values[i, 1]] if values[i, 1] >= 0 else "",
             int(count[i]),
             int(spent[i]) / 1e6,
-            int(usual[i]) / max(int(typical.sum()), 1),
+            int(times[i]) / most,
+            float(cost[i]) / most / 1e6,
         )
         for i in np.lexsort((first, -spent))
     )

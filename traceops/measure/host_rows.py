@@ -20,6 +20,7 @@ DEVICE_CATS = (*DEVICE_KERNEL_CATS, *DEVICE_MEMORY_CATS)
 LAUNCH_CATS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "mtia_runtime", "xpu_runtime")
 OPERATOR_CATS = ("cpu_op", "operator")
 ANNOTATION_CATS = ("user_annotation",)
+HOST_CATS = (*LAUNCH_CATS, *OPERATOR_CATS, *ANNOTATION_CATS, "python_function")
 
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
 OPTIMIZER_NAME = re.compile(r"^Optimizer\.step#")
@@ -33,6 +34,7 @@ _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
 _COPIES = re.compile(r"^(cuda|hip)Memcpy|^cuMemcpy")
+_TO_PAGEABLE = re.compile(r"^Memcpy DtoH \(\w+ -> Pageable\)")
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
@@ -90,6 +92,21 @@ class HostRows:
         """Calls that return only when the device is done, but for those of a backend's own threads."""
         return self._blocking[0]
 
+    @cached_property
+    def copies_to_pageable(self) -> Int:
+        """Calls that copy from the device into pageable memory: they return when that is done, whatever their name."""
+        copies = rows_named(self.events, _TO_PAGEABLE)
+        copies = self.events.correlation[copies[self.events.in_cats(*DEVICE_MEMORY_CATS)[copies]]]
+        rows = self._of_name(self.launches, named(self.events, _COPIES))
+        rows = rows[np.isin(self.events.correlation[rows], copies[copies >= 0])]
+        rows = rows[~begin_inside(self.events, rows, self.exchanged)]
+        return np.setdiff1d(rows, self.blocking)
+
+    @cached_property
+    def waiting(self) -> Int:
+        """Calls that return only when the device is done: blocking ones, and copies into pageable memory."""
+        return np.union1d(self.blocking, self.copies_to_pageable)
+
     @property
     def waits_of_exchanges(self) -> Int:
         """Those of a backend's own threads: they wait for what goes round, and no work of the step waits for them."""
@@ -117,10 +134,10 @@ class HostRows:
         return np.union1d(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
 
     def held_up(self, least_ns: int) -> Int:
-        """Calls in which the host waited for the device: blocking ones, and launches this long."""
+        """Calls in which the host waited for the device: those that do, and launches this long."""
         long = self.launches[self.events.dur[self.launches] >= least_ns]
         long = long[~begin_inside(self.events, long, self.exchanged)]
-        return np.union1d(self.blocking, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
+        return np.union1d(self.waiting, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
 
     @cached_property
     def operators(self) -> Int:

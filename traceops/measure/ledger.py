@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, empty, intersect, merge, split_at, subtract, union
+from traceops.core.arrays import Int, Intervals, clip, empty, intersect, merge, split_at, subtract, union
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
-from traceops.measure.host_rows import rows_named
+from traceops.measure.host_rows import HOST_CATS, HostRows, rows_named
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
@@ -24,9 +24,7 @@ BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
 # An idle device starts a kernel this soon after its launch (measured: 1 to 8 µs), and one that is queued this soon
 # behind the one before it in its stream (1 to 5 µs, 13 at most, on H200).
 STARTS_NS = 20_000
-# A gap of this length behind a synchronisation is another cause's beyond what the host had waited: what reading a value
-# costs the host besides takes less.
-LONG_GAP_NS = 1_000_000
+NEVER = np.iinfo(np.int64).max
 _STEP_MARK = re.compile("^ProfilerStep")
 
 
@@ -34,20 +32,26 @@ _STEP_MARK = re.compile("^ProfilerStep")
 class Lane:
     """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication.
 
-    `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs.
+    `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs. `recorded_from` is when
+    the host's first event began: idle time before it has no known cause.
     """
 
     own: dict[str, Intervals]
     exposed: Intervals
+    recorded_from: int
 
 
 @dataclass(frozen=True)
 class RankLedger:
-    """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts."""
+    """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts.
+
+    unrecorded: what of the window's `idle_unknown` lies before the host's first event, ns.
+    """
 
     duration: Int
     buckets: dict[str, Int]
     exposed: Intervals
+    unrecorded: int = 0
 
 
 def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
@@ -58,7 +62,8 @@ def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
         "comm": lane.exposed.within(start, end),
         **{bucket: lane.own[bucket].within(start, end) for bucket in OWN_BUCKETS[1:]},
     }
-    return RankLedger(end - start, buckets, lane.exposed)
+    unrecorded = clip(lane.own["idle_unknown"], int(steps.edges[0]), lane.recorded_from).total
+    return RankLedger(end - start, buckets, lane.exposed, unrecorded)
 
 
 def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
@@ -67,23 +72,29 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
     compute = activity.union_of(COMPUTE)
     exposed = subtract(activity.union_of(COMM), compute)
     memory = subtract(subtract(activity.union_of(MEMORY), compute), exposed)
-    idle = split_at(subtract(whole, activity.union_of(COMPUTE, COMM, MEMORY)), steps.edges)
+    recorded_from = int(events.ts[events.in_cats(*HOST_CATS)].min(initial=NEVER))
+    cuts = np.append(steps.edges, recorded_from)
+    idle = split_at(subtract(whole, activity.union_of(COMPUTE, COMM, MEMORY)), cuts)
     own = {
         "compute": intersect(compute, whole),
         "memory": intersect(memory, whole),
-        **_idle_by_cause(events, activity, idle),
+        **_idle_by_cause(events, activity, idle, recorded_from),
     }
-    return Lane(own, intersect(exposed, whole))
+    return Lane(own, intersect(exposed, whole), recorded_from)
 
 
-def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[str, Intervals]:
-    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over."""
+def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded_from: int) -> dict[str, Intervals]:
+    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over.
+
+    recorded_from: when the host's first event began.
+    """
     following = np.searchsorted(activity.start[activity.by_start], idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)
     launch[some] = activity.launch[activity.by_start[following[some]]]
     if activity.on_gpu:
-        known = (launch >= 0) | ~some  # behind the last activity the host launched nothing more
+        # Behind the last activity the host launched nothing more; before its first event it was not recorded.
+        known = ((launch >= 0) | ~some) & (idle.end > recorded_from)
         until = np.where(some, _launched_by(events, activity, idle, launch, following), idle.end)
         host = -1 if some.all() else _main_thread(events)
         thread = np.where(launch >= 0, events.tid[launch], np.where(some, -1, host))
@@ -95,10 +106,10 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     queued = known & some & (until <= idle.start) & (idle.end - idle.start <= STARTS_NS)
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
     judged = known & (until > idle.start) & ~short
-    synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
+    synced = judged & _blocked_when_idle_began(events, activity.host.waiting, idle.start, thread)
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
-        events, activity.host.may_wait, Intervals(idle.start[judged], until[judged]), thread[judged], synced[judged]
+        activity.host, Intervals(idle.start[judged], until[judged]), thread[judged], synced[judged]
     )
     late = Intervals(idle.start[judged], until[judged])
     loading = _loading_within(events, activity.host.inputs, late, thread[judged])
@@ -167,13 +178,20 @@ def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: 
     return blocked
 
 
-def _no_longer_than_blocked(events: Events, rows: Int, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
+def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
     """Until when each of these gaps is the fault of the calls in which its thread was blocked.
 
     Without these calls the host would have come there earlier by as long as it was blocked, less what earlier gaps
-    would have taken of that. What it does for longer in a long gap, it does for another reason. A gap that is not
-    `synced` is no call's.
+    would have taken of that. Of an operator of torch that reads a value, all is such a call. What it
+    does for longer, it does for another reason. A gap that is not `synced` is of no call.
     """
+    events, rows = host.events, host.may_wait
+    around = host.nesting.innermost_around(rows)
+    reads = around >= 0
+    reads[reads] = np.array([name.startswith("aten::") for name in events.names], dtype=bool)[
+        events.name[host.nesting.rows[around[reads]]]
+    ]
+    rows = np.where(reads, host.nesting.rows[around], rows) if reads.any() else rows
     until: Int = late.start.copy()
     length = late.end - late.start
     for tid in np.unique(thread[synced]):
@@ -185,8 +203,7 @@ def _no_longer_than_blocked(events: Events, rows: Int, late: Intervals, thread: 
         won = blocked.within(np.concatenate(([first], ends[:-1])), ends)
         left = np.cumsum(won - length[gaps])
         before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
-        most = np.where(length[gaps] < LONG_GAP_NS, length[gaps], np.minimum(length[gaps], before + won))
-        until[gaps] += np.where(synced[gaps], most, 0)
+        until[gaps] += np.where(synced[gaps], np.minimum(length[gaps], before + won), 0)
     return until
 
 

@@ -134,7 +134,7 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
     gaps = _gaps(events, rows[inside], what[inside])
     longest = _longest(gaps, meta)
     most = gaps.in_each(np.minimum(gaps.length, longest.take(gaps.kind)), steps.host_start)
-    waits = union(events.ts[host.blocking], events.end[host.blocking])
+    waits = union(events.ts[host.waiting], events.end[host.waiting])
     own = steps.host_end - steps.host_start - waits.within(steps.host_start, steps.host_end)
     return tuple(np.minimum(most, np.maximum(own, 0)).tolist())
 

@@ -161,7 +161,7 @@ def summarize(
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
         inventory=measure_inventory(events, activity, steps),
-        host=measure_host(activity.host, steps, trace.meta),
+        host=measure_host(activity, steps, trace.meta, lane),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
         copies=measure_copies(events, activity, steps, lane),

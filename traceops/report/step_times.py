@@ -45,12 +45,12 @@ class UnjudgedTime(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     pct: Annotated[Number, Meta(description="Of the rank's typical step.")]
     why: Annotated[
-        Literal["unmatched", "no_launch", "no_device", "not_evaluated", "no_rule"],
+        Literal["unmatched", "no_launch", "not_recorded", "no_device", "not_evaluated", "no_rule"],
         Meta(
             description="unmatched: communication without its partners on other ranks. no_launch: idle time before "
-            "kernels whose launch the trace does not hold. no_device: operators of the host in a trace that names a "
-            "GPU and holds nothing of it. not_evaluated: its rule lacked what it needs, see `checks`. no_rule: no "
-            "rule judges this bucket."
+            "kernels whose launch the trace does not hold. not_recorded: idle time before the host's first event. "
+            "no_device: operators of the host in a trace that names a GPU and holds nothing of it. not_evaluated: its "
+            "rule lacked what it needs, see `checks`. no_rule: no rule judges this bucket."
         ),
     ]
     rule: Annotated[str | None, Meta(description="The rule that would judge it.")] = None

@@ -106,13 +106,17 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one kind on a rank in which the host waited for the device, over the window."""
+    """Calls of one kind on a rank in which the host waited for the device, over the window.
+
+    `idle_ms`: of a typical step, how long the device idles after them because of them.
+    """
 
     rank: int
     call: str
     operator: str
     count: int
     total_ms: float | None
+    idle_ms: float | None = None
 
 
 class CopyRow(msgspec.Struct, frozen=True, kw_only=True):

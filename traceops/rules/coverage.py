@@ -46,7 +46,7 @@ class UnjudgedBucket:
     bucket: str
     rank: int
     pct: float
-    why: Literal["unmatched", "no_launch", "no_device", "not_evaluated", "no_rule"]
+    why: Literal["unmatched", "no_launch", "not_recorded", "no_device", "not_evaluated", "no_rule"]
     rule: str | None
 
 
@@ -73,10 +73,11 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()
+    times_of = {times.summary.rank: times for times in run.ranks}
     found = [
         UnjudgedBucket(name, worst, stored(pct), "no_rule", None)
         if name == "memory" and others
-        else _bucket(name, worst, pct)
+        else _bucket(name, times_of[worst], pct)
         for name, pct in by_rank[worst].items()
         if pct >= LEAST_PCT
     ]
@@ -95,14 +96,17 @@ def _device_unseen(summary: RankSummary) -> bool:
     return summary.meta.device is not None and not summary.on_gpu and not summary.kernels_lost
 
 
-def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
+def _bucket(name: str, times: RankTimes, pct: float) -> UnjudgedBucket:
+    rank = times.summary.rank
     if name == "compute":
         return UnjudgedBucket(name, rank, stored(pct), "no_device", None)
     rules = JUDGED_BY[name]
     if name == "comm_unmatched":
         return UnjudgedBucket(name, rank, stored(pct), "unmatched", None)
     if name == "idle_unknown":
-        return UnjudgedBucket(name, rank, stored(pct), "no_launch", None)
+        ledger = times.summary.ledger
+        early = 2 * ledger.unrecorded > int(ledger.buckets[name].sum())
+        return UnjudgedBucket(name, rank, stored(pct), "not_recorded" if early else "no_launch", None)
     if not rules:
         return UnjudgedBucket(name, rank, stored(pct), "no_rule", None)
     return UnjudgedBucket(name, rank, stored(pct), "not_evaluated", rules[0].id)

@@ -268,7 +268,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if severity is None and (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(
             f"{unknown:.0f} % of {run.step_words.the} is idle time of unknown cause: the traces do not hold the "
-            "calls that launched the kernels behind it"
+            "host's calls from before the kernels that end it"
         )
     if severity is None:
         return kind.rule.clear(

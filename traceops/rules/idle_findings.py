@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -373,13 +372,12 @@ def stretched(idle: Sequence[Idle]) -> str:
 
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
-    """The calls that block most often in a typical step."""
-    counted: dict[str, float] = defaultdict(float)
-    for call in times.summary.host.blocking:
+    """The calls of a typical step: those after which the device idles longest, and how long, then the most frequent."""
+    rank, calls = times.summary.rank, [call for call in times.summary.host.blocking if call.usual]
+    found = []
+    for call in sorted(calls, key=lambda one: (-one.idle_ms, -one.usual))[:_MOST_CALLS]:
         name = f"{call.call} in {call.operator}" if call.operator else call.call
-        counted[name] += call.usual
-    return tuple(
-        Evidence(Fact.BLOCKING_CALL, round(count, 1), words.unit("calls"), rank=times.summary.rank, subject=what)
-        for what, count in sorted(counted.items(), key=lambda item: -item[1])[:_MOST_CALLS]
-        if count
-    )
+        found.append(Evidence(Fact.BLOCKING_CALL, round(call.usual, 1), words.unit("calls"), rank=rank, subject=name))
+        if stored(call.idle_ms):
+            found.append(Evidence(Fact.IDLE_AFTER, stored(call.idle_ms), words.unit("ms"), rank=rank, subject=name))
+    return tuple(found)

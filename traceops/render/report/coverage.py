@@ -65,6 +65,8 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
         cure = "Compare with a step that is timed without the profiler; traceops run times some"
     elif most.rule and (check := check_of(report, most.rule)) and check.reason == THROUGH_HOST:
         cure = "See in the timeline (traceops view) what the hosts wait for, or use nccl between GPUs"
+    elif most.why == "not_recorded":
+        cure = "Start the profiler earlier, or give it warm-up steps (torch.profiler.schedule(warmup=…))"
     elif most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
         cure = _FIT
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
@@ -79,6 +81,8 @@ def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:
         return f"it could not be matched across ranks{f' ({unmatched})' if unmatched else ''}"
     if most.why == "no_launch":
         return "the traces do not hold the calls that launched the kernels behind it"
+    if most.why == "not_recorded":
+        return "it lies before the first recorded event of the host"
     if most.why == "no_device":
         return "the trace names a GPU and holds only the host's operators"
     check = check_of(report, most.rule) if most.rule else None

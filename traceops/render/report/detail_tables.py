@@ -193,6 +193,7 @@ def blocking_table(report: Report) -> Table | None:
             "Total ms",
             f"in the window; much of it may be harmless waiting at the end of {report.summary.step_words.a}",
         ),
+        Column("idle_ms", "Idle after, ms", f"GPU idle time that the call causes, {report.summary.step_words.per}"),
     ]
     rest = len(rows) - MOST_CALLS
     note = f"{rest} more in blocking_calls.csv." if rest > 0 else ""
