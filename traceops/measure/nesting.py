@@ -183,7 +183,7 @@ def find_nesting(events: Events, rows: Int) -> Nesting:
         tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
         lasts = np.cumsum(end[tied] > start[tied])
         first = np.searchsorted(start[tied], start[tied])  # of those that begin as it does
-        none_before = lasts == lasts[first] - (end[tied] > start[tied])[first]
+        none_before: NDArray[np.bool_] = lasts == lasts[first] - (end[tied] > start[tied])[first]
         longest_first = tied[np.lexsort((-end[tied], ~none_before, start[tied]))]
         rows = rows.copy()
         rows[tied], end[tied] = rows[longest_first], end[longest_first]
