@@ -6,9 +6,11 @@ import zlib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from traceops.core.text import short_name
+from traceops.measure import detail
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
 from traceops.measure.steps import find_steps
@@ -84,3 +86,11 @@ def test_reports_with_bars_are_compared() -> None:
     first, again = (analyze(str(DATA / "slow_loader4"), cache=False, jobs=1) for _ in range(2))
     assert first == again
     assert first != analyze(str(DATA / "ddp4"), cache=False, jobs=1)
+
+
+def test_rows_of_each_value_come_in_their_order() -> None:
+    """A loop over the values of a trace with as many threads as events took minutes for megabytes."""
+    values, rows = np.array([7, -1, 7, 3, -1]), np.array([10, 11, 12, 13, 14])
+    found = {value: own.tolist() for value, own in detail._by_value(values, rows)}
+    assert found == {-1: [11, 14], 3: [13], 7: [10, 12]}
+    assert list(detail._by_value(values[:0], rows[:0])) == []

@@ -132,15 +132,21 @@ def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
     return np.searchsorted(bars.start, begins), np.searchsorted(bars.start, ends)
 
 
+def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:
+    """Each value with its rows, in their order; sorted once, as there may be as many values as rows."""
+    order = np.argsort(values, kind="stable")
+    distinct, first = np.unique(values[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(rows[order], first[1:]), strict=True) if len(rows) else ()
+
+
 def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:
     """All bars by row."""
     if activity.on_gpu:
         own = activity.by_start[activity.kind[activity.by_start] != COMM]
         streams = events.stream[activity.row[own]]
-        for stream in np.unique(streams).tolist():
-            at = own[streams == stream]
+        for stream, at in _by_value(streams, own):
             names = events.name[activity.row[at]]
-            yield ("stream", int(stream), 0), bars_of(activity.start[at], activity.end[at], names)
+            yield ("stream", stream, 0), bars_of(activity.start[at], activity.end[at], names)
     host = activity.host
     nesting = host.nesting
     outer, depth = nesting.rows, nesting.depth
@@ -155,9 +161,8 @@ def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:
     )
     time: dict[int, int] = {}
     for level in (0, 2, 4):
-        tids = events.tid[levels[level]]
-        for tid in np.unique(tids).tolist():
-            time[tid] = time.get(tid, 0) + int(events.dur[levels[level]][tids == tid].sum())
+        for tid, rows in _by_value(events.tid[levels[level]], levels[level]):
+            time[tid] = time.get(tid, 0) + int(events.dur[rows].sum())
     for tid in sorted(sorted(time, key=lambda tid: (-time[tid], tid))[:_MOST_THREADS]):
         for level, rows in enumerate(levels):
             own = rows[events.tid[rows] == tid]
