@@ -120,8 +120,11 @@ def main() -> None:
     if args.fault == "init" and mine:
         time.sleep(_FOREVER_S)
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local % torch.cuda.device_count()) if gpu else torch.device("cpu")
     if gpu:
+        if local >= torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"host{local}"  # NCCL lets ranks of different hosts alone share a GPU
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
     torch.manual_seed(0)

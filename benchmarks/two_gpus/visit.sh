@@ -63,10 +63,10 @@ if [ "$GPUS" != 1 ] && [ "$(room)" -gt 60 ]; then
 fi
 
 # 4. and 5. beside the packing of 2.
-part harm 60 &
+RANKS=2 part harm 60 &
 HARM=$!
 most=$(room); [ "$most" -gt 75 ] && most=75
-[ "$most" -gt 40 ] && timeout -k 5 "$most" $PY -m benchmarks.hangs.runs make "$W/hangs" --nproc $RANKS --parallel "${LANES:-5}" --strategies ddp --faults "${FAULTS:-sleep,op,gpu,kill,skip}" --no-score
+[ "$most" -gt 40 ] && timeout -k 5 "$most" $PY -m benchmarks.hangs.runs make "$W/hangs" --nproc 2 --parallel "${LANES:-5}" --strategies ddp --faults "${FAULTS:-sleep,op,gpu,kill,skip}" --no-score
 say "hangs: ended with $?"
 wait $HARM
 

@@ -162,9 +162,9 @@ def pipeline_attention(sick: bool) -> Step:
     rank, world, many, width = dist.get_rank(), dist.get_world_size(), 4, size(1024, 32)
     attend = unfused if sick and rank == 0 else causal
     model = stack(size(6, 1), width, attend).to(torch.bfloat16)
-    stage = PipelineStage(model, rank, world, torch.device(DEVICE, int(os.environ["LOCAL_RANK"])))
-    schedule = Schedule1F1B(stage, many, loss_fn=lambda out, target: (out - target).float().square().mean())
     x = normal(size(8, 4), size(2048, 8), width, dtype=torch.bfloat16)
+    stage = PipelineStage(model, rank, world, x.device)
+    schedule = Schedule1F1B(stage, many, loss_fn=lambda out, target: (out - target).float().square().mean())
     optimizer = adamw(model)
 
     def step() -> None:
@@ -223,6 +223,7 @@ def paced(step: Step) -> float:
 def time_pairs(out: Path, seconds: float) -> None:
     """All pairs without a profiler first, as CUPTI slows what follows; then each recorded, and timed again."""
     until = time.time() + seconds
+    out.mkdir(parents=True, exist_ok=True)
     before: dict[str, dict[bool, float]] = {}
 
     def first(name: str) -> None:
@@ -315,7 +316,9 @@ def main() -> None:
     what, *words = sys.argv[1:]
     local, device = int(os.environ["LOCAL_RANK"]), None
     if DEVICE != "cpu":
-        device = torch.device("cuda", local)
+        device = torch.device("cuda", local % torch.cuda.device_count())
+        if local >= torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"host{local}"  # NCCL lets ranks of different hosts alone share a GPU
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
     known, began = Path(words[0]), time.time()
