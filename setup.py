@@ -12,8 +12,15 @@ setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": ["py.typed", "traces/*.pyi", "capture/*/*.pyi", "schemas/*.json"]
-        + ["hangs/*.json", "machine/*.ini", "words/*.ini"],
+        "traceops": [
+            "py.typed",
+            "traces/*.pyi",
+            "capture/*/*.pyi",
+            "schemas/*.json",
+            "hangs/*.json",
+            "machine/*.ini",
+            "words/*.ini",
+        ],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it
