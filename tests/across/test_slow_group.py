@@ -20,6 +20,7 @@ from measured_runs import CAUSES, across, program, true_step
 
 from traceops.across.machine_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import STEP
@@ -27,6 +28,7 @@ from traceops.core.units import ms_text
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.stragglers import group_clause, late_together
 from traceops.render.report.verdict import cure_of, lead_finding, verdict
+from traceops.rules.straggler_claims import Late, Slower
 from traceops.rules.stragglers import judge_late
 
 WORLD = 32
@@ -55,7 +57,8 @@ def test_slow_ranks_are_one_group_with_what_they_share(builder, kind, cause, ran
     assert found.cause == cause
     assert found.impact_ms == pytest.approx((step_time(run) - step_time(healthy)) / 1e6, rel=0.1)
     assert [e.value for e in found.evidence if e.fact is Fact.IN_COMMON] == ([place] if place else [])
-    assert f"12 of {WORLD} ranks ({place}" in found.message
+    claim = claim_of(found, Slower)
+    assert (claim.count, claim.of, claim.place) == (12, WORLD, place)
 
 
 def test_one_rank_that_is_slower_than_its_group_is_told():
@@ -71,8 +74,9 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     ]
     summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP, replay=None)
     clause, covered = group_clause(SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found)
-    assert ", most of all rank 20: their" in clause and covered == 1
-    assert "take 0.81 to 2.45 ms a step longer than the others, most of all rank 20:" in found.message
+    assert clause.startswith(found.headline) and covered == 1
+    claim = claim_of(found, Slower)
+    assert (round(claim.longer_least, 2), round(claim.longer_most, 2), claim.worst) == (0.81, 2.45, 20)
 
 
 TWO = [  # late ranks of 16, slower for reasons of their own: (fault, ranks, part of the step)
@@ -119,8 +123,8 @@ def test_the_headline_of_two_groups_gives_what_curing_both_would(tmp_path):
     clause, covered = group_clause(report, lead)
     assert covered == 2 and clause.startswith(
         "Ranks 12, 13, 14 and 15 (all on host1) are slower than the others: they wait longer for their input; so are "
-        "ranks 0, 1, 2 and 3 (all on host0): their GPUs take longer for the same work; with all of them at their "
-        "peers' pace a step would take 1."
+        "ranks 0, 1, 2 and 3 (all on host0): their GPUs take longer for the same work; with all of them at the "
+        "other ranks' pace a step would take 1."
     )
     cure = cure_of(report, lead)
     assert f"would take {ms_text(cure.then_ms)} ms" in clause
@@ -134,9 +138,9 @@ def test_a_rank_beside_others_is_promised_what_its_cure_alone_would_give(tmp_pat
     write_traces(simulate(made, 8, [SlowCopy(1, 0.5 * step), *others]), tmp_path)
     report = analyze(tmp_path)
     cure = cure_of(report, lead_finding(report))
-    assert lead_finding(report).ranks == (1,) and "With ranks 3, 6 cured too" in lead_finding(report).message
+    assert lead_finding(report).ranks == (1,) and claim_of(lead_finding(report), Late).beside == (3, 6)
     assert cure.then_ms == pytest.approx(true_step(simulate(made, 8, others)) / 1e6, rel=0.05)
-    assert f"would take {ms_text(cure.then_ms)} ms" in verdict(report).sentence
+    assert f"would take {ms_text(cure.then_ms)} instead of" in verdict(report).sentence
 
 
 @pytest.mark.parametrize(("part", "named"), [(0.95, False), (0.3, True)])
@@ -173,7 +177,7 @@ def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kin
     saved = true_step(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
     saved -= true_step(simulate(made, ranks))
     assert found.impact_ms == pytest.approx(saved / 1e6, rel=0.1)
-    assert f"{len(slow)} of {ranks} ranks" in found.message and "by turns" not in found.message
+    assert f"{len(slow)} of {ranks} ranks" in found.message and claim_of(found, Slower).doubt is None
 
 
 @pytest.mark.parametrize("telling", [(), (0,)], ids=["nobody", "the other host"])
@@ -186,7 +190,7 @@ def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for
     waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
     [found] = [one for verdict in judge_late(measured, 1.0, waits=CoreWaits(waits)) for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
-    assert "slow by turns" in found.message
+    assert claim_of(found, Slower).doubt.kind == "group_cores"
 
 
 def test_ranks_that_differ_a_little_or_one_by_one_are_no_group():

@@ -38,6 +38,7 @@ from traceops.across.measure_across import measure_across
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.stragglers import chance
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import claim_of
 from traceops.core.errors import FileError
 from traceops.measure.host_places import CodePlace
 from traceops.measure.hta_tables import HtaTables
@@ -48,6 +49,7 @@ from traceops.rules.named_lines import late_all_the_time, with_lines
 from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
+from traceops.rules.straggler_claims import Late
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
 
@@ -137,7 +139,7 @@ def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
     measured = across(simulate(made, 4, late))
     assert [found[:4] for found in said(measured)] == [("TO-S001", "error", (2,), "host")]
     [late] = findings(measured)
-    waits = float(late.message.split("wait ")[1].split(" ms a step for it.")[0])
+    waits = claim_of(late, Late).waiting
     like = measured.stragglers.step_ns.min() / 1e6
     assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
     [[odd]] = [
@@ -254,7 +256,7 @@ def test_a_light_window_tells_whether_a_host_is_late_without_the_profiler(waits,
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
     [found] = findings(measured, 1.5, undisturbed(waits))
     assert (found.severity, found.confidence, found.cause) == (severity, confidence, "host")
-    assert f"the others wait for {waits[0]:.2f} ms of it" in found.message
+    assert claim_of(found, Late).doubt.waiting == waits[0]
 
 
 def looks(*idle, step=16):
@@ -272,7 +274,8 @@ def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_m
     light = replace(undisturbed((2.3, 3, 0, 3)), looks=looks(late, late, glitch, late))
     [found] = findings(measured, 1.5, light)
     assert (found.severity, found.confidence) == ("info", "low")
-    assert "rank 2's in steps 16 to 21, rank 0's in steps 1024 to 1029." in found.message
+    doubt = claim_of(found, Late).doubt
+    assert (doubt.rank, doubt.steps, doubt.other, doubt.other_steps) == (2, (16, 21), 0, (1024, 1029))
     inputs = SimpleNamespace(undisturbed=light, whole=SimpleNamespace(), run=measured)
     place = CodePlace("write_metrics", "/home/me/train.py", 77, "json.dump(told, file)")
     line = Longer(2, place, 3.0, 0.0, 400, None)
@@ -297,7 +300,7 @@ def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
     [found] = findings(measured, 1.5, undisturbed((1.5, 1.5, 0, 1.5), light_ms=12.0))
     assert (found.severity, found.confidence) == ("info", "low")
-    assert "But the light window's own steps are 2.00 ms longer: all of that may come of them." in found.message
+    assert claim_of(found, Late).doubt.cost == 2.0
     [found] = findings(measured, 1.5, undisturbed((3, 3, 0, 3), light_ms=11.0))
     assert (found.severity, found.confidence) == ("error", "medium"), "the light window cost less"
 
@@ -306,7 +309,7 @@ def test_a_slow_host_under_a_slow_profiler_is_a_remark():
     measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
     [found] = findings(measured, 1.5)
     assert (found.severity, found.confidence, found.cause) == ("info", "low", "host")
-    assert "1.50 times as long" in found.message
+    assert claim_of(found, Late).doubt.slowdown == 1.5
     [found] = findings(measured, 1.0)
     assert (found.severity, found.confidence) == ("error", "high")
     [found] = findings(measured, None)
@@ -336,7 +339,7 @@ def test_the_kernels_that_grew_are_named():
 def test_with_two_ranks_the_slower_is_late():
     [found] = findings(across(simulate(program(ddp, steps=5), 2, [SlowCompute(1, 1.6)])))
     assert (found.rule, found.ranks, found.cause) == ("TO-S001", (1,), "gpu_compute")
-    assert "The other rank waits" in found.message
+    assert "the other rank waits" in found.headline
 
 
 def test_chance_is_certain_of_one_among_equals_only_with_steps_enough():
@@ -447,7 +450,7 @@ def test_without_a_gpu_a_rank_late_for_no_single_cause_beside_another_is_not_nam
     with_both = next(float(s.saved.mean()) for s in found if s.rank == 2) / 1e6
     assert alone < 0.8 * with_both
     assert named.impact_ms == pytest.approx(alone, rel=0.01)
-    assert "cured too" not in named.message
+    assert claim_of(named, Late).beside == ()
 
 
 def test_a_single_step_is_not_enough_for_s001_and_breaks_nothing():

@@ -4,6 +4,8 @@ import pytest
 from fault_runs import unpacked
 
 from traceops import analyze
+from traceops.core.claims import claim_of
+from traceops.rules.straggler_claims import Late
 
 # FSDP2 on 2 H200, measured without the profiler. A step's launches take the host 53 ms, under the profiler 65 to 87.
 HEALTHY_MS, SLOW_MS = 61.1, 77.7
@@ -24,7 +26,7 @@ def test_a_rank_that_computes_longer_is_named_where_the_profiler_slows_the_hosts
     # How fast hosts are without the profiler is not known, so this is the most.
     assert report.summary.replay.hosts_unknown == (1,)
     assert "or more instead of" in found.message and "(up to 22 % less)" in found.message
-    assert "hosts take longer in these steps than before them" in found.message.lower()
+    assert claim_of(found, Late).doubt.kind == "hosts_slower"
 
 
 def test_a_healthy_run_whose_hosts_the_profiler_slows_is_told_no_rank_and_no_longer_steps(tmp_path):

@@ -16,6 +16,8 @@ from traceops.render.report.stragglers import who_text
 from traceops.render.report.verdict import not_evaluated, verdict
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
+from traceops.rules.registry import BY_ID
+from traceops.rules.straggler_claims import Late
 
 
 def make_report(
@@ -163,7 +165,13 @@ def straggler(
         Evidence(Fact.SAVED_AT_PEERS_PACE, saved, "ms/step", 5.0, rank),
         Evidence(Fact.WAITING_FOR_IT, waits, "ms/step and rank", rank=rank),
     )
-    return Finding(rule, severity, confidence, "Title", "A long message.", evidence, (rank,), steps, saved, cause)
+    some = steps if rule == "TO-S002" else ()
+    waited = {"waiting_on_average" if some else "waiting": waits}
+    claim = Late(rank=rank, does=cause, steps=some, others=3, way="pace", step=50.0, then=50 - saved, saved=saved,
+                 pct=2 * saved, **waited)  # fmt: skip
+    return BY_ID[rule].finding(
+        severity, confidence, claim, evidence, ranks=(rank,), steps=steps, impact_ms=saved, cause=cause
+    )
 
 
 FOUR: dict[int, float | None] = {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
@@ -174,8 +182,8 @@ def test_a_straggler_is_one_crisp_clause_and_waiting_is_not_said_again() -> None
     said = verdict(make_report([straggler()], wait_pct=60.0, late=FOUR, checks=[FIRED]))
     assert said.level == "error"
     assert said.sentence == (
-        "Rank 2's GPU computes longer: the other 3 ranks wait 22.2 ms of each 50.0 ms step for it; at its peers' "
-        "pace a step would take 29.0 ms (42 % less) (TO-S001, error)."
+        "Rank 2's GPU computes longer: the other ranks wait 22.2 ms per step; at the other ranks' pace a step would "
+        "take 29.0 instead of 50.0 ms (42 % less) (TO-S001, error)."
     )
 
 
@@ -196,15 +204,13 @@ def test_a_stragglers_cause_is_named(cause: str, start: str) -> None:
 def test_the_replayed_step_is_what_savings_are_taken_from() -> None:
     report = make_report([straggler(saved=20.957)], late=FOUR, checks=[FIRED])
     report = replace(report, what_if=(what_if((2,), 45.66, 24.703),))
-    assert "of each 45.7 ms step" in verdict(report).sentence
-    assert "take 24.7 ms (46 % less)" in verdict(report).sentence
+    assert "take 24.7 instead of 45.7 ms (46 % less)" in verdict(report).sentence
 
 
 def test_late_in_some_steps_names_them() -> None:
     found = straggler(rule="TO-S002", severity="warning", steps=(14,))
     said = verdict(make_report([found], late=FOUR, checks=[CLEAR]))
-    assert said.sentence.startswith("Rank 2's GPU computes longer in step 14: the other 3 ranks wait 22.2 ms of each")
-    assert "for it on average" in said.sentence
+    assert said.sentence.startswith("Rank 2's GPU computes longer in step 14; ")
 
 
 def test_stragglers_that_only_help_together_are_one_clause() -> None:
@@ -214,7 +220,7 @@ def test_stragglers_that_only_help_together_are_one_clause() -> None:
     report = replace(report, what_if=(what_if((0, 2), 91.8, 71.3),))
     assert verdict(report).sentence == (
         "Ranks 0 (its GPU computes longer) and 2 (its input comes late) are late: the other 2 ranks wait 20.1 ms of "
-        "each 91.8 ms step for them; at their peers' pace a step would take 71.3 ms (22 % less) (TO-S001, error). "
+        "each 91.8 ms step for them; at the other ranks' pace a step would take 71.3 ms (22 % less) (TO-S001, error). "
         "1 more finding below."
     )
 
@@ -228,7 +234,7 @@ def test_a_straggler_whose_cure_saves_nothing_is_a_remark() -> None:
     found = straggler(severity="info", cause="host", saved=0.157, waits=14.6, steps=())
     said = verdict(make_report([found], wait_pct=40.0, late=FOUR, checks=[FIRED]))
     assert said.level == "info"
-    assert "but at its peers' pace a step would be only 0.157 ms shorter (TO-S001, info)" in said.sentence
+    assert "but at the other ranks' pace a step would be only 0.157 ms shorter (TO-S001, info)" in said.sentence
 
 
 def test_low_confidence_is_said() -> None:

@@ -42,7 +42,9 @@ def inputs(recorded_ms, step_ms, waits_ms):
 def test_the_step_that_is_left_is_that_of_the_cured_program(recorded, saved, waited, step, waits, seen, then):
     told = in_plain_steps(late(saved, waited), inputs(recorded, step, waits), seen)
     assert step - told.impact_ms == pytest.approx(then, abs=0.1) and told.severity == "error"
-    assert f"Without the profiler its peers' pace would leave {then:.1f} of a step's {step:.1f} ms" in told.message
+    assert (
+        f"Without the profiler the other ranks' pace would leave {then:.1f} of a step's {step:.1f} ms" in told.message
+    )
 
 
 def test_a_rank_whose_cure_is_worth_little_without_the_profiler_is_a_remark():

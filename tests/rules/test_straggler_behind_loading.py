@@ -18,7 +18,7 @@ def test_a_rank_that_loading_hides_is_told_with_what_both_cures_give(tmp_path):
     assert report.findings[0].rule == "TO-I002"
     [late] = [one for one in report.findings if one.rule == "TO-S001"]
     assert (late.severity, late.ranks, late.cause, late.impact_ms) == ("info", (1,), "gpu_compute", None)
-    assert "Rank 1 is late behind data loading" in late.message
+    assert late.kind == "late_behind_loading"
     told = {one.metric: one.value for one in late.evidence}
     in_time = report.summary.step_time_ms.typical - told["saved with batches in time"]
     assert in_time - told["saved at its peers' pace too"] == pytest.approx(HEALTHY_MS, rel=0.02)

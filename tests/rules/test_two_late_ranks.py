@@ -182,9 +182,8 @@ def test_a_rank_without_a_gpu_that_computes_longer_is_told_so(fault, told):
     run = across(simulate(program(fsdp2, steps=4), 4, [fault]))
     [late] = run.stragglers.found
     on_cpu = replace(run, graph=replace(run.graph, on_cpu=frozenset(run.graph.ranks)))
-    said, evidence = of_operators(on_cpu, late)
-    assert ("is in operators" in said) == told == bool(evidence)
-    assert of_operators(run, late) == ("", ()), "behind a GPU kernels tell"
+    assert bool(of_operators(on_cpu, late)) == told
+    assert of_operators(run, late) == (), "behind a GPU kernels tell"
 
 
 @pytest.mark.parametrize(("but", "far"), [((), False), ((11,), True), ((10, 11, 12, 13), False)])

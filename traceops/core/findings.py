@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -86,6 +86,14 @@ class Finding:
     role: Annotated[
         Role | UnsetType,
         Meta(description="What the groups are for in which it costs time. Absent where it is told of no group."),
+    ] = UNSET
+
+    kind: Annotated[str | UnsetType, Meta(description="Which of the known kinds of claim it is, within its rule.")] = (
+        UNSET
+    )
+    headline: Annotated[str | UnsetType, Meta(description="It in one short sentence, without a full stop.")] = UNSET
+    facts: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="What the kind of claim is filled with; times in ms.")
     ] = UNSET
 
     def proof(self, fact: Fact) -> Evidence | None:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from msgspec import UNSET, UnsetType
 
+from traceops.core.claims import Claim
 from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
 from traceops.core.words import Role
 from traceops.words.catalogue import sections
@@ -62,7 +63,7 @@ class Rule:
         self,
         severity: Severity,
         confidence: Confidence,
-        message: str,
+        claim: Claim | str,
         evidence: Sequence[Evidence],
         *,
         ranks: Sequence[int] = (),
@@ -72,7 +73,10 @@ class Rule:
         computes_longer: ComputesLonger | UnsetType = UNSET,
         role: Role | UnsetType = UNSET,
     ) -> Finding:
-        """A finding of this rule, with its title and advice. Raises ValueError without evidence."""
+        """A finding of this rule, with its title and advice. Raises ValueError without evidence.
+
+        claim: its kind and facts; or its message, where the family's sentences are not in the catalogue.
+        """
         if not evidence:
             raise ValueError(f"{self.id}: a finding needs evidence")
         return Finding(
@@ -80,7 +84,7 @@ class Rule:
             severity=severity,
             confidence=confidence,
             title=self.title,
-            message=message,
+            message=claim if isinstance(claim, str) else claim.message(),
             evidence=tuple(evidence),
             ranks=tuple(ranks),
             steps=tuple(steps),
@@ -89,6 +93,9 @@ class Rule:
             advice=self.advice_for(cause if computes_longer is UNSET else computes_longer),
             computes_longer=computes_longer,
             role=role,
+            kind=UNSET if isinstance(claim, str) else claim.kind,
+            headline=UNSET if isinstance(claim, str) else claim.headline(),
+            facts=UNSET if isinstance(claim, str) else claim.facts(),
         )
 
     def verdict(self, *findings: Finding, clear: str = "", not_evaluated: str = "") -> Verdict:

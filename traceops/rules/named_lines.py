@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from traceops.across.host_difference import longer_in_function
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact, label_of
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
@@ -24,8 +25,9 @@ from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import MACHINE, core_wait_ms
-from traceops.rules.plain_cure import in_plain_steps, told_of_turns, waited_for_ms
+from traceops.rules.plain_cure import in_plain_steps, waited_for_ms
 from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.straggler_claims import Late
 from traceops.rules.straggler_conditions import IMPACT_BOUNDS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
@@ -39,9 +41,9 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
     A window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen
     to do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait.
     """
-    undisturbed = inputs.undisturbed
-    turns = told_of_turns(undisturbed, IMPACT_BOUNDS[0])
-    if undisturbed is None or not turns or found.severity != "info" or turns not in found.message:
+    undisturbed, claim = inputs.undisturbed, claim_of(found, Late)
+    in_turn = claim is not None and claim.doubt is not None and claim.doubt.kind == "turns"
+    if undisturbed is None or found.severity != "info" or not in_turn:
         return found
     waits = waited_for_ms(undisturbed, found.ranks[0])
     saved = min(seen_ms, seen_ms if waits is None else waits)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.units import ms_text, stored
 from traceops.measure.recording import SLOWED
 from traceops.rules.inputs import Inputs
+from traceops.rules.straggler_claims import Late
 from traceops.rules.straggler_conditions import IMPACT_BOUNDS
 
 
@@ -37,9 +40,12 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     pct = 100 * saved / undisturbed.step_ms
     severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
     left, step = ms_text(undisturbed.step_ms - saved), ms_text(undisturbed.step_ms)
-    message = (
-        f"{found.message} Without the profiler its peers' pace would leave {left} of a step's {step} ms "
-        f"({pct:.0f} % less)."
+    claim, message, headline = claim_of(found, Late), found.message, found.headline
+    if claim is not None:  # what the others wait is of these steps then
+        headline = structs.replace(claim, steps=(), met=None, waiting=waits, waiting_on_average=None).headline()
+        message = message.replace(claim.headline(), headline, 1)
+    message += (
+        f" Without the profiler the other ranks' pace would leave {left} of a step's {step} ms ({pct:.0f} % less)."
     )
     evidence = (
         Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
@@ -51,6 +57,7 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
         found,
         severity=severity if saved > recorded_ms else min(severity, found.severity, key=SEVERITIES.index),
         message=message,
+        headline=headline,
         impact_ms=stored(saved),
         evidence=(*found.evidence, *evidence),
     )

@@ -15,36 +15,17 @@ from traceops.across.stragglers import LATE_STEP
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
-from traceops.core.rank_text import who as who_of
 from traceops.core.rule import Verdict, described
 from traceops.core.shared_place import shared_place
-from traceops.core.step_words import StepWords
+from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.rules.straggler_claims import Doubt, Slower
 from traceops.rules.straggler_conditions import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
 from traceops.rules.straggler_findings import grown_evidence
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
-_CLAUSES = {
-    "gpu_compute": "their GPUs compute longer",
-    "host": "their hosts launch later",
-    "input": "they wait longer for their input",
-    "copy": "they copy longer",
-    "unknown": "no single cause explains it",
-    "slower": "their GPUs take longer for the same work",
-    "more_work": "they have more to compute",
-    "extra_kernels": "they run kernels that the others do not run",
-    "more_calls": "they launch some kernels more often",
-    "on_cpu": "their hosts take longer",
-}
-
 SLOW_GROUP = described("late", "TO-S003")
-
-
-def clause_of(finding: Finding) -> str:
-    """Why a group is slower, behind a colon: 'their GPUs compute longer'."""
-    kind = finding.computes_longer
-    return _CLAUSES.get(kind if isinstance(kind, str) else finding.cause or "unknown", _CLAUSES["unknown"])
 
 
 def judge(
@@ -116,27 +97,19 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
-def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> str | None:
+def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> Doubt | None:
     """Why a group is a remark only, where it is one."""
     told = {run.hosts.get(rank) for rank in (waits.of_rank if waits else ())}
     unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
     if group.middle in (run.graph.on_cpu if run.graph else ()) and unknown:
-        return "Ranks that share a host's cores are slow by turns: more steps tell."
+        return Doubt(kind="group_cores")
     if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
-        return "These traces do not tell how much of it is the profiler's own cost."
+        return Doubt(kind="group_profiled")
     return None
 
 
 def _who(ranks: Sequence[int]) -> str:
     return f"{len(ranks)} ranks ({ranks_text(ranks, 4, counted=False)})"
-
-
-def _longer_text(longer: float, each: Sequence[float], worst: int | None, words: StepWords) -> str:
-    """'0.82 ms a step longer than the others'; of ranks that differ much among themselves the least and the most."""
-    if max(each) < _UNEVEN * min(each):
-        return f"{longer / 1e6:.2f} ms {words.per} longer than the others"
-    who = "" if worst is None else f", most of all rank {worst}"
-    return f"{min(each) / 1e6:.2f} to {max(each) / 1e6:.2f} ms {words.per} longer than the others{who}"
 
 
 def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
@@ -146,7 +119,7 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
 
 
 def _finding(
-    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: str | None
+    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
 ) -> Finding:
     severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     severity = "warning" if severity == "info" else severity or "info"
@@ -154,27 +127,35 @@ def _finding(
     kind = UNSET if group.compared is None else group.compared.kind
     if group.cause == "host" and group.middle in (run.graph.on_cpu if run.graph else ()):
         kind = "on_cpu"
-    note = ""
     if doubt is not None:
-        severity, confidence, note = "info", "low", f" {doubt}"
+        severity, confidence = "info", "low"
     place = shared_place(group.ranks, run.hosts)
-    who = f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
     mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
     worst = _worst(group, each)
     shared = kind == "more_work" and not group.beside
-    cured = "With the work shared evenly" if shared else "At their peers' pace"
-    words = run.step_words
-    more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
-    would = f"{cured} {words.the} would take {(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms"
-    if group.beside:
-        cured = f"With {who_of(group.beside, 4)} cured too"
-        would = f"{cured}, their cure saves {up_to}{saved / 1e6:.2f} of {step / 1e6:.2f} ms {words.per}"
-    why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
-    others = f" for these and {who_of(group.beside, 4)}" if group.beside else ""
-    message = (
-        f"{who} take {_longer_text(longer, each, worst, words)}: {why}. The others wait "
-        f"{slow.waited / 1e6:.2f} ms {words.per}{others}. {would} ({up_to}{100 * saved / step:.0f} % less).{note}"
+    words, then = run.step_words, None if group.beside else (step - saved) / 1e6
+    alike = max(each) < _UNEVEN * min(each)
+    claim = Slower(
+        window=words is WINDOW,
+        ranks=group.ranks,
+        count=len(group.ranks),
+        of=len(run.ranks),
+        place=place,
+        does=kind if isinstance(kind, str) else group.cause,
+        longer=longer / 1e6 if alike else None,
+        longer_least=None if alike else min(each) / 1e6,
+        longer_most=None if alike else max(each) / 1e6,
+        worst=None if alike else worst,
+        waiting=slow.waited / 1e6,
+        way="shared" if shared else "pace",
+        step=step / 1e6,
+        then=None if run.cures_are_least else then,
+        then_or_more=then if run.cures_are_least else None,
+        saved=saved / 1e6,
+        pct=100 * saved / step,
+        beside=tuple(group.beside),
+        doubt=doubt,
     )
     kept = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
     kept = Fact.SAVED_WITH_THE_OTHERS_TOO if group.beside else kept
@@ -197,7 +178,7 @@ def _finding(
     return SLOW_GROUP.finding(
         severity,
         confidence,
-        message,
+        claim,
         evidence,
         ranks=group.ranks,
         steps=group.late,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 from msgspec import UNSET
@@ -18,16 +19,14 @@ from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
-from traceops.core.cause_words import CAUSES as CAUSE_WORDS
-from traceops.core.cause_words import COMPUTES_LONGER, OPERATORS_LONGER
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule
-from traceops.core.step_words import StepWords
+from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
-from traceops.rules.plain_cure import told_of_turns
-from traceops.rules.role_text import in_role, late_in
+from traceops.core.words import ROLES
+from traceops.rules.role_text import late_in
+from traceops.rules.straggler_claims import ComesLast, Doubt, Late
 from traceops.rules.straggler_conditions import (
     CHANCE,
     FELT,
@@ -59,36 +58,25 @@ def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
 
 def without_profiler(
     straggler: Straggler, severity: Severity, undisturbed: Undisturbed
-) -> tuple[Confidence, Severity, str]:
+) -> tuple[Confidence, Severity, Doubt | None]:
     """What remains of a late host without the profiler: what the others wait in the light window, at most."""
     late = undisturbed.of(straggler.rank)
     others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
     if late is None or not others:
-        return "low", "info", ""
+        return "low", "info", None
+    plain = undisturbed.step_ms
     waits = float(np.mean([one.wait_ms for one in others]))
     unknown = float(np.mean([one.unmatched_ms for one in others]))
-    if 100 * unknown / undisturbed.step_ms >= IMPACT_BOUNDS[0]:
-        return (
-            "low",
-            "info",
-            (
-                f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms; how much of it the others wait "
-                f"for is not known: the light window does not tell waiting from transfer in {unknown:.2f} ms of it."
-            ),
-        )
-    note = (
-        f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms, and by the light window the others wait for "
-        f"{waits:.2f} ms of it."
-    )
-    if late.wait_ms >= waits or 100 * waits / undisturbed.step_ms < IMPACT_BOUNDS[0]:
-        return "low", "info", note
+    if 100 * unknown / plain >= IMPACT_BOUNDS[0]:
+        return "low", "info", Doubt(kind="unmatched", plain=plain, unmatched=unknown)
+    light = Doubt(kind="light", plain=plain, waiting=waits)
+    if late.wait_ms >= waits or 100 * waits / plain < IMPACT_BOUNDS[0]:
+        return "low", "info", light
     least = float(np.mean([one.least_wait_ms for one in others]))
-    seen = severity_of(100 * least / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    seen = severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     if seen is None:
-        cost = undisturbed.light_ms - undisturbed.step_ms
-        doubt = f" But the light window's own steps are {cost:.2f} ms longer: all of that may come of them."
-        return "low", "info", note + doubt
-    return "medium", "warning" if seen != "error" else severity, note
+        return "low", "info", Doubt(kind="light_cost", plain=plain, waiting=waits, cost=undisturbed.light_ms - plain)
+    return "medium", "warning" if seen != "error" else severity, light
 
 
 # The numbers behind a late rank's finding.
@@ -195,17 +183,12 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     ]
 
 
-def of_operators(run: CrossRank, straggler: Straggler) -> tuple[str, tuple[Evidence, ...]]:
-    """A sentence on a rank without a GPU that takes longer in its operators, and the same as a number; '' of others."""
+def of_operators(run: CrossRank, straggler: Straggler) -> tuple[Evidence, ...]:
+    """That a rank without a GPU takes longer in its operators, as a number; none of others."""
     pct = operators_pct(run, straggler)
-    if pct is None:
-        return "", ()
-    why = "it has more to compute, or gets less done on its cores"
-    said = f" Most of what it takes longer is in operators: {why}. Which of both, these traces do not tell."
-    return said, (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
+    return () if pct is None else (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
 
 
-_PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
 _PACED = 0.95  # of a step: a loader that takes so much of it is what bounds it
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
@@ -239,54 +222,52 @@ def finding_of(
     if shared is not None and not sometimes:
         severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
     confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
-    note = ""
+    doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
-        confidence, severity, note = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
-    # Of a rank that is late in some steps only, numbers are means over all of them.
-    average = " on average" if sometimes else ""
-    when = f" in {steps_text(straggler.late_steps)}" if sometimes else ""
-    words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
-    operators, in_operators = of_operators(run, straggler) if longer == "on_cpu" else ("", ())
-    words = OPERATORS_LONGER if in_operators else words
-    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, sometimes)} "
+        confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
+    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
     cured = late or cured_beside(run, straggler)
-    beside = sorted(rank for rank in cured if rank != straggler.rank)
-    pace = _PACE.get(longer, "At its peers' pace")
-    said = run.step_words
-    more, up_to = (" or more", "up to ") if run.cures_are_least else ("", "")
-    pct = f"{100 * saved / step:.0f}"
-    if shared is not None:
-        ends = _shared_ends(run, mean)
-        pct = _shared_pct(run, ends, step, shared)
-        then = f"{_shared_text(ends, step - shared)}{more} instead of {step / 1e6:.2f} ms{average}"
-        message += f"With the work shared evenly {said.the} would take {then}"
-    elif beside:
-        told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
-        message += f"With {ranks_named(beside)} cured too, curing this rank saves {up_to}{told}"
-    else:
-        then = f"{(step - saved) / 1e6:.2f}{more} instead of {step / 1e6:.2f} ms{average}"
-        message += f"{pace} {said.the} would take {then}"
-    if run.hosts_unknown and not note:
-        note = (
-            " Hosts take longer in these steps than before them, and how fast they are without the profiler is not "
-            "known."
-            if run.hosts_slower
-            else " How far ahead hosts were when the window began is not known."
-        )
-    if doubt := uncertain(run):
-        confidence = "medium" if confidence == "high" else confidence
-        note += f" This is approximate: {doubt}."
-    message += f" ({up_to}{pct} % less).{operators}{note}"
+    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
+    if run.hosts_unknown and doubt is None:
+        doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
+    approximate = uncertain(run)
+    confidence = "medium" if approximate and confidence == "high" else confidence
+    gain = saved if shared is None else shared
+    ends = None if shared is None else _shared_ends(run, mean)
+    then = None if beside else (step - gain) / 1e6
+    least = run.cures_are_least
+    claim = Late(
+        window=run.step_words is WINDOW,
+        rank=straggler.rank,
+        does="operators" if in_operators else straggler.cause if longer is UNSET else longer,
+        steps=straggler.late_steps if sometimes else (),
+        others=len(run.ranks) - 1,
+        role=_role_name(run, straggler.rank),
+        way="shared" if shared is not None else longer if longer in ("extra_kernels", "more_calls") else "pace",
+        step=step / 1e6,
+        then=None if least or ends is not None else then,
+        then_least=None if ends is None or least else ends[0] / 1e6,
+        then_most=None if ends is None or least else ends[1] / 1e6,
+        then_or_more=(ends[0] / 1e6 if ends is not None else then) if least else None,
+        saved=gain / 1e6,
+        pct=100 * max(gain if ends is None else step - ends[0], 0.0) / step,
+        pct_least=None if ends is None else 100 * max(step - ends[1], 0.0) / step,
+        beside=beside,
+        in_operators=bool(in_operators),
+        doubt=doubt,
+        approximate=approximate,
+        **_waits(run, straggler, sometimes),
+    )
     return rule.finding(
         severity,
         confidence,
-        message,
+        claim,
         evidence_of(run, straggler, step, saved, sometimes=sometimes)
-        + work_evidence(compared, straggler.rank, step, shared, said)
+        + work_evidence(compared, straggler.rank, step, shared, run.step_words)
         + list(in_operators),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
-        impact_ms=stored((saved if shared is None else shared) / 1e6),
+        impact_ms=stored(gain / 1e6),
         cause=straggler.cause,
         computes_longer=longer,
         role=late_in(run, straggler.rank),
@@ -305,44 +286,30 @@ def _of_host(
     slowdown: float | None,
     undisturbed: Undisturbed | None,
     sometimes: bool,
-) -> tuple[Confidence, Severity, str]:
-    """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and a sentence on that."""
+) -> tuple[Confidence, Severity, Doubt | None]:
+    """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
     assert run.stragglers is not None
     confidence, severity = otherwise
     if sometimes and not any(times.summary.on_gpu for times in run.ranks):
-        note = (
-            " Ranks that share a host's cores are late by turns: more steps tell whether it is this rank or the "
-            "machine."
-        )
-        return "low", "info", note
+        return "low", "info", Doubt(kind="shared_cores")
     if slowed_by_profiler(run, straggler) and undisturbed is None:
-        note = (
-            " But it had run ahead when the window began and used that up in these steps: the profiler slows its "
-            "host, and without it this rank may not be late."
-        )
-        return "low", "info", note
-    if not sometimes and (turns := told_of_turns(undisturbed, IMPACT_BOUNDS[0])):
-        return "low", "info", turns
+        return "low", "info", Doubt(kind="ran_ahead")
+    turns = None if sometimes or undisturbed is None else undisturbed.turns(IMPACT_BOUNDS[0])
+    if turns is not None:
+        other, then = turns.other, turns.other_steps
+        return "low", "info", Doubt(kind="turns", rank=turns.rank, steps=turns.steps, other=other, other_steps=then)
     unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
     if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
-        return "medium", seen, ""
+        return "medium", seen, None
     if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
-        note = (
-            " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
-            "them is the slowest by nature (see TO-I001)."
-        )
-        return "medium", "info", note
+        return "medium", "info", Doubt(kind="hosts_bound")
     if slowdown is None:
-        return "medium", severity, ""
+        return "medium", severity, None
     if slowdown <= PROFILED and (sometimes or undisturbed is None or waited_for(straggler, undisturbed)):
-        return confidence, severity, ""
+        return confidence, severity, None
     if undisturbed is not None:
         return without_profiler(straggler, severity, undisturbed)
-    note = (
-        f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
-        "rank may not be late."
-    )
-    return "low", "info", note
+    return "low", "info", Doubt(kind="profiled", slowdown=slowdown)
 
 
 def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
@@ -371,20 +338,24 @@ def only_waited_for(
     by_turns = undisturbed is not None and undisturbed.turns(IMPACT_BOUNDS[0]) is not None
     if leader.cause in ("host", "unknown") and by_turns:
         return []  # in other steps another one comes last, as TO-I001 says
-    recorded = "" if undisturbed is None else " as recorded"
-    message = (
-        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
-        f"({CAUSE_WORDS[leader.cause].clause}), but its cure alone saves only {saved / 1e6:.2f} of {step / 1e6:.2f} ms"
-        f"{recorded}{_for_other_loaders(run, leader, step - saved)}."
+    doubt = None if undisturbed is None else without_profiler(leader, "info", undisturbed)[2]
+    claim = ComesLast(
+        window=run.step_words is WINDOW,
+        rank=leader.rank,
+        does=leader.cause,
+        waiting=waiting / 1e6,
+        saved=saved / 1e6,
+        step=step / 1e6,
+        recorded=undisturbed is not None,
+        loader=_other_loader(run, leader, step - saved),
+        doubt=doubt,
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
-    if undisturbed is not None:
-        message += without_profiler(leader, "info", undisturbed)[2]
     return [
         rule.finding(
             "info",
             confidence,
-            message,
+            claim,
             evidence_of(run, leader, step, saved),
             ranks=[leader.rank],
             steps=leader.late_steps,
@@ -395,21 +366,28 @@ def only_waited_for(
     ]
 
 
-def _for_other_loaders(run: CrossRank, leader: Straggler, left: float) -> str:
-    """Why a cured rank's step stays as long, where that is another's loader. left: of the step, ns."""
+def _other_loader(run: CrossRank, leader: Straggler, left: float) -> int | None:
+    """The rank whose loader is why a fixed rank's step stays as long. left: of the step, ns."""
     slowest = slowest_other(run.loading_ms, [leader.rank])
     if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
-        return ""
-    return f": the workers of rank {slowest[0]}'s loader are hardly faster"
+        return None
+    return slowest[0]
 
 
-def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
+class _Waits(TypedDict, total=False):
+    waiting: float
+    waiting_on_average: float
+    met: int
+    met_waiting: float
+    nobody_waits: bool
+    hidden: bool
+
+
+def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
     """Who waits for it, and how long."""
     waiting = waiting_ms(run, straggler, sometimes=sometimes)
-    average = " on average" if sometimes else ""
-    where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
     if waiting < 0.01:
-        return "Nobody is seen to wait for it alone, because others are as late or later."
+        return {"nobody_waits": True}
     assert run.stragglers is not None
     others = len(run.ranks) - 1
     if (
@@ -419,32 +397,22 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
         behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
         met = len({rank for c in behind for rank in c.group}) - 1
         if not 0 < met < others:
-            return "It delays transfers, which the others partly hide behind their own work."
+            return {"hidden": True}
         steps = max(len(run.stragglers.step_ns), 1)
-        mean = sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6
-        return f"The {met} ranks that it meets wait {mean:.2f} ms {run.step_words.per} for it{average}{where}."
-    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
-    return f"{wait} {waiting:.2f} ms {run.step_words.per} for it{average}{where}."
+        return {"met": met, "met_waiting": sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6}
+    return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
+
+
+def _role_name(run: CrossRank, rank: int) -> str | None:
+    """What the groups are for in which the others first wait for it, where the run has several such."""
+    role = late_in(run, rank)
+    return None if role is UNSET or not run.roles.several else ROLES[role]
 
 
 def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
     """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
     ends = None if run.what_if is None else run.what_if.range_steps(WORK_SHARED)
     return None if ends is None else (mean(ends[0]), mean(ends[1]))
-
-
-def _shared_text(ends: tuple[float, float] | None, ns: float) -> str:
-    """'18.95', or '18.70 to 19.21': by how efficiently kernels of that size run."""
-    if ends is None:
-        return f"{ns / 1e6:.2f}"
-    return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f}"
-
-
-def _shared_pct(run: CrossRank, ends: tuple[float, float] | None, step: float, shared: float) -> str:
-    """'30', or '30 to 33' where the step's length is a range too. What is 'up to' has no lower end."""
-    pcts = [shared] if ends is None else [step - max(ends), step - min(ends)]
-    shown = list(dict.fromkeys(f"{100 * max(saved, 0.0) / step:.0f}" for saved in pcts))
-    return shown[-1] if run.cures_are_least else " to ".join(shown)
 
 
 def steps_text(steps: Sequence[int]) -> str:

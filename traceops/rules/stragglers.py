@@ -14,16 +14,17 @@ from traceops.across.replay.what_if import NO_LOADING
 from traceops.across.slow_group import SlowGroups, far_ranks
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.cause_words import CAUSES, COMPUTES_LONGER
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict, described
+from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
 from traceops.measure.steps import spells
 from traceops.rules import slow_group
 from traceops.rules.inputs import Inputs
 from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.straggler_claims import LateBehindLoading
 from traceops.rules.straggler_conditions import (
     BURST_PCT,
     CHANCE,
@@ -121,12 +122,14 @@ def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
         return []
     compared = run.work.get(late.rank)
     longer = UNSET if compared is None else compared.kind
-    why = CAUSES[late.cause] if longer is UNSET else COMPUTES_LONGER[longer]
-    more = " or more" if run.cures_are_least else ""
-    message = (
-        f"Rank {late.rank} is late behind data loading: {why.clause}. Nobody waits for it while batches come no "
-        f"faster. With batches in time {words.the} would take {in_time / 1e6:.2f} instead of {step / 1e6:.2f} ms, and "
-        f"with this rank at its peers' pace too {(in_time - saved) / 1e6:.2f} ms{more}."
+    claim = LateBehindLoading(
+        window=words is WINDOW,
+        rank=late.rank,
+        does=late.cause if longer is UNSET else longer,
+        step=step / 1e6,
+        in_time=in_time / 1e6,
+        then=(in_time - saved) / 1e6,
+        least=run.cures_are_least,
     )
     evidence = [
         Evidence(Fact.SAVED_WITH_BATCHES_IN_TIME, stored(saved_by_loading / 1e6), words.unit("ms")),
@@ -139,7 +142,7 @@ def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
         rule.finding(
             "info",
             "medium",
-            message,
+            claim,
             evidence,
             ranks=[late.rank],
             steps=late.late_steps,

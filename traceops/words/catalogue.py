@@ -16,14 +16,18 @@ def texts(name: str, section: str = "labels") -> Mapping[str, str]:
 
 @cache
 def sections(name: str) -> Mapping[str, Mapping[str, str]]:
-    """The sections of `words/<name>.ini`: 'key = text', lines that begin with a space go on, '#' begins a remark."""
+    """The sections of `words/<name>.ini`: 'key = text', '#' begins a remark, lines that begin with a space go on.
+
+    Of these '- text' begins a new sentence, which is kept apart by a line break.
+    """
     found: dict[str, dict[str, str]] = {}
     own, key = found.setdefault("", {}), ""
     for line in (_FOLDER / f"{name}.ini").read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
         if line.startswith(" "):
-            own[key] += f" {line.strip()}"
+            more = line.strip()
+            own[key] += f"\n{more[2:]}" if more.startswith("- ") else f" {more}"
         elif line.startswith("["):
             own = found.setdefault(line.strip("[] "), {})
         else:

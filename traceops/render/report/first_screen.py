@@ -22,12 +22,12 @@ from traceops.render.report.cross_figures import thinned
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     Cure,
+    because_of,
     late_together,
     mean_of_ranks,
     out_of_step,
     place_text,
     who_text,
-    words_of,
 )
 from traceops.render.report.terms import TERMS
 from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding
@@ -36,7 +36,7 @@ from traceops.report.alike import alike_spent
 from traceops.report.model import Report
 from traceops.report.tables import TimelineRow
 from traceops.rules.explained import explains
-from traceops.rules.slow_group import SLOW_GROUP, clause_of
+from traceops.rules.slow_group import SLOW_GROUP
 
 # The picture that proves the verdict: one step of the rank to blame, of one that waits, and of the others.
 
@@ -278,12 +278,11 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
 
 def _why(together: Sequence[Finding], step: StepWords) -> tuple[Block, ...]:
     """The cause in words, what grew, and the line of code where it is known."""
-    if together[0].rule not in (*STRAGGLERS, SLOW_GROUP.id):
+    if together[0].rule not in (*STRAGGLERS, SLOW_GROUP.id) or not because_of(together[0]):
         return (text(together[0].message), *_lines_of_code(together[0]))
     blocks: list[Block] = []
     for finding in together[:3]:
-        group = finding.rule == SLOW_GROUP.id
-        clause = clause_of(finding) if group else words_of(finding).clause
+        clause = because_of(finding)
         whose = f"{who_first(finding.ranks, 4)}: " if len(together) > 1 and finding.ranks else ""
         clause = clause if whose else clause[:1].upper() + clause[1:]
         grew = [_grew_text(one, step) for one in _grew(finding)]

@@ -7,22 +7,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.core.cause_words import CAUSES, COMPUTES_LONGER, OPERATORS_LONGER, CauseWords
+from traceops.core.claims import Claim, claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Finding
-from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.report.cross_tables import check_of
-from traceops.render.report.parallel_sections import role_text
-from traceops.render.report.then_text import least_only, then_text
+from traceops.render.report.then_text import then_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.slow_group import SLOW_GROUP, clause_of
+from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.straggler_claims import ComesLast, Late, LateBehindLoading, Slower
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured
@@ -100,13 +97,15 @@ def group_clause(report: Report, finding: Finding) -> tuple[str, int]:
     if cure is not None:
         return _groups_clause(report, same, cure), len(same)
     step, saved = step_ms(report), finding.impact_ms
-    worst = next((f", most of all rank {e.rank}" for e in finding.evidence if e.fact is Fact.WORST_OF_THEM), "")
-    said = f"{_group_text(report, finding)} are slower than the others{worst}: {clause_of(finding)}"
+    said = headline_of(finding)
+    if (place := place_text(report, finding.ranks)) and said:
+        said += f" ({place})"
+    if because := because_of(finding):
+        said += f": {because}"
     if step is None or saved is None or saved > step:
         return said, 1
-    how = "with the work shared evenly" if finding.computes_longer == "more_work" else "at their peers' pace"
     then = f"{report.summary.step_words.a} would take {then_text(report, step - saved, 100 * saved / step)}"
-    return f"{said}; {how} {then}", 1
+    return f"{said}; {_how(finding)} {then}", 1
 
 
 def _group_text(report: Report, finding: Finding) -> str:
@@ -119,12 +118,12 @@ def _groups_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> s
     told = list[str]()
     for finding in findings[:_MOST_NAMED]:
         if finding.rule == SLOW_GROUP.id:
-            who, why = _group_text(report, finding), clause_of(finding)
+            who, why = _group_text(report, finding), because_of(finding)
             told.append(
                 f"so are {who[:1].lower()}{who[1:]}: {why}" if told else f"{who} are slower than the others: {why}"
             )
         else:
-            rank, why = finding.ranks[0], words_of(finding).clause
+            rank, why = finding.ranks[0], because_of(finding)
             told.append(f"so is rank {rank}: {why}" if told else f"Rank {rank} is late: {why}")
     if more := len(findings) - len(told):
         told.append(f"{more} more below")
@@ -150,14 +149,14 @@ def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None
         for row in report.what_if:
             step, predicted = row.step_time_ms, row.predicted_step_time_ms
             if sorted(row.ranks) == together and step and predicted is not None:
-                return same, Cure(step, predicted, "at their peers' pace")
+                return same, Cure(step, predicted, "at the other ranks' pace")
     return same, None
 
 
 def _single_cure(report: Report, finding: Finding) -> Cure | None:
     if not finding.ranks or finding.impact_ms is None:
         return None
-    how = words_of(finding).cured
+    how = _how(finding)
     late, saved_late = finding.number(Fact.LATE_STEP), finding.number(Fact.SAVED_IN_A_LATE_STEP)
     if finding.rule == "TO-S002" and late is not None and saved_late is not None:
         return Cure(late, late - saved_late, how, late=True)
@@ -183,45 +182,52 @@ def _alone(report: Report, finding: Finding) -> float | None:
     return next((row.predicted_step_time_ms for row in rows if row.predicted_step_time_ms is not None), None)
 
 
-def words_of(finding: Finding) -> CauseWords:
-    """Words for the cause of a late rank, and for what is behind it where that is known."""
-    if finding.proof(Fact.IN_OPERATORS) is not None:
-        return OPERATORS_LONGER
-    if finding.computes_longer is not UNSET:
-        return COMPUTES_LONGER[finding.computes_longer]
-    return CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
+def headline_of(finding: Finding) -> str:
+    """What is claimed, in one sentence without a full stop; of an earlier version's report its message."""
+    return finding.headline if isinstance(finding.headline, str) else finding.message.rstrip(".")
+
+
+def because_of(finding: Finding) -> str:
+    """Why ranks are late, in a clause; '' in reports of an earlier version."""
+    claim = _claim(finding)
+    return "" if claim is None else claim.part("because")
+
+
+def _how(finding: Finding) -> str:
+    """The state in which it costs nothing."""
+    claim = _claim(finding)
+    return ("" if claim is None else claim.part("way")) or "at the other ranks' pace"
+
+
+def _short(finding: Finding) -> str:
+    """The same in few words."""
+    claim = _claim(finding)
+    return "late" if claim is None else claim.part("short")
+
+
+def _claim(finding: Finding) -> Claim | None:
+    known = (claim_of(finding, kind) for kind in (Late, LateBehindLoading, ComesLast, Slower))
+    return next((claim for claim in known if claim is not None), None)
 
 
 def _single_clause(report: Report, finding: Finding) -> str:
     if not finding.ranks or finding.impact_ms is None:
         return finding.message.rstrip(".")
-    subject = words_of(finding).subject.format(finding.ranks[0]) + _reason(finding)
-    if finding.rule == "TO-S002" and finding.steps:
-        subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
-    cure, step = _single_cure(report, finding), finding.number(Fact.PLAIN_STEP) or step_ms(report)
-    more, up_to = (" or more", "up to ") if least_only(report) else ("", "")
-    if cure is not None and cure.late:
-        return (
-            f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)}{more} instead of "
-            f"{ms_text(cure.now_ms)} ms ({up_to}{cure.pct:.0f} % less)"
-        )
-    waits, words = _waiting_for(finding), report.summary.step_words
-    others = len(report.ranks) - 1
-    clause = subject
-    if waits is not None and others > 0:
-        who = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-        clause += f": {who} {ms_text(waits)} ms{_of(step, waits, words)} for it{role_text(report, finding)}"
-        clause += " on average" if finding.rule == "TO-S002" else ""
+    clause, words = headline_of(finding) + _reason(finding), report.summary.step_words
+    cure = _single_cure(report, finding)
     if cure is None:
         return clause
+    then = then_text(report, cure.then_ms, cure.pct, cure.now_ms)
+    if cure.late:
+        return f"{clause}: {cure.how} such a step would take {then}"
     if finding.rule == "TO-S001" and finding.severity == "info" and cure.pct < _HARDLY_PCT:
         return f"{clause}, but {cure.how} {words.a} would be only {ms_text(finding.impact_ms)} ms shorter"
-    return f"{clause}; {cure.how} {words.a} would take {then_text(report, cure.then_ms, cure.pct)}"
+    return f"{clause}; {cure.how} {words.a} would take {then}"
 
 
 def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
     ranks = [rank for f in findings for rank in f.ranks]  # the costliest first
-    causes = {rank: words_of(f).why for f in findings for rank in f.ranks}
+    causes = {rank: _short(f) for f in findings for rank in f.ranks}
     if len(ranks) <= _MOST_NAMED:
         named = [f"{rank} ({causes[rank]})" for rank in ranks]
         who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"

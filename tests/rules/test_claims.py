@@ -1,0 +1,96 @@
+"""Every kind of claim has its words: each form of its sentences is filled with sample facts and read."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from string import Formatter
+from typing import Any
+
+import msgspec
+import pytest
+from plain_words import TICS
+
+from traceops.core.claims import Claim, filled
+from traceops.rules import registry
+from traceops.words.catalogue import sections
+
+LONGEST = 90
+
+
+def kinds(of: type[Claim] = Claim) -> Iterator[type[Claim]]:
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("traceops."):
+            yield kind
+        yield from kinds(kind)
+
+
+KINDS = sorted(kinds(), key=lambda kind: kind.kind)
+FAMILIES = sorted({kind.family for kind in KINDS})
+
+
+def sample(kind: type[Any], choices: dict[str, str]) -> Any:
+    """One with every fact known. choices: of the facts that choose a text."""
+    hints = typing.get_type_hints(kind)
+    return kind(
+        **{field.name: _value(field.name, hints[field.name], choices) for field in msgspec.structs.fields(kind)}
+    )
+
+
+def _value(name: str, hint: Any, choices: dict[str, str]) -> Any:
+    if name in choices:
+        return choices[name]
+    options = [one for one in typing.get_args(hint) if one is not type(None)]
+    hint = options[0] if typing.get_origin(hint) is not tuple and options else hint
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return sample(hint, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith(name)})
+    if typing.get_origin(hint) is tuple:
+        return (3, 7)
+    return {int: 12, float: 128.4, bool: True, str: "x"}[hint]
+
+
+def forms(kind: type[Claim], part: str) -> Iterator[tuple[str, Claim]]:
+    """Each sentence of a part with each of the texts that it may choose."""
+    own, shared = sections(kind.family)[kind.kind], sections(kind.family).get("words", {})
+    for line in filter(None, own.get(part, "").split("\n")):
+        chosen = [(name, spec[1:]) for _, name, spec, _ in Formatter().parse(line) if spec and spec[0] in "=^"]
+        if not chosen:
+            yield line, sample(kind, {})
+        for name, text in chosen:
+            keys = [key for key in (*own, *shared) if key.startswith(f"{text}.")]
+            assert keys, f"{kind.kind}: no text {text}.*"
+            for key in keys:
+                yield (
+                    line,
+                    sample(
+                        kind, {other: _first(own, shared, how) for other, how in chosen} | {name: key.partition(".")[2]}
+                    ),
+                )
+
+
+def _first(own: Any, shared: Any, text: str) -> str:
+    return next(key for key in (*own, *shared) if key.startswith(f"{text}.")).partition(".")[2]
+
+
+def test_a_kind_has_one_section_and_one_struct() -> None:
+    assert registry.RULES
+    assert len({kind.kind for kind in KINDS}) == len(KINDS)
+    for kind in KINDS:
+        assert sections(kind.family)[kind.kind]["headline"], kind
+    claimed = {(kind.family, kind.kind) for kind in KINDS}
+    for family in FAMILIES:
+        own = {(family, name) for name in sections(family) if not name.startswith("TO-") and name not in ("", "words")}
+        assert own <= claimed, "a section that no claim has"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_every_sentence_can_be_filled_and_reads_plainly(kind: type[Claim]) -> None:
+    for part in sections(kind.family)[kind.kind]:
+        for line, claim in forms(kind, part):
+            said = filled(line.replace(":unless}", ":if}"), claim)
+            assert said and "{" not in said and "  " not in said, line
+            assert not TICS.search(said), (said, TICS.search(said))
+            if part == "headline":
+                assert len(said) <= LONGEST and not said.endswith(".") and "(" not in said and "TO-" not in said, said
+            if part == "why":
+                assert said.endswith("."), said

@@ -1,0 +1,135 @@
+"""Claims: which of the known kinds holds, with typed facts. words/<family>.ini has the sentences of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from string import Formatter
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from traceops.core.findings import Finding
+from traceops.core.rank_text import ranks_text, who, who_first
+from traceops.core.step_words import STEP, WINDOW
+from traceops.core.text import short_name
+from traceops.core.units import count_text, gib_text, ms_text, percent_text, rate_text, size_text
+from traceops.words.catalogue import sections
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a judge says holds. A subclass is a kind: its fields are the facts, its words a section of a file.
+
+    window: times are of the recorded window, because nothing tells where steps begin.
+    """
+
+    family: ClassVar[str]
+    kind: ClassVar[str]
+    window: bool = False
+
+    def sentences(self, part: str) -> list[str]:
+        """The sentences of a part of its section of which every fact is known."""
+        lines = sections(self.family)[self.kind].get(part, "").split("\n")
+        return [said for line in lines if line and (said := filled(line, self)) is not None]
+
+    def headline(self) -> str:
+        """The first of its headlines of which every fact is known."""
+        return self.sentences("headline")[0]
+
+    def message(self) -> str:
+        """The headline and what stands behind it, in sentences."""
+        return " ".join([f"{self.headline()}.", *self.sentences("why")])
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that are known, as report.json holds them."""
+        return {name: value for name, value in msgspec.to_builtins(self).items() if not _is_empty(value)}
+
+    def part(self, name: str) -> str:
+        """A part that is one sentence."""
+        return " ".join(self.sentences(name))
+
+
+C = TypeVar("C", bound=Claim)
+
+
+def claim_of(finding: Finding, kind: type[C]) -> C | None:
+    """The claim that a finding makes, where it is one of this kind."""
+    known = finding.kind == kind.kind and finding.facts is not UNSET
+    return msgspec.convert(finding.facts, kind) if known else None
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, Sized) and not len(value))
+
+
+def filled(template: str, claim: Claim) -> str | None:
+    """A sentence with its facts; None where one of them is not known, or a condition does not hold."""
+    said = ""
+    for text, name, spec, _ in Formatter().parse(template):
+        said += text
+        if name is None:
+            continue
+        if name in _STEP:
+            said += _STEP[name](claim.window)
+            continue
+        value: Any = claim
+        for step in name.split("."):
+            value = getattr(value, step, None)
+        empty = _is_empty(value)
+        if spec == "unless":
+            if not empty:
+                return None
+            continue
+        if empty:
+            return None
+        shown = _shown(value, spec or "", claim)
+        if shown is None:
+            return None
+        said += shown
+    return said
+
+
+def _shown(value: Any, spec: str, claim: Claim) -> str | None:
+    """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words].
+
+    '^because' is the same with a capital letter; '|waits|wait' is for one and for several.
+    """
+    if spec.startswith("^"):
+        said = _shown(value, f"={spec[1:]}", claim)
+        return None if said is None else f"{said[:1].upper()}{said[1:]}"
+    if spec.startswith("="):
+        own, shared = (sections(claim.family).get(name, {}) for name in (claim.kind, "words"))
+        key = f"{spec[1:]}.{value}"
+        return filled(own[key] if key in own else shared[key], claim)
+    if spec.startswith("|"):
+        one, several = spec[1:].split("|")
+        return one if (len(value) if isinstance(value, Sized) else value) == 1 else several
+    return _SPECS[spec](value)
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {ranks_text(steps, 4, counted=False)}"
+
+
+_SPECS: Mapping[str, Callable[[Any], str]] = {
+    "": str,
+    "if": lambda value: "",
+    "ms": lambda value: f"{ms_text(value)} ms",
+    "pct": percent_text,
+    "times": lambda value: f"{value:.2f}",
+    "gbs": lambda value: f"{rate_text(value)} GB/s",
+    "size": size_text,
+    "gib": gib_text,
+    "count": count_text,
+    "ranks": lambda value: who(value, 4),
+    "Ranks": lambda value: who_first(value, 4),
+    "steps": _steps,
+    "name": lambda value: short_name(value, 60),
+    "to": lambda value: f"{value[0]} to {value[1]}",
+    "s": lambda value: f"{value:.3g} s",
+}
+_STEP: Mapping[str, Callable[[bool], str]] = {
+    "per": lambda window: "in the window" if window else "per step",
+    "the": lambda window: (WINDOW if window else STEP).the,
+    "a": lambda window: (WINDOW if window else STEP).a,
+}
