@@ -63,7 +63,7 @@ def test_workers_that_need_longer_than_the_cured_step_are_told(tmp_path):
 
 def test_workers_that_keep_up_are_not(tmp_path):
     report, late, hidden = behind_late(tmp_path, {"idle": 40, "tokenize": 40})
-    assert not hidden and "would take 63.69 instead of 79.38 ms" in late.message
+    assert not hidden and "would take 63.7 ms instead of 79.4 ms" in late.message
     assert report.summary.replay.loaders_unknown == ()
 
 
