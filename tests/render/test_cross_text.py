@@ -57,7 +57,7 @@ def test_replay_says_its_error_and_the_slowdown() -> None:
     assert "steps 3–5 is within 0.27 %" in replay_sentence(report)
     assert "S = 1.67" in replay_sentence(report)
     unfit = replace(report, findings=(dataclasses.replace(report.findings[0], rule="TO-V006"),))
-    assert "S =" not in replay_sentence(unfit) and "do not trust what compares ranks" in replay_sentence(unfit)
+    assert "S =" not in replay_sentence(unfit) and "cross-rank numbers are unreliable" in replay_sentence(unfit)
     doubtful = Replay(error_pct=7.0, straggler_slowdown=1.004, steps=(3,))
     report = replace(report, summary=replace(report.summary, replay=doubtful))
     assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)

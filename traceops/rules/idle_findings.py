@@ -182,7 +182,8 @@ def finding_of(
     ranks = [rank for one in idle if (rank := one.times.summary.rank) in named]
     rank = worst.times.summary.rank
     impact = impact_ms(kind, inputs, idle, worst, saved)
-    evidence = _evidence(kind, worst, idle, inputs.run.step_ms, impact if worst.light else saved, words)
+    gain = impact if worst.light or saved is not None else None
+    evidence = _evidence(kind, worst, idle, inputs.run.step_ms, gain, words)
     at_most = "" if len(ranks) == 1 else "up to "
     message = kind.message.format(
         where=who_of(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words

@@ -106,16 +106,22 @@ def saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | 
 
 
 def evidence_of(
-    run: CrossRank, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False
+    run: CrossRank, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
 ) -> list[Evidence]:
-    """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them."""
+    """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them.
+
+    shared: the saving is that of evenly shared work, which has evidence of its own: a finding has one.
+    """
     rank = straggler.rank
     total = sum(straggler.caused.values()) or 1.0
     least, words = least_share(len(run.ranks)), run.step_words
-    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
-    return [
+    saving = [
         Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank, subject=words.the),
+    ]
+    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
+    return [
+        *([] if shared else saving),
         Evidence(
             Fact.WAITING_FOR_IT,
             stored(waiting_ms(run, straggler, sometimes=sometimes)),
@@ -262,7 +268,7 @@ def finding_of(
         severity,
         confidence,
         claim,
-        evidence_of(run, straggler, step, saved, sometimes=sometimes)
+        evidence_of(run, straggler, step, saved, sometimes=sometimes, shared=shared is not None)
         + work_evidence(compared, straggler.rank, step, shared, run.step_words)
         + list(in_operators),
         ranks=[straggler.rank],

@@ -30,11 +30,13 @@ from traceops.render.report.stragglers import (
     who_text,
 )
 from traceops.render.report.terms import TERMS
+from traceops.render.report.then_text import unfit_note
 from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.alike import alike_spent
 from traceops.report.model import Report
 from traceops.report.tables import TimelineRow
+from traceops.rules.bandwidth import LOW_BANDWIDTH
 from traceops.rules.explained import explains
 from traceops.rules.slow_group import SLOW_GROUP
 
@@ -335,7 +337,11 @@ def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
     if error is not None and cure is not None and finding.rule in (*STRAGGLERS, SLOW_GROUP.id):
         told.append(f"the replay is within {percent_text(error)} of what was measured")
-    sure = SURE[finding.confidence]
+    compares = finding.rule in (*STRAGGLERS, SLOW_GROUP.id, LOW_BANDWIDTH.id)
+    unfit = unfit_note(report) if compares else ""
+    if unfit:
+        told.insert(0, unfit)
+    sure = SURE["low" if unfit else finding.confidence]
     return f"{sure}. {told[0][:1].upper()}{'; '.join(told)[1:]}." if told else f"{sure}."
 
 

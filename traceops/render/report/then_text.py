@@ -63,7 +63,7 @@ def least_note(report: Report) -> str:
 def unfit_note(report: Report) -> str:
     """That the ranks' clocks do not fit together, beside what compares ranks; '' where they do."""
     unfit = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
-    return f"clocks of ranks do not fit ({UNALIGNED_CLOCKS.id}): do not trust what compares ranks" if unfit else ""
+    return f"rank clocks do not line up ({UNALIGNED_CLOCKS.id}); cross-rank numbers are unreliable" if unfit else ""
 
 
 def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
