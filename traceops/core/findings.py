@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from traceops.core.facts import Fact, label_of
+from traceops.core.facts import Fact, fact_of, label_of
 from traceops.core.words import Role
 
 Severity = Literal["error", "warning", "info"]
@@ -31,8 +31,8 @@ class Evidence:
     a reader calls it: the label of `fact`, with `subject` in it. Nothing is looked up by it.
     """
 
-    fact: Fact
-    value: float | int | str | None
+    fact: Fact = Fact.OTHER
+    value: float | int | str | None = None
     unit: str = ""
     threshold: float | None = None
     rank: int | None = None
@@ -53,8 +53,12 @@ class Evidence:
     metric: str = ""
 
     def __post_init__(self) -> None:
-        subject = self.subject if isinstance(self.subject, str) else ""
-        object.__setattr__(self, "metric", label_of(self.fact, subject))
+        if self.fact is Fact.OTHER and self.subject is UNSET and self.metric:  # earlier versions wrote the label only
+            fact, subject = fact_of(self.metric)
+            object.__setattr__(self, "fact", fact)
+            object.__setattr__(self, "subject", subject or UNSET)
+        about = self.subject if isinstance(self.subject, str) else ""
+        object.__setattr__(self, "metric", label_of(self.fact, about))
 
 
 MOST_STEPS = 64  # of a finding: there may be more of which it is told

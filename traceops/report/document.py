@@ -10,7 +10,6 @@ import msgspec
 
 from traceops.core.documents import READABLE_VERSIONS
 from traceops.core.errors import FileError, InputError
-from traceops.core.facts import fact_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
@@ -97,7 +96,7 @@ def report_of(value: Any, path: str, wanted: str = "report.json of traceops") ->
 
 
 def _known(value: Any) -> Any:
-    """As this version has it: without a hang or fabric that lacks what it says of one, facts beside their labels."""
+    """Without a hang or fabric that lacks what this version says of one: an earlier traceops found less."""
     if not isinstance(value, dict):
         return value
     known = dict(value)
@@ -106,24 +105,7 @@ def _known(value: Any) -> Any:
             msgspec.convert(value.get(key), kind | None)
         except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError):
             known[key] = None
-    if isinstance(found := known.get("findings"), list):
-        known["findings"] = [_with_facts(one) for one in found]
     return known
-
-
-def _with_facts(finding: Any) -> Any:
-    """A finding whose numbers say what they are; earlier versions kept what a reader calls them only."""
-    evidence = finding.get("evidence") if isinstance(finding, dict) else None
-    if not isinstance(evidence, list):
-        return finding
-    return {**finding, "evidence": [_with_fact(one) for one in evidence]}
-
-
-def _with_fact(evidence: Any) -> Any:
-    if not isinstance(evidence, dict) or "fact" in evidence or not isinstance(evidence.get("metric"), str):
-        return evidence
-    fact, subject = fact_of(evidence["metric"])
-    return {**evidence, "fact": fact.value, **({"subject": subject} if subject else {})}
 
 
 def _listed(versions: tuple[int, ...]) -> str:
