@@ -21,7 +21,7 @@ from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import responder_of
 from traceops.capture.run_as_main import run_as_main
 from traceops.capture.session import Capture
-from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
+from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment, keep_to_this_process
 from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
@@ -46,6 +46,7 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
         return 2, None
     session: Capture | None = None
     contained(_print_to_launcher)
+    contained(keep_to_this_process, os.environ)
     try:
         session = _opened(argv)
     except UsageError as refused:

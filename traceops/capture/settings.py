@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from traceops.core.errors import UsageError
 ENV = "TRACEOPS_CAPTURE"
 # A folder; a script that runs under the bootstrap leaves there which files its modules came from.
 IMPORTS_ENV = "TRACEOPS_IMPORTS"
+_RANK = "rank_pid"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,16 @@ def from_environment(settings: CaptureSettings) -> CaptureSettings:
         raise UsageError(f"{ENV} is not JSON ({error}); unset it, or start through `traceops run`") from error
     if not isinstance(overrides, dict):
         raise UsageError(f"{ENV} must be a JSON object; unset it, or start through `traceops run`")
+    if overrides.pop(_RANK, os.getpid()) != os.getpid():  # inherited from a rank, whose folder is its own
+        return settings
     return settings.merged(overrides)
+
+
+def keep_to_this_process(environ: MutableMapping[str, str]) -> None:
+    """Have the settings count for this rank only: a capture that a child of it opens has a folder of its own."""
+    text = environ.get(ENV, "").rstrip()
+    if text.startswith("{") and text.endswith("}") and len(text) > 2:
+        environ[ENV] = f'{text[:-1]}, "{_RANK}": {os.getpid()}}}'
 
 
 def holds_traces(out: Path) -> bool:

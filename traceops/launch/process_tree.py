@@ -19,7 +19,7 @@ class ProcessTree:
 
     def __init__(self, root: subprocess.Popen[bytes], env: Mapping[str, str]) -> None:
         self._root = root
-        self._mark = env.get(ENV)
+        self._mark = env.get(ENV, "").rstrip("}") or None  # what a rank adds to it comes behind
         self._known: dict[int, psutil.Process] = {}
 
     def command(self) -> int | None:
@@ -55,7 +55,7 @@ class ProcessTree:
         if self._mark is not None:
             for process in psutil.process_iter():
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                    if process.environ().get(ENV) == self._mark:
+                    if process.environ().get(ENV, "").startswith(self._mark):
                         found.append(process)
         return found
 
