@@ -61,6 +61,8 @@ LATE: dict[str, str] = {
     "traceops.capture.trace_file": "the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.run": "NumPy and the comparison, for --against only",
+    "traceops.cli.diagnose": "the doctor, where no rank fails",
+    "traceops.cli.doctor": "diagnose, for files that others saved",
     "traceops.cli.trainings": "what only a training that fails needs",
     "traceops.core.installation": "only a process that reads large files asks for more of the C library",
     "traceops.cli.parser": "what only a wrong command line needs",

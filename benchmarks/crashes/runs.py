@@ -26,9 +26,9 @@ from benchmarks import ROOT
 from benchmarks.crashes.cases import ASIDE, DIED, PLANTED, RECORDED, Planted
 from benchmarks.planted.pack import unpack
 from traceops.core.errors import TraceopsError
-from traceops.hangs.crash_words import own_line
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Root
+from traceops.hangs.words import own_line
 from traceops.report.hang_text import root_advice, root_sentence
 
 TRAIN = Path(__file__).with_name("train.py")

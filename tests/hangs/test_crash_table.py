@@ -9,9 +9,11 @@ import pytest
 
 import traceops.hangs
 from traceops.hangs.crash_table import ADVICE, ALONE, DID, NEEDLES, RULE_OF, WORDINGS, crash_kind, told_alone
+from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_text import hang_sentence, root_advice
 from traceops.rules.root_rules import BY_ID
 
+ONLY_ERROR = Path(__file__).parents[1] / "data" / "crash_logs" / "only_error"
 CODE = sorted(Path(traceops.hangs.__file__).parent.rglob("*.py"))
 
 
@@ -72,3 +74,10 @@ def test_an_echo_beside_a_cause_stays_an_echo(told) -> None:
     frames = 'Traceback (most recent call last):\n  File "/w/a.py", line 4, in f\n    g()\n'
     (root,) = told(f"[rank1]: {frames}[rank1]: ValueError: bad batch\n{refused}\n").roots
     assert "bad batch" in root.statement
+
+
+@pytest.mark.parametrize("path", sorted(ONLY_ERROR.glob("*.txt")), ids=lambda path: path.stem)
+def test_each_such_log_is_a_case_of_its_kind(path: Path) -> None:
+    (root,) = diagnose(path).roots
+    expected = {"nccl_usage_srun": "nccl_usage", "gloo_refused": "gloo_connect"}.get(path.stem, path.stem)
+    assert root.crash is not None and root.crash.kind == expected

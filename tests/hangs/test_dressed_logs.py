@@ -13,8 +13,8 @@ from dresses import DRESSES, LABELS, NAMES, WRAPS
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
-from traceops.hangs.readers.learned_prefixes import common_prefix
-from traceops.hangs.readers.wrapped_lines import unwrapped
+from traceops.hangs.readers.prefixes import common_prefix
+from traceops.hangs.readers.whole_lines import unwrapped
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 LOGS = (

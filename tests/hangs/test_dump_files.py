@@ -5,7 +5,7 @@ import random
 import pytest
 from generated_hang import Fault, dumps, random_job, run, write
 
-from traceops.hangs import dump_files
+from traceops.hangs import run_files
 from traceops.hangs.diagnose import diagnose
 
 
@@ -19,14 +19,14 @@ def folder(tmp_path):
 
 def test_processes_and_none_read_the_same(folder, monkeypatch):
     here = diagnose(folder, jobs=1)
-    monkeypatch.setattr(dump_files, "_POOL_WORTH_BYTES", 0)
+    monkeypatch.setattr(run_files, "_POOL_WORTH_BYTES", 0)
 
     assert diagnose(folder, jobs=3) == here
     assert [root.ranks for root in here.roots] == [(9,)]
 
 
 def test_a_bad_dump_costs_itself_only(folder, monkeypatch):
-    monkeypatch.setattr(dump_files, "_POOL_WORTH_BYTES", 0)
+    monkeypatch.setattr(run_files, "_POOL_WORTH_BYTES", 0)
     (folder / "nccl_trace_rank_3").write_bytes(b"\x80\x02cos\nsystem\n.")
 
     found = diagnose(folder, jobs=3)

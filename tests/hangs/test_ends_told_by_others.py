@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.readers.log_ends import NEEDLES, ended
+from traceops.hangs.readers.launchers import NEEDLES, ended
 from traceops.report.hang_text import hang_level, hang_sentence
 
 KILLED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.readers.log_loggers import Loggers
+from traceops.hangs.readers.loggers import Loggers
 from traceops.report.hang_text import hang_level, hang_sentence
 
 WATCHDOG = (

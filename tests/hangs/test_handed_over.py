@@ -6,7 +6,7 @@ import pytest
 
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.readers.log_order import is_newest_first
+from traceops.hangs.readers.whole_lines import is_newest_first
 
 LINES = (
     "INFO step 11 loss 2.2",

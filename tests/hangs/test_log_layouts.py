@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.readers.line_prefixes import without_prefixes
+from traceops.hangs.readers.prefixes import without_prefixes
 from traceops.report.hang_text import hang_sentence, root_advice
 
 CRASH = (

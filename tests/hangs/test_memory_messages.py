@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops.hangs.crash_words import memory_told
+from traceops.hangs.crash_messages import memory_message
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.memory_message import memory_message
+from traceops.hangs.words import memory_told
 
 GIB = 1 << 30
 # torchtune issue 2071: the driver told nothing of this process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.readers.log_stalls import ready_ranks, stalled_ranks
+from traceops.hangs.readers.messages import ready_ranks, stalled_ranks
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, unknown_ranks
 

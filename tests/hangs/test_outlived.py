@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.readers.log_steps import moment_of
+from traceops.hangs.readers.steps import moment_of
 from traceops.report.hang_seen import seen_events, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from traceops.hangs.crash_table import crash_kind
-from traceops.hangs.readers.log_rules import told_by
-from traceops.hangs.readers.log_suspects import Suspects
+from traceops.hangs.readers.messages import told_by
+from traceops.hangs.readers.trouble import Suspects
 
 PANIC = "Kernel panic - not syncing: Fatal exception in interrupt"
 

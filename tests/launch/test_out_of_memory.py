@@ -10,7 +10,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
-from traceops.hangs.phases import phase_of
+from traceops.hangs.stack_activity import phase_of
 from traceops.launch import out_of_memory
 from traceops.launch.conclusion import find_cause, tell_cause
 from traceops.launch.display import Screen

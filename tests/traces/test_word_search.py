@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceops.hangs.readers.log_rules import NEEDLES
+from traceops.hangs.readers.messages import NEEDLES
 from traceops.traces.text_lines import WordSearch, holds_any
 
 HEALTHY = b"".join(

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from traceops.hangs.crash_messages import says_not_finite
 from traceops.hangs.evidence import LogKind
-from traceops.hangs.not_finite import says_not_finite
 
 CrashKind: TypeAlias = str  # 'gpu_memory', … as crashes.json lists them
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from traceops.hangs.crash_messages import MemoryMessage, memory_message
 from traceops.hangs.crash_table import ANYWAY, LATER, CrashKind, crash_kind
 from traceops.hangs.evidence import Frame, LogEvent
-from traceops.hangs.memory_message import MemoryMessage, memory_message
 from traceops.hangs.stack_activity import is_own
 
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")

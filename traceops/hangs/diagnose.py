@@ -12,26 +12,22 @@ from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
-from traceops.hangs.aftermath import aftermath, without_own_end
-from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.carried import with_carried
-from traceops.hangs.crash_roots import with_crashes, with_outlived
+from traceops.hangs.crash_roots import aftermath, with_crashes, with_outlived, without_own_end
 from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.ledger import can_blame
-from traceops.hangs.mismatch import mismatches, noticed_mismatch
 from traceops.hangs.model import Diagnosis, Root
-from traceops.hangs.positions import RankPosition, rank_positions
+from traceops.hangs.positions import RankPosition, code_place, message_bytes, rank_positions
 from traceops.hangs.processes import Death, deaths, ended_too, stopped
-from traceops.hangs.progress_words import progress_text
-from traceops.hangs.readers.log_stalls import ready_ranks
+from traceops.hangs.readers.messages import ready_ranks
+from traceops.hangs.roots import mismatches, noticed_mismatch
 from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
-from traceops.hangs.starts import earlier_starts_text
-from traceops.hangs.stuck import stuck_together
+from traceops.hangs.stuck import over_gloo, stuck_together, with_way
 from traceops.hangs.waits import Waits, find_waits, with_roots
-from traceops.hangs.ways import over_gloo, with_way
+from traceops.hangs.words import earlier_starts_text, progress_text
 
 
 def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None, called: str | None = None) -> Diagnosis:

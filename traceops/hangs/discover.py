@@ -14,28 +14,24 @@ from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.inspector import is_inspector
-from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
-from traceops.hangs.file_ranks import rank_in_name, rank_of_text
 from traceops.hangs.given import opened, opened_archives
-from traceops.hangs.inspector_lags import inspector_events
-from traceops.hangs.jobs import one_job
-from traceops.hangs.kernel_lines import with_kernel_joined
+from traceops.hangs.jobs import one_job, one_slurm_job, with_earlier_starts
 from traceops.hangs.ledger import World, within_world, world_of, worlds_in_logs
-from traceops.hangs.log_jobs import one_slurm_job, with_earlier_starts
+from traceops.hangs.machine_lines import inspector_events, with_kernel_joined
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
 from traceops.hangs.readers.how_it_ends import how_it_ends, idle_training
+from traceops.hangs.readers.last_start import read_last_start
 from traceops.hangs.readers.log_events import says_why
-from traceops.hangs.readers.log_order import NEWEST_FIRST, is_newest_first
-from traceops.hangs.readers.log_progress import read_progress
-from traceops.hangs.readers.log_stalls import ready_ranks
-from traceops.hangs.readers.log_starts import read_last_start
+from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl_calls import mismatched_calls
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
+from traceops.hangs.readers.steps import read_progress
 from traceops.hangs.readers.timeline import waits_since
-from traceops.hangs.run_files import Found, read_run, read_run_file
+from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
+from traceops.hangs.run_files import Found, rank_in_name, rank_of_text, read_dumps, read_run, read_run_file
 from traceops.hangs.settings import setting_of
 from traceops.traces.archives import is_archive
 from traceops.traces.packed import GIT_LFS, is_tar, packing_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.hangs.evidence import HangEvidence, LogEvent, is_borne_out
-from traceops.hangs.readers.relevant_lines import edge_blocks
+from traceops.hangs.readers.whole_lines import edge_blocks
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.text_lines import holds_any
 

@@ -1,16 +1,26 @@
-"""The ranks at the ends of the wait-for graph, and what kind of hang each is a case of."""
+"""The ranks at the ends of the wait-for graph, and the first call that ranks made differently."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from traceops.core.findings import Confidence
+from traceops.core.rank_text import who
 from traceops.hangs import words
-from traceops.hangs.calls import code_place, message_bytes
+from traceops.hangs.evidence import HangEvidence
 from traceops.hangs.model import Root
-from traceops.hangs.positions import Call, ProcessGroup, RankPosition
+from traceops.hangs.positions import (
+    Call,
+    ProcessGroup,
+    RankPosition,
+    by_signature,
+    code_place,
+    describe,
+    message_bytes,
+    signature,
+)
 from traceops.hangs.waits import Waits, cycles
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
@@ -134,4 +144,163 @@ def about(call: Call, root: Root) -> Root:
         sequence=call.op.sequence,
         bytes=message_bytes(call.op),
         where=code_place(call.op.frames),
+    )
+
+
+# Collectives that ranks called differently: where their calls first part, and which side is out of line.
+
+
+# Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
+_LEAST_COMMON = 3
+# Of calls that have ended, only those where a difference is never correct.
+_STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Calls of one number of a group on two or more sides; `right` is the side in line, None if not known."""
+
+    group: ProcessGroup
+    sequence: int
+    sides: tuple[tuple[Call, ...], ...]
+    right: int | None
+
+
+def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
+    """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
+
+    That is the smaller side. Of equal sides it is the one whose call is not what the steps before had at this place,
+    or else that of a rank that has not finished as many steps as most. NCCL may go on after a difference, with wrong
+    numbers. Then the difference lies before what the ranks wait in.
+    steps: steps that each rank has finished, as far as known.
+    """
+    heads: dict[ProcessGroup, list[Call]] = defaultdict(list)
+    for position in ranks.values():
+        if position.head is not None and not position.head.op.is_p2p:
+            heads[position.head.group].append(position.head)
+    found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
+    return [_root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None]
+
+
+def noticed_mismatch(
+    evidence: HangEvidence, noticed: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
+) -> list[Root]:
+    """Ranks that were ended because a message had another size than they expected, where no record tells more.
+
+    The call out of line is that of a survivor which breaks the pattern of the steps before. Where the survivors keep
+    to the pattern, or are several and agree, it is the call of the rank that was ended.
+    """
+    if not noticed:
+        return []
+    ended = tuple(sorted(noticed))
+    others = [rank for rank in range(evidence.counted) if rank not in noticed]
+    # The last call of a survivor is the one that broke off, finished with an error or not.
+    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
+    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
+    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
+    odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
+    all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    blamed = odd or ended
+    return [
+        Root(
+            rule=MISMATCH,
+            ranks=blamed,
+            confidence="medium" if odd or (all_agree and len(ended) == 1) else "low",
+            statement=words.ended_by_size(ended, odd, others_agree=all_agree),
+            waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
+            evidence=tuple(
+                (f"{event.path}:{event.line}", event.text[:300])
+                for event in evidence.log
+                if event.kind == "mismatch" and event.rank in noticed
+            )[:4],
+        )
+    ]
+
+
+def _first_difference(
+    group: ProcessGroup, heads: Sequence[Call], ranks: Mapping[int, RankPosition], steps: Mapping[int, int]
+) -> _Difference | None:
+    pending = {head.op.sequence for head in heads}
+    called: dict[int, list[Call]] = defaultdict(list)
+    for position in ranks.values():
+        for (own, sequence), call in position.calls.items():
+            if own == group and sequence <= max(pending):
+                called[sequence].append(call)
+    common = 0
+    for sequence in sorted(called):
+        calls = called[sequence]
+        plain = {(call.op.op, call.op.sizes_in, call.op.sizes_out, call.op.dtypes_in) for call in calls}
+        sides = by_signature(calls) if len(plain) > 1 else [calls]
+        if len(sides) == 1:
+            common += len(calls) > 1
+        elif sequence in pending or (common >= _LEAST_COMMON and _never_correct(sides)):
+            return _judged(group, sequence, sides, ranks, steps)
+    return None
+
+
+def _never_correct(sides: Sequence[Sequence[Call]]) -> bool:
+    return all(signature(side[0].op)[0] in _STRICT for side in sides)
+
+
+def _judged(
+    group: ProcessGroup,
+    sequence: int,
+    sides: Sequence[Sequence[Call]],
+    ranks: Mapping[int, RankPosition],
+    steps: Mapping[int, int],
+) -> _Difference:
+    largest = [i for i, side in enumerate(sides) if len(side) == len(sides[0])]
+    if len(largest) > 1:
+        usual = _usual_call(group, sequence, ranks[sides[0][0].rank])
+        in_line = [i for i in largest if usual is not None and signature(sides[i][0].op) == usual]
+        largest = in_line or _where_most_are(largest, sides, steps)
+    right = largest[0] if len(largest) == 1 else None
+    return _Difference(group, sequence, tuple(tuple(side) for side in sides), right)
+
+
+def _usual_call(group: ProcessGroup, sequence: int, position: RankPosition) -> tuple[object, ...] | None:
+    """What the calls of the steps before lead to expect under this number; None where they do not repeat."""
+    before: list[tuple[object, ...]] = []
+    while (call := position.calls.get((group, sequence - 1 - len(before)))) is not None:
+        before.append(signature(call.op))
+    # The step is the period that holds longest: a run of equal buckets repeats too, but not for long.
+    repeats = {period: _repeats(before, period) for period in range(1, len(before) // 2 + 1)}
+    best = max(repeats, key=lambda period: (repeats[period], -period), default=0)
+    return before[best - 1] if best and repeats[best] >= best else None
+
+
+def _repeats(before: Sequence[tuple[object, ...]], period: int) -> int:
+    """How many of the latest calls equal the one a period earlier."""
+    pairs = zip(before, before[period:], strict=False)
+    return next((i for i, (late, early) in enumerate(pairs) if late != early), len(before) - period)
+
+
+def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]) -> list[int]:
+    """Those of the sides with a rank in the step that most ranks are in; all where that cannot be told."""
+    common = Counter(steps.values()).most_common(2)
+    if not common or (len(common) == 2 and common[0][1] == common[1][1]):
+        return largest
+    there = [i for i in largest if any(steps.get(call.rank) == common[0][0] for call in sides[i])]
+    return there or largest
+
+
+def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
+    odd = [call for i, side in enumerate(found.sides) if i != found.right for call in side]
+    blamed = tuple(sorted(call.rank for call in odd))
+    inside = {call.rank for side in found.sides for call in side} | {head.rank for head in heads}
+    stuck = max(head.op.sequence for head in heads)
+    return about(
+        odd[0],
+        Root(
+            rule=MISMATCH,
+            ranks=blamed,
+            confidence="high" if found.right is not None and recorded(blamed, ranks) else "medium",
+            statement=words.called_differently(
+                found.group, found.sequence, found.sides, decided=found.right is not None, stuck=stuck
+            ),
+            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
+            evidence=tuple(
+                (f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in found.sides[:8]
+            ),
+        ),
     )

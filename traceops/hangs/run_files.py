@@ -1,14 +1,21 @@
-"""What `traceops run` leaves for a diagnosis: run.json, the launcher's look at the ranks, groups and members."""
+"""Files of a run and of its ranks: run.json, groups, parameters, dumps, and the rank that a file name has."""
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import multiprocessing
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traceops.core.errors import FileError
+from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import (
     LogEvent,
@@ -21,6 +28,7 @@ from traceops.hangs.evidence import (
     Stall,
     Trained,
 )
+from traceops.hangs.readers.flight_recorder import read_dump
 from traceops.traces.run_manifest import read_run_manifest
 
 
@@ -171,3 +179,65 @@ def _number(value: Any) -> float | None:
 
 def _rows(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# The rank that the name of a file tells, or of its folder.
+
+
+_RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank a file's name tells (rank_3, _dump_9, fr_0.json), or its folder's (rank_3/dump)."""
+    for name in (path.name, path.parent.name):
+        if (match := _RANK.search(name)) is not None:
+            return int(match[1])
+    match = _LAST_NUMBER.search(path.name)
+    return None if match is None else int(match[1])
+
+
+def rank_of_text(path: Path, one_node: bool) -> int | None:
+    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything.
+
+    Torchrun's own folders, attempt_0/<local rank>/stderr.log, tell it where there is one node only.
+    """
+    if one_node and path.parent.parent.name.startswith("attempt_") and path.parent.name.isdecimal():
+        return int(path.parent.name)
+    if path.name.startswith(("stacks", "py-spy", "pyspy", "stack")):
+        return rank_in_name(path)
+    match = _RANK.search(path.name)
+    return int(match[1]) if match else None
+
+
+# Reads flight-recorder dumps, in several processes where there are many: unpickling takes most of a diagnosis.
+
+
+_POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work
+_AT_A_TIME = 8
+
+Dump = tuple[Path, int]
+Read = tuple[RankRecord | None, str]
+
+
+def read_dumps(dumps: Sequence[Dump], jobs: int | None = None) -> list[Read]:
+    """Of each (path, rank) the record and what is wrong with the file, '' if nothing; None if nothing could be read.
+
+    jobs: processes, one a core if None; 1 reads here, which a process with threads has to.
+    """
+    jobs = min(jobs or os.cpu_count() or 1, len(dumps) // _AT_A_TIME)
+    if jobs > 1 and sum(path.stat().st_size for path, _ in dumps) > _POOL_WORTH_BYTES:
+        context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+        try:
+            with ProcessPoolExecutor(jobs, mp_context=context, initializer=gc.freeze) as pool:
+                return list(pool.map(_read, dumps, chunksize=_AT_A_TIME))
+        except BrokenProcessPool:  # one was killed, for memory say: here they need it one after the other
+            pass
+    return [_read(dump) for dump in dumps]
+
+
+def _read(dump: Dump) -> Read:
+    try:
+        return read_dump(*dump)
+    except InputError as error:
+        return None, problem_of(error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from traceops.hangs.readers.relevant_lines import edge_blocks
+from traceops.hangs.readers.whole_lines import edge_blocks
 from traceops.traces.text_lines import words_in
 
 

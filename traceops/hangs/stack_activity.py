@@ -263,3 +263,23 @@ def in_data_parallel(evidence: HangEvidence) -> list[int]:
     frames = [(rank, f) for rank, told in evidence.stacks.items() for thread in told.threads for f in thread.frames]
     frames += [(event.rank or 0, frame) for event in evidence.log for frame in event.frames]
     return sorted({rank for rank, frame in frames if frame.file.replace("\\", "/").endswith(_DATA_PARALLEL)})
+
+
+# In which part of a training step a stack is.
+
+
+Phase = Literal["forward", "backward", "the optimizer"]
+
+
+def phase_of(frames: Sequence[Frame]) -> Phase | None:
+    """The part that the frames, innermost first, are in; None where none of torch's tells."""
+    for frame in frames:
+        file = frame.file.replace("\\", "/")
+        if "torch/optim/" in file or "torch/distributed/optim/" in file:
+            return "the optimizer"
+        if frame.function == "_engine_run_backward" or (
+            file.endswith("torch/_tensor.py") and frame.function == "backward"
+        ):
+            return "backward"
+    inside = any("torch/nn/modules/" in frame.file.replace("\\", "/") for frame in frames)
+    return "forward" if inside else None

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from traceops.hangs.calls import describe
 from traceops.hangs.model import Root, Wait, WaitReason
-from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition
+from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition, describe
 
 _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 

@@ -11,18 +11,17 @@ from typing import Literal
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
-from traceops.hangs.crash_words import it_did
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.ledger import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
-from traceops.hangs.readers.log_rules import DIFFERENT
-from traceops.hangs.readers.log_stalls import ready_ranks, stalled_ranks
+from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
 from traceops.hangs.waits import Waits
+from traceops.hangs.words import it_did
 
 # What a rank's main thread is in while it waits for others, and what it may be in.
 WAITING = ("collective", "init")

@@ -13,7 +13,7 @@ from traceops.core.errors import TraceopsError
 from traceops.core.installation import bundled
 from traceops.core.units import gib_text
 from traceops.hangs.crashes import Crash
-from traceops.hangs.phases import phase_of
+from traceops.hangs.stack_activity import phase_of
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.plan import Plan

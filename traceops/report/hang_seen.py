@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.model import Diagnosis, Root
-from traceops.hangs.readers.log_rules import OF_RAY
+from traceops.hangs.readers.messages import OF_RAY
 from traceops.hangs.settings import how_to_bring
 
 _MOST_LINES = 8

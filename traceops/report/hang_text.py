@@ -11,11 +11,10 @@ from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_fi
 from traceops.core.text import first_words
 from traceops.core.units import size_range_text
 from traceops.fabric.model import Machine
-from traceops.hangs.carried_words import carried_text
 from traceops.hangs.evidence import LogEnd, LogEvent, ThreadStack
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.stack_activity import stack_activity
-from traceops.hangs.words import activity_text, since_text
+from traceops.hangs.words import activity_text, carried_text, since_text
 from traceops.report.hang_rows import RankGroup
 from traceops.report.hang_seen import is_harmless, most_telling, seen_events, seen_groups, timed_out, was_logged_only
 from traceops.report.inspector_text import inspector_text

@@ -7,26 +7,32 @@ from collections import defaultdict
 
 from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
-from traceops.hangs.readers.line_prefixes import label_of
-from traceops.hangs.readers.log_attempts import FATAL, Attempts
-from traceops.hangs.readers.log_events import EventList, OpenEvent, says_why, shortened, with_more
-from traceops.hangs.readers.log_frames import LineFrames
-from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, IN_PASSING, NEEDLES, OF_RAY, ToldFields, told_by
-from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
-from traceops.hangs.readers.log_stalls import timed_out_rank
-from traceops.hangs.readers.log_tracebacks import (
+from traceops.hangs.readers.attempts import FATAL, Attempts
+from traceops.hangs.readers.log_events import EventList, OpenEvent, records_from_log, says_why, shortened, with_more
+from traceops.hangs.readers.messages import (
+    GROUP,
+    IN_PASSING,
+    NEEDLES,
+    OF_RAY,
+    Speakers,
+    ToldFields,
+    rank_in_message,
+    timed_out_rank,
+    told_by,
+)
+from traceops.hangs.readers.prefixes import label_of
+from traceops.hangs.readers.tracebacks import (
     NOT_THE_CAUSE,
     SURVIVED,
+    LineFrames,
     Raised,
     Tracebacks,
     bare_exception,
     is_frame,
     operation_in,
 )
-from traceops.hangs.readers.log_unexplained import Unexplained
-from traceops.hangs.readers.logical_lines import LogicalLines
-from traceops.hangs.readers.relevant_lines import relevant_lines
+from traceops.hangs.readers.trouble import Unexplained
+from traceops.hangs.readers.whole_lines import LogicalLines, relevant_lines
 
 __all__ = ["read_log", "read_starts", "records_from_log"]
 

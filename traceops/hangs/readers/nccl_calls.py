@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import LogEvent
-from traceops.hangs.readers.log_rules import DIFFERENT
+from traceops.hangs.readers.messages import DIFFERENT
 from traceops.traces.text_lines import blocks, lines
 
 _NEEDLES = (b" opCount ", b" nranks ")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traceops.core.text import first_words
 from traceops.hangs.evidence import LogEvent, Since
-from traceops.hangs.readers.line_prefixes import without_prefixes
+from traceops.hangs.readers.prefixes import without_prefixes
 from traceops.traces.text_lines import blocks, lines
 
 _TIME = re.compile(rb"(?<![\d:])([0-2]\d):([0-5]\d):([0-5]\d)(?![\d:])")

@@ -1,0 +1,378 @@
+"""How launchers, shells, schedulers and containers say that a process ended, with a rank or without."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from traceops.core.errors import reported_codes, signal_name
+
+_WORDS = {
+    "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "aborted": signal.SIGABRT, "abort": signal.SIGABRT,
+    "bus error": signal.SIGBUS, "illegal instruction": signal.SIGILL, "illegal hardware instruction": signal.SIGILL,
+    # in Chinese
+    "已杀死": signal.SIGKILL, "段错误": signal.SIGSEGV, "已放弃": signal.SIGABRT, "已中止": signal.SIGABRT,
+    "总线错误": signal.SIGBUS, "非法指令": signal.SIGILL,
+}  # fmt: skip
+# A job of an interactive shell is anything; of these something trains or serves.
+_PROGRAMS = r"(?=.{0,400}\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|vllm|make|bash|sh)\b)"
+# What a script starts beside a training and kills at its end: loops of its own, and programs that only look on.
+_BESIDE = (
+    r"\( ?(?:while|until|for|sleep)\b"
+    r"|(?:\S{1,100}/)?(?:sleep|tail|watch|top|htop|nvtop|nvitop|gpustat|nvidia-smi|rocm-smi|dcgmi|dstat|vmstat|iostat|mpstat"
+    r"|sar|pidstat|dmesg|tensorboard|ssh|inotifywait)\b"
+)
+
+# Processes of a training or a server, as the kernel names them (15 characters at most).
+_OF_JOB = (
+    r"\b(?:python|pt_|torchrun|accelerate|deepspeed|ray::|vllm|VLLM::|sglang|lmdeploy|trtllm|tritonserver|text-generation)"
+    r"[\w.:-]{0,16}"
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How one program words it: needle is in each such line. Groups: code, signal (its number) or name."""
+
+    needle: str
+    pattern: re.Pattern[str]
+    who: str
+
+
+# '^' and a bound on each repetition: a hostile line costs what a plain one of its length costs.
+_WAYS = (
+    _Way(
+        "exits with return code = ", re.compile(r".*exits with return code = (?P<code>-?\d{1,5})\s{0,8}$"),
+        "DeepSpeed's launcher",
+    ),
+    _Way(
+        "handling exit code: ",
+        re.compile(r".*\bsend_exit\(\):\d{1,5}\] handling exit code: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
+    ),  # its own log
+    _Way("Exit Code:", re.compile(r"\s{0,20}Exit Code:\s{1,20}(?P<code>\d{1,3})\s{0,8}$"), "Kubernetes"),
+    _Way(
+        "command terminated with exit code ",
+        re.compile(r"command terminated with exit code (?P<code>\d{1,3})\s{0,8}$"), "kubectl",
+    ),
+    _Way(
+        " exited with code ", re.compile(r"[\w.-]{1,200} exited with code (?P<code>\d{1,3})\s{0,8}$"),
+        "docker compose",
+    ),
+    _Way(
+        " exited with code ", re.compile(r".{0,80}\bPod: [\w.-]{1,253} exited with code (?P<code>\d{1,3})\b"),
+        "Kubeflow's operator",
+    ),
+    _Way(
+        "] got exitcode: ",
+        re.compile(r".*\b_atexit_cleanup\(\):\d{1,5}\] got exitcode: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
+    ),
+    # 'SIGSEGV(11), PID: 14, Thread 14': TORCH_SHOW_CPP_STACKTRACES of a dying process
+    _Way("), PID: ", re.compile(r"(?P<name>SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "), "torch"),
+    # '*** SIGSEGV received at time=1741 on cpu 63 ***' of Ray and JAX, '*** SIGSEGV (@0x0) received by PID 7 …' of glog
+    _Way(
+        "*** SIG",
+        re.compile(
+            r"(?:.{0,80}\s)?\*\*\* (?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE))(?: \(@(?:0x[0-9a-f]{1,16}|\(nil\))\))?"
+            r"(?:, see \S{1,80})? received (?:at time|by PID)"
+        ),
+        "its signal handler",
+    ),
+    # '[node1:374576] Signal: Segmentation fault (11)' below '*** Process received signal ***'
+    _Way(
+        "] Signal: ",
+        re.compile(r"\s{0,8}\[[\w.-]{1,200}:\d{1,10}\] Signal: [A-Z][A-Za-z ]{2,40} \((?P<signal>\d{1,2})\)"),
+        "Open MPI's signal handler",
+    ),
+    # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'; by the name that a
+    # server or launcher gave its process: 'lmdeploy[3838286]', 'VLLM::EngineCor[7]', 'ray::WorkerDict[8]'
+    _Way(
+        "general protection fault",
+        re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>general protection fault) "), "the kernel",
+    ),
+    _Way(
+        "segfault at", re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>segfault at) "),
+        "the kernel",
+    ),
+    # mpirun and horovodrun, below the name of the process; of a mere exit code the program's own lines tell more
+    _Way("Exit code: ", re.compile(r"\s{0,8}Exit code: {1,8}(?P<code>129|1[3-5]\d|16[0-4])\s{0,8}$"), "the launcher"),
+    _Way(
+        "was signaled to shutdown with signal ",
+        re.compile(r".{0,120}Shard process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
+        "text-generation-inference's launcher",
+    ),
+    # SGLang, of a part of its own, behind a time
+    _Way("Exit code: -", re.compile(r"(?:\[[\d :.,-]{4,30}\] )?Exit code: (?P<code>-\d{1,2})\s{0,8}$"), "the launcher"),
+    # PyCharm and its siblings; some people's keyboards have wide brackets
+    _Way("Process finished with exit code ", re.compile(r"Process finished with exit code (?P<code>-?\d{1,10})\b"),
+         "the editor"),
+    _Way(
+        "Process completed with exit code ",
+        re.compile(r"(?:##\[error\]|Error: )?Process completed with exit code (?P<code>\d{1,3})\."),
+        "GitHub's runner",
+    ),
+    # MPICH's launcher (Hydra), Intel's and MVAPICH's
+    _Way("EXIT CODE:", re.compile(r"[=|]\s{1,20}EXIT CODE: (?P<code>\d{1,3})\b"), "mpiexec"),
+    _Way(
+        "TERMINATED WITH THE EXIT STRING: ",
+        re.compile(r".{0,20}APPLICATION TERMINATED WITH THE EXIT STRING: [\w ]{1,60} \(signal (?P<signal>\d{1,2})\)"),
+        "mpiexec",
+    ),
+    _Way(
+        "Command terminated by signal ",
+        re.compile(r"Command terminated by signal (?P<signal>\d{1,2})\s{0,8}$"), "GNU time",
+    ),
+    _Way(
+        "Command exited with non-zero status ",
+        re.compile(r"Command exited with non-zero status (?P<code>\d{1,3})\s{0,8}$"), "GNU time",
+    ),
+    _Way(
+        ": *** [",
+        re.compile(
+            r"make(?:\[\d{1,3}\])?: \*\*\* \[[^\]]{1,400}\] (?:Error (?P<code>\d{1,3})|(?P<name>[A-Z][a-z ]{3,20}))"
+            r"(?: \(core dumped\))?\s{0,8}$"
+        ),
+        "make",
+    ),
+    _Way(
+        " died with <Signals.",
+        re.compile(r"(?:[\w.]{1,100}: )?Command '.{1,4000}' died with <Signals\.(?P<name>SIG[A-Z]{3,6}): "),
+        "Python's subprocess",
+    ),
+    # Its exception is told as what it is, but for what a shell makes of a signal.
+    _Way(
+        " returned non-zero exit status ",
+        re.compile(
+            r"(?:(?:[\w.]{1,100}: )Command '.{1,4000}' returned non-zero exit status (?=1[2-6]\d)"
+            r"|Command '.{1,4000}' returned non-zero exit status )(?P<code>\d{1,3})\.?\s{0,8}$"
+        ),
+        "Python's subprocess",
+    ),
+)  # fmt: skip
+# bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'; of a job
+# '[1]+  Killed                  python train.py'; zsh: 'zsh: killed     python train.py'.
+_SHELLS = (
+    re.compile(
+        r"(?:\S{1,500}[:：] ?(?:line|行|第) ?\d{1,7} ?行?[:：] {0,4}\d{1,10} )?"
+        r"(?P<name>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
+        r"|已杀死|段错误|已放弃|已中止|总线错误|非法指令)"
+        r"(?: {0,4}[(（](?:core dumped|核心已转储|吐核)[)）])?(?:\s{0,8}$| {4,40}(?!" + _BESIDE + r")\S)"
+    ),
+    re.compile(
+        r"(?:\[\d{1,4}\]\s{0,2}[+-]?\s{1,8}(?:\d{1,10} )?|zsh: )"
+        r"(?P<name>[Kk]illed|[Ss]egmentation fault|[Aa]bort(?:ed)?|[Bb]us error|[Ii]llegal (?:hardware )?instruction)"
+        r"(?: {1,4}\(core dumped\))? {1,40}" + _PROGRAMS
+    ),
+)
+_SHELL_WORDS = (
+    "Killed", "killed", "egmentation fault", "Aborted", "abort", "us error", "llegal instruction",
+    "llegal hardware instruction", "已杀死", "段错误", "已放弃", "已中止", "总线错误", "非法指令",
+)  # fmt: skip
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+_MOST_SHOWN = 120  # characters of a line
+IN_PASSING = "abort"  # in too many lines to look for blocks with it
+NEEDLES: tuple[bytes, ...] = tuple(
+    words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != IN_PASSING
+)
+
+
+def ended(body: str) -> str | None:
+    """How a process ended, in words that `hangs/crash_table.py` knows; '' for a plain exit code, None of no end."""
+    for way in _WAYS:
+        if way.needle in body and (match := way.pattern.match(body)) is not None:
+            return _told(way.who, _code(match))
+    if any(map(body.__contains__, _SHELL_WORDS)):
+        for pattern in _SHELLS:
+            if (match := pattern.match(body)) is not None:
+                return _told("the shell", _code(match))
+    return None
+
+
+def last_words(body: str) -> str:
+    """The end of a line, without a word that is cut in two."""
+    said = body.strip()
+    return said if len(said) <= _MOST_SHOWN else f"… {said[-_MOST_SHOWN:].partition(' ')[2].strip()}"
+
+
+def in_short(body: str) -> str:
+    """A line; of a long one the end, before which the whole command stands."""
+    return body if len(body) <= 2 * _MOST_SHOWN else last_words(body)
+
+
+def _code(match: re.Match[str]) -> int:
+    """The exit code as Python has it: negative for a signal, which a shell adds to 128."""
+    groups = match.groupdict()
+    if groups.get("segv"):
+        return -signal.SIGSEGV
+    if groups.get("signal"):
+        return -int(groups["signal"])
+    if name := groups.get("name"):
+        found = _WORDS.get(name.lower()) or getattr(signal, name, None)
+        return -found if isinstance(found, signal.Signals) else 1
+    code = int(groups["code"])
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
+
+
+def _told(who: str, code: int) -> str | None:
+    if code == 0 or code == -signal.SIGINT:  # somebody stopped it
+        return None
+    if code == -signal.SIGKILL:
+        return f"{who} says that a process was killed: SIGKILL"
+    if -code in _CRASHES:
+        return f"{who} says that a process crashed: {signal.Signals(-code).name}"
+    return f"{who} says that a process was ended: SIGTERM" if code == -signal.SIGTERM else ""
+
+
+# Which processes ended and how, as torchrun, Slurm, MPI and torch.multiprocessing say in a log.
+
+
+_REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
+_PID = re.compile(r"\(pid: (\d{1,10})\)")
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)")
+_CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
+# Our own launcher, in `tell`: below srun its tasks are nodes.
+_TRACEOPS = re.compile(
+    r"traceops: rank (\d{1,7})(?: on [^\s:]{1,200})? (?:failed|ended) first, exit code (-?\d{1,3})\b"
+)
+_SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
+_SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
+_MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
+# Cray's mpiexec; Composer's launcher; Horovod's.
+_PALS = re.compile(
+    r"^[^\s:]{1,200}: rank (?P<rank>\d{1,7})"
+    r" (?:died from signal (?P<signal>\d{1,3})|exited with code (?P<code>\d{1,3}))"
+)
+_COMPOSER = re.compile(
+    r"(?:\bRank (?P<rank>\d{1,7}) crashed with exit|^Global rank (?P<of>\d{1,7}) \(PID \d{1,10}\) exited with)"
+    r" code (?P<code>-?\d{1,3})\b"
+)
+_HOROVOD = re.compile(r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,3})\.")
+# mpirun's report, which has a line for each: 'Process name: [[32288,1],0]'.
+_PROCESS = re.compile(r"\s{0,8}Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]\s{0,8}$")
+_SIGNALLED = 128  # of a mere exit code all ranks' own lines, which mpirun passes on, tell more
+_ITS_CODE = re.compile(r"\s{0,8}Exit code: {1,8}(\d{1,5})\s{0,8}$")
+_SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
+# Slurm's words for a signal, as strsignal has them.
+_SIGNALS = {
+    "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
+    "Terminated": signal.SIGTERM, "Bus error": signal.SIGBUS, "Out Of Memory": signal.SIGKILL,
+    "Floating point exception": signal.SIGFPE, "Illegal instruction": signal.SIGILL,
+}  # fmt: skip
+_MOST_TASKS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ."""
+
+    line: int
+    ranks: tuple[int, ...]
+    code: int
+    text: str
+    root: bool = False
+    sure: bool = True
+    pid: int | None = None
+
+
+class Exits:
+    """Reads a launcher's lines; the reports of torchrun and mpirun take two lines a rank."""
+
+    def __init__(self) -> None:
+        self._in_root = False
+        self._rank_line: str | None = None
+        self._at: int | None = None
+        self._process: re.Match[str] | None = None  # whose exit code is on the next line
+
+    @property
+    def is_open(self) -> bool:
+        return self._rank_line is not None or self._process is not None
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that torchrun's report is at."""
+        return self._at
+
+    def take(self, number: int, body: str) -> Exit | None:
+        if body.startswith(("Failures:", "=====")):
+            self._in_root, self._at = False, None
+        elif body.startswith("Root Cause"):
+            self._in_root = True
+        if self._rank_line is not None:
+            line, self._rank_line = self._rank_line, None
+            return self._reported(number, f"{line}\n{body}")
+        if "local_rank: " in body and _REPORTED_RANK.match(body) is not None:
+            self._rank_line = body
+            return None
+        process = self._process
+        self._process = _PROCESS.match(body) if "Process name: " in body else None
+        if process is not None and (its := _ITS_CODE.match(body)) is not None and int(its[1]) > _SIGNALLED:
+            return _of_rank(number, process[1], int(its[1]), f"mpirun: rank {process[1]}, exit code {its[1]}")
+        return _failed(number, body)
+
+    def _reported(self, number: int, lines: str) -> Exit | None:
+        pid = _PID.search(lines)
+        for rank, code in reported_codes(lines).items():
+            self._at = rank
+            root = " (root cause)" if self._in_root else ""
+            text = f"torchrun: rank {rank} {_ended(code)}{root}"
+            return Exit(number, (rank,), code, text, self._in_root, pid=None if pid is None else int(pid[1]))
+        return None
+
+
+def _failed(number: int, body: str) -> Exit | None:
+    if "exitcode: " in body and (match := _FAILED.search(body)) is not None:
+        code, local = int(match[1]), int(match[2])
+        text = f"torchrun: local rank {local} {_ended(code)}"
+        pid = None if match[3] is None else int(match[3])  # the line may be cut behind the rank
+        return Exit(number, (local,), code, text, root=True, sure=False, pid=pid)
+    if "exitcode " in body and (match := _CHILD.search(body)) is not None:  # torch 1.9
+        code, local = int(match[3]), int(match[2])
+        text = f"torchrun: local rank {local} {_ended(code)}"
+        return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[1]))
+    if " first, exit code " in body and (match := _TRACEOPS.search(body)) is not None:
+        text = f"traceops: rank {match[1]} {_ended(int(match[2]))} first"
+        return Exit(number, (int(match[1]),), int(match[2]), text, root=True)
+    if "srun: error: " in body and (match := _SRUN.search(body)) is not None:
+        srun = _srun_code(match[2])
+        return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)
+    if "exited on signal" in body and (match := _MPI.search(body)) is not None:
+        return Exit(number, (int(match[1]),), -int(match[2]), match[0], root=True)
+    if (" died from signal " in body or ": rank " in body) and (match := _PALS.match(body)) is not None:
+        return _of_rank(number, match["rank"], -int(match["signal"] or 0) or int(match["code"]), match[0])
+    if " code " in body and (match := _COMPOSER.search(body)) is not None:
+        return _of_rank(number, match["rank"] or match["of"], int(match["code"]), match[0])
+    if " code " in body and (match := _HOROVOD.search(body)) is not None:
+        return _of_rank(number, match["rank"], int(match["code"]), match[0])
+    if "terminated with " in body and (match := _SPAWN.search(body)) is not None:
+        code = int(match[3]) if match[3] else -getattr(signal, match[2], 0)
+        return Exit(number, (int(match[1]),), code, match[0], sure=False) if code else None
+    return None
+
+
+def _of_rank(number: int, rank: str, code: int, text: str) -> Exit | None:
+    """What a launcher says of a rank itself; a shell or a wrapper adds 128 to a signal."""
+    code = 128 - code if 128 < code < 128 + signal.NSIG else code
+    return Exit(number, (int(rank),), code, text) if code else None
+
+
+def _srun_code(words: str) -> int | None:
+    exited = _SRUN_CODE.match(words)
+    if exited is not None:
+        code = int(exited[1])
+        return 128 - code if 128 < code < 128 + signal.NSIG else code  # a shell between srun and the rank
+    return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), None)
+
+
+def _tasks(text: str) -> tuple[int, ...]:
+    """'0-2,5' as numbers."""
+    tasks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and len(first) < 8 and (not dash or (last.isdecimal() and len(last) < 8)):
+            end = int(last) if dash else int(first)
+            tasks += range(int(first), min(end, int(first) + _MOST_TASKS - len(tasks)) + 1)
+    return tuple(tasks[:_MOST_TASKS])
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,415 @@
+"""Messages of torch, NCCL, gloo and Horovod, a line each: their kind, what they tell, and which rank says them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypedDict
+
+from traceops.hangs.crash_table import LINES, only_said, told_alone
+from traceops.hangs.crash_table import NEEDLES as CRASH_NEEDLES
+from traceops.hangs.evidence import Frame, LogKind
+from traceops.hangs.readers.launchers import IN_PASSING as IN_PASSING
+from traceops.hangs.readers.launchers import NEEDLES as END_NEEDLES
+from traceops.hangs.readers.launchers import ended, in_short, last_words
+
+_STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
+# Which ranks have not come to an operation; old releases say which have.
+_LISTED = re.compile(r"\[(missing|ready) ranks: (\d{1,7}(?:, ?\d{1,7}){0,4096})\]")
+# Since 0.16: by rank the operations that it has not come to, six at most; '!' where Horovod will end the job for it.
+BY_RANK = "Stalled ranks:"
+_OF_RANK = re.compile(r" (\d{1,7})!?: \[([^\[\]]{1,4000})\]")
+RANK_LINE = re.compile(
+    r"(?:\[\d{1,6},\d{1,6}\](?:<\w{1,10}>)?:|\d{1,6}: )?\s{0,8}(\d{1,7}!?: \[[^\[\]]{1,4000}\])\s{0,8}$"
+)
+_MOST_RANKS = 1 << 13
+_DUMP_SIGNAL = re.compile(r"dump signal due to a collective timeout from {1,3}rank (\d{1,7})\b")
+STALL_NEEDLES: tuple[bytes, ...] = (
+    _STALL.encode(),
+    BY_RANK.encode(),
+    b"[missing ranks: ",
+    b"[ready ranks: ",
+    b"dump signal due to",
+)
+
+
+def stalled_ranks(body: str) -> tuple[int, ...] | None:
+    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing.
+
+    Of ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in
+    whom they miss, or none is listed.
+    """
+    missing: set[int] | None = None
+    for match in _LISTED.finditer(body) if " ranks: " in body else ():
+        listed = {int(number) for number in match[2].split(",")}
+        ranks = listed if match[1] == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
+        missing = ranks if missing is None else missing & ranks
+    if missing is None and BY_RANK in body:
+        return _by_rank(body)
+    if missing is None:
+        return () if _STALL in body else None
+    return tuple(sorted(missing))
+
+
+def _by_rank(body: str) -> tuple[int, ...] | None:
+    """The ranks that have come to none of what is listed by rank; a list that is cut off may hold all of it."""
+    listed = {
+        int(match[1]): (set(match[2].removesuffix(" ...").split(", ")), match[2].endswith(" ..."))
+        for match in _OF_RANK.finditer(body[body.index(BY_RANK) :])
+    }
+    everything = {name for names, _ in listed.values() for name in names}
+    if not listed:
+        return () if _STALL in body else None
+    return tuple(sorted(rank for rank, (names, more) in listed.items() if more or names == everything))
+
+
+def ready_ranks(body: str) -> tuple[int, ...]:
+    """The ranks that have come to an operation that Horovod says is stalled."""
+    listed = [match[2].split(",") for match in _LISTED.finditer(body) if match[1] == "ready"]
+    return tuple(sorted({int(number) for ranks in listed for number in ranks}))
+
+
+def timed_out_rank(body: str) -> int | None:
+    """The rank whose collective timed out, as one says that only dumps for it."""
+    if "dump signal" not in body or (told := _DUMP_SIGNAL.search(body)) is None:
+        return None
+    return int(told[1])
+
+
+# The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
+
+
+OPERATIONS = {  # as torch's watchdog writes them -> as its flight recorder does
+    "BROADCAST": "broadcast",
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "REDUCE": "reduce",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_COALESCED": "all_gather_into_tensor_coalesced",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_into_tensor_coalesced",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_tensor_coalesced",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "SEND": "send",
+    "RECV": "recv",
+    "RECVANYSOURCE": "recv",
+    "BARRIER": "barrier",
+    "COALESCED": "coalesced",
+}
+
+# Every pattern starts with a literal and repeats nothing without a bound: a hostile line costs what a plain
+# one of its length costs.
+WORK = re.compile(
+    r"Work[A-Z]{1,5}CCL\((?:SeqNum=(?P<sequence>\d{1,18}), )?OpType=(?P<op>\w{1,40})"
+    r"(?:, TensorShape=\[[^\]]{0,200}\])?"
+    r"(?:, NumelIn=(?P<elements_in>\d{1,18}), NumelOut=(?P<elements_out>\d{1,18}))?"
+    r", Timeout\(ms\)=\d{1,18}\) (?:ran for \d{1,18} milliseconds|timed out in blocking wait)"
+)
+STATUS = re.compile(
+    r"ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
+)
+# [PG ID 0 PG GUID 0(default_pg) Rank 2]; torch 2.4: [PG 0 (default_pg) Rank 2], 2.3: [PG 0 Rank 2]
+GROUP = re.compile(
+    r"\[PG (?:ID \d{1,9} PG GUID )?(?P<group>[^\s()\]]{1,80}) ?(?:\((?P<description>[^()\]]{0,80})\))? "
+    r"Rank (?P<rank>\d{1,7})\]"
+)
+RANK_IN_GROUP = re.compile(r"\[Rank (\d{1,7})\]")
+# What an exception says of whose it is: 'AssertionError: Rank 3: found NaN', 'aborted on rank 7', 'barrier on rank: 2'.
+RANK_OF_MESSAGE = re.compile(r"(?:Error: Rank |aborted on rank |store based barrier on rank: )(\d{1,7})\b")
+_LOOSE_WORK = re.compile(r"Work[A-Z]{1,5}CCL\([^)]{0,200}?OpType=(?P<op>\w{1,40})")
+_SEQUENCE = re.compile(r"SeqNum=(\d{1,18})")
+_AROUND_RANK = re.compile(r"Mismatched collective detected.{0,80}? rank (\d{1,7})\b")
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: (?:CollectiveFingerPrint\()?"
+    r"(?:SequenceNumber=(?P<sequence>\d{1,18}),? ?)?(?:OpType=)?(?P<op>[A-Z_]{1,40})"
+    r"(?:, TensorShape=\[(?P<shape>[^\]]{0,400})\])?(?:, TensorDtypes=(?P<dtype>\w{1,40}))?"
+)
+_GLOO_WAIT = re.compile(r"imed out waiting \d{1,18}ms for (?:recv|send) operation")
+_XID = re.compile(r"Xid \((?:PCI:)?[0-9A-Fa-f:.]{1,20}\): \d{1,4}")
+_KILLED = re.compile(r"Killed process (\d{1,10})")
+DIFFERENT = "Different collectives: "
+_NCCL_WARNING = "NCCL WARN "
+_NCCL_NOTE = " NCCL INFO "
+
+
+class ToldFields(TypedDict, total=False):
+    """Fields of a LogEvent that a line may tell; `enqueued` and `completed` are numbers of operations."""
+
+    op: str | None
+    sequence: int
+    elements_in: int
+    elements_out: int
+    enqueued: int
+    completed: int
+    accused: tuple[int, ...]
+    group: str
+    group_description: str | None
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a line tells, without who said it and where. pid: of a process it names."""
+
+    kind: LogKind
+    text: str
+    fields: ToldFields
+    pid: int | None = None
+
+
+def canonical_op(name: str) -> str:
+    return OPERATIONS.get(name, name.lower())
+
+
+def told_by(body: str) -> Told | None:
+    """What a line without its prefixes tells; None if nothing."""
+    if "Watchdog caught" in body or "WorkNCCL(" in body:
+        work = WORK.search(body)
+        if work is not None:
+            return Told("timeout", body, _operation(work))
+        cut = " ran for " in body or "Watchdog caught" in body  # or it is of another torch
+        if "WorkNCCL(" in body and cut and (told := _LOOSE_WORK.search(body)) is not None:
+            number = _SEQUENCE.search(body)
+            fields: ToldFields = {"op": canonical_op(told["op"])}
+            if number is not None:
+                fields["sequence"] = int(number[1])
+            return Told("timeout", body, fields)
+        if "Watchdog caught collective operation timeout" in body:  # cut off within the operation
+            return Told("timeout", body, {})
+    if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
+        enqueued, completed = (max(int(status[name]), 0) for name in ("enqueued", "completed"))  # -1: none yet
+        return Told("status", body, {"enqueued": enqueued, "completed": completed})
+    if "mismatch between collectives" in body:
+        return _mismatch(body)
+    if "monitoredBarrier" in body:
+        return _barrier(body)
+    if (stalled := stalled_ranks(body)) is not None:
+        return Told("missing", body, {"accused": stalled})
+    if _NCCL_WARNING in body:
+        return _nccl_warning(body)
+    if _NCCL_NOTE in body:  # healthy jobs have them: a connection refused and tried again, closed at the end
+        return None
+    if "imed out waiting" in body and _GLOO_WAIT.search(body) is not None:
+        return Told("timeout", body, {})
+    if "Killed process" in body and ("ut of memory" in body or "oom" in body):
+        killed = _KILLED.search(body)
+        return Told("memory", body, {}, None if killed is None else int(killed[1]))
+    if "Xid (" in body and _XID.search(body) is not None:
+        return Told("cuda", body, {})
+    for kind, needle, exceptions in LINES:
+        if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
+            return Told(kind, body, {})
+    if told_alone(body):
+        return Told("error", body, {})
+    end = ended(body)
+    if end is None:
+        return None
+    return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", in_short(body), {})
+
+
+# What Ray says of a process that ended, and does not know why.
+OF_RAY = ("its worker process has died", "A worker died or was killed while executing", "Raylet is terminated: ip=")
+
+
+def _operation(match: re.Match[str]) -> ToldFields:
+    told: ToldFields = {"op": canonical_op(match["op"])}
+    if match["sequence"] is not None:
+        told["sequence"] = int(match["sequence"])
+    if match["elements_in"] is not None:
+        told["elements_in"] = int(match["elements_in"])
+    if match["elements_out"] is not None:
+        told["elements_out"] = int(match["elements_out"])
+    return told
+
+
+def _mismatch(body: str) -> Told:
+    """Both calls in short; the full text lists layouts and devices at length."""
+    calls = list(_FINGERPRINT.finditer(body))
+    if not calls:
+        return Told("mismatch", body, {})
+    text = ", but ".join(f"rank {call['rank']} is running {_call(call)}" for call in calls[:8])
+    first = calls[0]
+    fields: ToldFields = {
+        "accused": tuple(sorted({int(call["rank"]) for call in calls})),
+        "op": canonical_op(first["op"]),
+    }
+    if first["sequence"] is not None:
+        fields["sequence"] = int(first["sequence"])
+    return Told("mismatch", f"{DIFFERENT}{text}", fields)
+
+
+def _call(call: re.Match[str]) -> str:
+    number = "" if call["sequence"] is None else f" number {call['sequence']}"
+    size = "" if call["shape"] is None else f" of [{call['shape']}]"
+    dtype = "" if call["dtype"] is None else f" {call['dtype']}"
+    return f"{canonical_op(call['op'])}{number}{size}{dtype}"
+
+
+def _barrier(body: str) -> Told | None:
+    before, failed, _ = body.partition(" failed to pass monitoredBarrier")
+    if failed:
+        ranks = before.rpartition("Rank")[2]
+        accused = tuple(sorted({int(number) for number in re.findall(r"\d{1,7}", ranks)}))
+        return Told("missing", body, {"accused": accused, "op": "monitored_barrier"})
+    if "timed out in monitoredBarrier" in body:
+        return Told("timeout", body, {"op": "monitored_barrier"})
+    if "No ranks successfully processed" in body:
+        return Told("missing", body, {"op": "monitored_barrier"})
+    if "received errors while waiting" in body:
+        return Told("connection", body, {"op": "monitored_barrier"})
+    return None
+
+
+def _nccl_warning(body: str) -> Told:
+    said = body.partition(_NCCL_WARNING)[2]
+    if "Message truncated" in said or "Mismatched collective" in said:
+        around = _AROUND_RANK.search(said)
+        return Told("mismatch", body, {} if around is None else {"accused": (int(around[1]),)})
+    if "Cuda failure" in said or "CUDA failure" in said:
+        return Told("memory" if "out of memory" in said else "cuda", body, {})
+    lost = (
+        "Connection closed", "Connection reset", "Connection refused", "connection abort", "No route to host",
+        "Network is unreachable", "Connection timed out", "Broken pipe",
+        "Got completion", "socketProgress", "remote peer", "remote error", "Timeout waiting",
+    )  # fmt: skip
+    if any(words in said for words in lost):
+        return Told("connection", body, {})
+    return Told("nccl", body, {})
+
+
+# Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
+RESTARTS = (
+    "slurmstepd: error: *** JOB ",
+    "will restart worker group",
+    "; restarting worker group",
+    "] Restarting worker group",
+)
+
+# A block of a log that holds none of these tells nothing, and its lines are not looked at.
+NEEDLES: tuple[bytes, ...] = (
+    b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
+    b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
+    b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
+    b" first, exit code ", b" died from signal ", b" crashed with exit code ", b" exit with status code ",
+    b"terminated with ", b"exitcode ", b"terminate called after", b"Process name: ",
+    *(words.encode() for words in RESTARTS),
+    *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
+)  # fmt: skip
+
+
+# Which rank says a line of a log, from the prefixes of torch, torchrun, Slurm, MPI and traceops itself.
+
+
+_DEFAULT_GROUP = "default_pg"
+_RANK = re.compile(
+    r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?"
+)  # torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
+_GLOG = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF])")  # follows a progress bar on the same line
+_LABELS = (
+    ("mpi", re.compile(r"\[\d{1,9},(\d{1,7})\]<std(?:out|err)>: ?")),
+    ("sagemaker", re.compile(r"\[\d{1,9},mpirank:(\d{1,7}),[\w-]{1,60}\]<std(?:out|err)>: ?")),
+    ("named", re.compile(r"(?:(?:Rank|RANK) (\d{1,7}): |\[RANK (\d{1,7})\]:? )")),
+    ("role", re.compile(r"\[[A-Za-z][A-Za-z_.-]{0,40}?(\d{1,7})\]: ?")),  # torchrun's [default3]: is a LOCAL rank
+    ("task", re.compile(r" {0,6}(\d{1,7}): ")),  # srun --label
+)
+_SEARCHED = 160  # timestamps and host names may come before the rank
+_MOST_LABELS = 4
+_MOST_KNOWN = 1 << 16
+
+
+class Speakers:
+    """Tells lines by rank.
+
+    A label may count ranks within a node, or Slurm's tasks. It is the rank only where the log never shows one of its
+    kind beside a different rank. Once it was seen beside a rank, it means that rank.
+    """
+
+    def __init__(self, default: int | None) -> None:
+        self._default = default
+        self._known: dict[tuple[str, int], int | None] = {}
+        self._differing: set[str] = set()
+        self._guessed: set[str] = set()
+        self.saw_ranks = False  # a line's own rank was told, or guessed
+        self.misled = False  # a label was taken for a rank, and a later line showed that it is none
+
+    def split(self, line: str) -> tuple[int | None, str]:
+        """The rank that says the line, None if it is not told, and the line without the prefixes."""
+        labels: list[tuple[str, int]] = []
+        start = 0
+        for _ in range(_MOST_LABELS):
+            label = self._label(line, start)
+            if label is None:
+                break
+            kind, number, start = label
+            labels.append((kind, number))
+        rank, body = _told(line, start)
+        if rank is not None:
+            self.saw_ranks = True
+            for known in labels:
+                self._learn(known, rank)
+            return rank, body
+        for kind, number in reversed(labels):
+            guess = self._meaning(kind, number)
+            if guess is not None:
+                self._guessed.add(kind)
+                self.saw_ranks = True
+                return guess, body
+        return self._default, body
+
+    def _label(self, line: str, start: int) -> tuple[str, int, int] | None:
+        if line.startswith("[rank", start):
+            return None
+        for kind, pattern in _LABELS:
+            if kind == "task" and (self._default is not None or start):
+                continue  # anything may start with a number and a colon
+            match = pattern.match(line, start)
+            if match is not None:
+                return kind, int(match[match.lastindex or 1]), match.end()
+        return None
+
+    def _learn(self, label: tuple[str, int], rank: int) -> None:
+        if len(self._known) < _MOST_KNOWN and self._known.setdefault(label, rank) != rank:
+            self._known[label] = None  # one label, several ranks: it names a node
+        if label[1] != rank and label[0] not in self._differing:
+            self._differing.add(label[0])
+            self.misled |= label[0] in self._guessed
+
+    def _meaning(self, kind: str, number: int) -> int | None:
+        if (kind, number) in self._known:
+            return self._known[kind, number]
+        return None if kind in self._differing else number
+
+
+def _told(line: str, start: int) -> tuple[int | None, str]:
+    match = _RANK.search(line, start, start + _SEARCHED)
+    if match is not None and not _is_prefix(line[start : match.start()]):
+        match = None
+    if match is None:
+        match = _GLOG.search(line, start)
+    if match is None:
+        return None, line[start:]
+    rank = int(match[1])
+    while (again := _RANK.match(line, match.end())) is not None:  # the launcher's, then torch's own
+        match, rank = again, int(again[1])
+    return rank, line[match.end() :]
+
+
+def _is_prefix(before: str) -> bool:
+    """Whether this may be a time or a host, rather than a message that mentions a rank."""
+    return len(before.split()) <= 5 and "Error" not in before and "Exception" not in before
+
+
+def rank_in_message(body: str, group: re.Match[str] | None) -> int | None:
+    """Messages count ranks within the group: only the group of all ranks tells the rank itself."""
+    if group is not None:
+        is_default = group["description"] == _DEFAULT_GROUP or group["group"] in ("0", _DEFAULT_GROUP)
+        return int(group["rank"]) if is_default else None
+    told = RANK_IN_GROUP.search(body) or RANK_OF_MESSAGE.search(body)
+    return None if told is None else int(told[1])

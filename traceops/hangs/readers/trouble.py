@@ -1,0 +1,537 @@
+"""Lines of trouble that no rule knows, in plain words or by their level: shown where nothing else says what failed."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from traceops.hangs.evidence import LogKind
+from traceops.hangs.readers.log_events import EventList, says_why
+from traceops.hangs.readers.loggers import Loggers
+from traceops.hangs.readers.schedulers import Retried, only_warned, tries_again
+from traceops.hangs.readers.tracebacks import HEAD_ONLY, Tracebacks, as_of_library
+
+_SEARCHED = 400
+_MOST = 8
+# Who may fail, and how, in one clause: 'Worker 3 died', 'the job has failed', 'Trial t1 failed'.
+_WHO = (
+    r"\b(?i:workers?|ranks?|process(?:es)?|pods?|containers?|jobs?|tasks?|actors?|replicas?|nodes?|executors?|trainers?"
+    r"|launchers?|servers?|engines?|schedulers?|requests?|training|trials?|steps?|commands?|scripts?|subprocess|child)\b"
+)
+_FAILS = (
+    r"\b(?:(?:has|have|had|was|were|is|are|been|got|unexpectedly|suddenly) ){0,3}"
+    r"(?:failed|crashed|died|aborted|dead|hung|evicted|preempted|unreachable|killed|cancell?ed|timed out"
+    r"|terminated unexpectedly)\b"
+)
+_CLAUSE = re.compile(
+    rf"{_WHO}(?: ['\"][\w.-]{{1,60}}['\"])?[^.;,:!?|=\"']{{0,40}}?[ ]{_FAILS}"
+    r"(?! ?[:=] ?(?:0\b|[Ff]alse|[Nn]one)|[- ]over\b)"
+)
+# A message begins with it, or nearly so ('the job', 'All requests'); prose that a model wrote seldom does.
+_CLAUSE_BEGINS = re.compile(r"[.;:!?|>)\]\"-] ?")
+_BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
+# What has not happened, or only may: 'if a worker died', 'restart on failed', '0 tasks failed', 'has not failed'.
+_ONLY_SAID = re.compile(
+    r"\b(?i:if|when|whenever|unless|case|should|would|could|may|might|can|whether|until|after|never|not|no|none"
+    r"|without|avoids?|prevents?|handles?|detects?|ignor\w{1,4}|retr(?:y|ies|ying)|previously|max\w{0,4}|\w{1,10}n't)\b|(?:^|(?<!ank)(?<!orker)(?<!ode)(?<!ask)(?<!PU)\s)0\s"
+)
+# The level of a line that is not severe says that nothing failed for good.
+_MILD = re.compile(
+    r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b|\b(?:level|severity)\W{1,4}(?:debug|info|warn)|^\[?[IW]\d{3,4} |Warning: "
+)
+_EXIT = re.compile(
+    r"\b(?i:exit(?:ed|s)?|returned|finished|terminated|completed)[ _-]?"
+    r"(?i:(?:with|an?|non-?zero|abnormal|exit|return|status|error)[ _-]){0,4}"
+    r"(?i:code|status)(?: ?[:=]| is| of)?\s{0,12}\(?(?P<code>-?\d{1,5})\b(?![.,]?\d|[%/])"
+)
+_ENDS_WELL = ("0", "-0", "130", "-2")  # 2: somebody pressed Ctrl-C
+# Of a benchmark, a test suite, an operator or a search: how many failed, or that none was well.
+_COUNTED = re.compile(
+    r"\b[Ff]ailed (?:requests?|replicas?|tests?|tasks?|pods?|jobs?|ranks?|workers?)\s{0,40}[|:=]\s{0,40}[1-9]\d{0,8}\b"
+    r"|\b[1-9]\d{0,8} (?:\w{1,20} )?(?:requests?|replicas?|replica\(s\)|tests?|tasks?|pods?|jobs?|ranks?|workers?)"
+    r" (?:have |has )?failed\b|^=+ (?:\d{1,6} \w{1,12}, )?[1-9]\d{0,5} failed\b|\bfailed=[1-9]\d{0,5}, Replicas="
+    r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
+    # Ray Tune: 'Number of trials: 7/7 (1 ERROR, 6 RUNNING)', 'Trial status: 3 TERMINATED | 1 ERROR'.
+    r"|\b(?:Number of trials|Trial status): .{0,80}?\b[1-9]\d{0,8} ERROR\b|\bNumber of errored trials: [1-9]"
+)
+_NAMED = re.compile(
+    r"^(?:\[gw\d{1,4}\] )?(?:\[ {0,2}\d{1,3}%\] )?FAILED \S{1,300}::\S|\bnode down: "  # pytest, of workers too
+    r"|^\S{1,300}\.\w{1,60} FAILED\s{0,8}$"  # the head of torchrun's report
+    # torchrun ends the others; Hydra of MPICH, Intel and MVAPICH; Python's launcher on Windows.
+    r"|\bSending process \d{1,10} closing signal SIG(?:TERM|KILL)\b"
+    r"|\bBAD TERMINATION OF ONE OF YOUR\b|\bfailed to create process\b"
+    # systemd; Slurm's scontrol and sacct.
+    r"|\bMain process exited, code=(?:killed|dumped|exited, status=[1-9])"
+    r"|\bJobState=(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|PREEMPTED|BOOT_FAIL|DEADLINE)\b"
+    r"|\s(?:FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME\S{0,4})\s{1,20}\d{1,3}:\d{1,3}\s{0,40}$"
+    # Kubernetes, of a pod: a condition, or a row of kubectl get pods.
+    r"|\b(?:CrashLoopBackOff|RunContainerError|CreateContainer(?:Config)?Error"
+    r"|[Bb]ack-?off \d{0,4}\w{0,4} ?restarting failed)\b"
+    r"|\s\d{1,3}/\d{1,3}\s{1,20}(?:\w{1,8}:)?(?:Error|StartError|Evicted|Failed|ContainerStatusUnknown)\s{1,20}\d"
+)
+# Programs that did not start or ended, in words of their own: MPI, C++, CUDA, Docker, ssh, the linker, Java.
+_ENDED = re.compile(
+    r"\bMPI_ABORT was invoked on rank |\bPrimary job  terminated normally, but "
+    r"|\*\*\* (?:Process received signal \*\*\*|Aborted at \d)|\bpeer process has unexpectedly disconnected\b"
+    r"|\bHorovod has b(?:een shut down\b|$)|\bUser function raise error: "
+    r"|\bOP_REQUIRES failed at \S{1,80} : (?:Unknown|Aborted|Internal|Unavailable|Resource exhausted): "
+    r"|\bC\+\+ exception with desc"
+    r"|\bINTERNAL ASSERT FAILED\b|\bCheck failed: |\bnot enough slots available\b|\bunable to reliably start\b"
+    r"|\bFailed to initialize NVML\b|\bTest (?:NCCL )?failure \S{1,60}:\d|\bOCI runtime \w{1,12} failed\b"
+    r"|\bexecutable file not found\b|\b[Ee]xec format error\b|\berror while loading shared libraries: "
+    r"|^Host key verification failed\b|\bPermission denied \(publickey|\bError occurred during initialization of VM\b"
+)
+# A few words that end in 'error': '!!!! kernel execution error. (m: 256, error: 13)'.
+_ERROR = re.compile(
+    r"\W{0,8}(?!.{0,60}\b(?i:mean|squared?|absolute|relative|test|valid\w*|train\w*|rounding|word|rate|no|any|each)\b)"
+    r"(?:[A-Za-z][\w-]{0,30} ){1,4}(?i:error|failure)[.!]\s{0,2}(?:\(|$)"
+)
+# What somebody wrote or a model said, in a chat.
+_CHAT = re.compile(r"\W{0,4}(?i:user|human|assistant|system|prompt|question|answer|instruction|response)\W{0,4}: ")
+# At a log's end only, where the program did not go on: 'bash: torchrun: command not found', 'python: can't open file'.
+_LATE = re.compile(
+    r"-?(?:[\w./+-]{0,100}/)?(?:\w{0,4}sh|env|nohup|exec|python[\d.]{0,5}|torchrun|accelerate|deepspeed|srun|mpirun|[\w-]{1,60}\.sh)"
+    r"(?:\[\d{1,10}\])?: .{0,200}?\b(?:not found|No such file or directory|Permission denied|[Cc]annot (?:execute|open)"
+    r"|can't open file|No module named|[Ff]ailed to run|Operation not permitted)\b"
+    r"|[a-z./][\w./+-]{0,100}: .{0,200}?\b(?:Job exceeds|[Cc]onnection (?:refused|timed out|closed))"
+    r"|Terminated\s{0,4}$|[\w.]{0,100}(?:Error|Exception)\s{0,4}$|Connection to \S{1,200} closed by remote host"
+    r"|(?i:ran out of memory|out of memory|timed out waiting for )"
+)
+_GOES_ON = re.compile(r"\b(?:instead|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? ?back)")
+_AT_END = 10  # lines
+# What passes: a pod that waits for a node or an image, until it starts.
+_WAITS = re.compile(r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b")
+_STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b")
+# Torch's store at rank 0 is gone: nothing, where the program had come to its end.
+_STORE = re.compile(r"\[c10d\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
+_DONE = re.compile(
+    r"destroy_process_group\(\) was not called|\b100%\||\b(\d{2,9})/\1\b"
+    r"|\b(?i:shutting down|shutdown complete|exiting|all done)\b"
+    r"|\b(?i:train(?:ing)?|run|job|benchmark|evaluation|test(?:ing)?|script)\b.{0,30}\b(?i:completed?|finished|done)\b"
+)
+_OF_LAUNCHER = "torch.distributed.elastic."
+_BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
+# One is in whatever tells of a failure.
+_WORDS = (
+    "ailed", "ailure", "FAILED", "rash", " died", " dead", "bort", "ABORT", " hung", "vict", "unreach", "illed",
+    "erminated", "TERMIN", "ancel", "reempted", "exit", "Exit", "EXIT", "status", "code ", "State=", "TIMEOUT",
+    "NODE_F", "OUT_OF", "Succ", "closing signal", "rror", "xception", "ackoff", "ack-off", "ackOff", "ErrImage",
+    "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
+    "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
+    "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
+)  # fmt: skip
+_DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
+_OF_ALL = re.compile(r"(?<=\d)/\d")
+_DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
+
+
+class Failures:
+    """The first few such lines, each message once; those that passed are left out."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int | None, str]] = {}
+        self._waits: dict[str, tuple[int, int | None, str]] = {}
+        self._store: dict[str, tuple[int, int | None, str]] = {}
+        self._late: deque[tuple[int, int | None, str]] = deque(maxlen=_MOST)
+        self._last = 0  # line that says anything
+        self._done = False
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        head = body[:_SEARCHED]
+        if body.strip():
+            self._last = number
+        if not self._done and any(map(head.__contains__, _DONE_WORDS)):
+            self._done = _may_be_done(head) and _DONE.search(head) is not None
+        if not any(map(head.__contains__, _WORDS)):
+            return
+        if _STORE.search(head) is not None:
+            _keep(self._store, number, rank, body)
+        elif _WAITS.search(head) is not None:
+            _keep(self._waits, number, rank, body)
+        elif _says_failed(head):
+            _keep(self._found, number, rank, body)
+        elif _LATE.match(head) is not None and _GOES_ON.search(head) is None:
+            self._late.append((number, rank, body.strip()))
+        elif _STARTS.search(head) is not None:
+            self._waits.clear()
+
+    def raised(self, number: int, rank: int | None, text: str) -> None:
+        """What torchrun raised, if it is because a rank failed: the end of its traceback."""
+        if text.startswith(_OF_LAUNCHER) and _BY_HAND not in text:
+            _keep(self._found, number, rank, text.rstrip("= "))
+
+    def warned(self, number: int, rank: int | None, text: str) -> None:
+        """An exception that a logger calls a warning, or less: nothing, unless the log ends there."""
+        self._late.append((number, rank, text))
+
+    def found(self) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text."""
+        store = () if self._done else self._store.values()
+        late = [one for one in self._late if self._last - one[0] < _AT_END]
+        return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[:_MOST]
+
+
+def _may_be_done(head: str) -> bool:
+    """A quick look for what `_DONE` looks for: it takes long, and a slash is in most lines ('tokens/s')."""
+    lower = head.lower()
+    return any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
+
+
+def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int | None, body: str) -> None:
+    alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
+    if len(found) < _MOST:
+        found.setdefault(alike, (number, rank, body.strip()))
+
+
+def _says_failed(head: str) -> bool:
+    if _CHAT.match(head) is not None:
+        return False
+    if (ended := _EXIT.search(head)) is not None:
+        before = head[: ended.start()]
+        return ended["code"] not in _ENDS_WELL and _ONLY_SAID.search(before[-60:]) is None
+    if any(words.search(head) is not None for words in (_NAMED, _COUNTED, _ENDED)):
+        return True
+    if _ERROR.match(head) is not None:
+        return True
+    clause = _CLAUSE.search(head)
+    if clause is None or _MILD.search(head) is not None:
+        return False
+    said = _CLAUSE_BEGINS.split(head[: clause.start()])[-1]  # what stands before it in its clause
+    return len(_BARE_WORD.findall(said)) <= 1 and _ONLY_SAID.search(said + clause[0]) is None
+
+
+# Lines that call themselves errors, in wordings that no rule knows: a log that holds them is not clean.
+
+
+_SUSPECT_HEAD = 200
+# A line's own level is the first that it names: '[INFO] … [error]' is none. What only holds such a word is no error:
+# 'TEST ERROR: 0.02', '| ERROR | WER |', '--log-level ERROR', 'ERROR RATE'.
+_LEVEL = re.compile(
+    r"\[ ?(?P<bracketed>debug|info|notice|warn|warning|error|fatal|critical)(?=[ \]])"
+    r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
+    r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b'
+)
+# glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's, Ray's, CUDA's own '[10:46:15][1401][CUDA][E]'.
+_GLOG = re.compile(
+    r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: ([A-Z]) {1,8}\d{1,10} \S{1,200}\](?! ?$)"  # XLA's client, with a thread
+    r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]) \d{1,10} \d{1,10}\] "
+    r"|(?:\[[^\]\[]{1,60}\] ?){1,4}\[([A-Z])\] "
+)
+# Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
+_SAID = re.compile(
+    r"(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: |(?:[\w./-]{1,60}: (?:fatal )?error|Error|error|panic): "
+    r"|(?!.{0,40}\b(?i:mean|squared|absolute|relative|test|validation|train\w*|set|rounding|word|rate|final|best)\b)"
+    r"[A-Z][\w ]{1,40} error: (?=[A-Z](?:\S{0,80} ){4})"  # 'HCCL demo error: In function initDevice(): …'
+    r"|\s{0,8}traceback ?: (?=Signal \d{1,2} \(SIG)"  # torchrun's report without its lines on the rank
+    r"|thread '[^']{1,60}' panicked at |Error executing job with |(?:docker: )?Error response from daemon"
+    r"|\*\*\* (?:An error occurred in MPI_|stack smashing)|(?:free|malloc|realloc|munmap_chunk)\(\): "
+    r"|[\w./-]{1,200}: (?:line \d{1,7}: )?(?=fork: retry: )"
+    r"|double free or corruption|corrupted (?:size|double-linked)|[^\s:]{1,60}: .{1,120}: Assertion `"
+)
+_ANYWHERE = re.compile(
+    r"\bUnhandled exception\b|: ABORT\s{0,8}$|\bNVRM: .{0,60}\b(?:RmInitAdapter|rm_init_adapter)\b.{0,60} failed\b"
+    # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
+    r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
+    r"|\*ERROR\* ring \S{1,40} timeout\b"
+    r"|\bSegmentation fault from GPU at 0x"  # Intel's driver
+    r"|\b(?:amdgpu|habanalabs|i915|xe)(?: [\w:.]{1,20})?: (?:[\w ]{1,40}: )?error\b"
+    # The stack of what torch's watchdog of collectives raised, without the words before it.
+    r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
+    r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
+)
+# What Kineto could not record; no job ends by that. 'ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] …'
+_KINETO = re.compile(r"[A-Z]{4,7}:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,10}:\d{1,10} \w{1,80}\.(?:cpp|h):\d{1,6}\]")
+# A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
+_DRAWN = re.compile(
+    r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
+    r"|(?:[A-Za-z_][\w.]{0,100}?)?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
+)
+# Lines of one traceback, each with a level in front, or drawn: the first of them is enough.
+_PIECE = re.compile(r'\] {3,40}\S|\] \s{0,4}File "|\^{4}|^[│╭]')
+_PIECE_FRAME = re.compile(
+    r'\] {0,8}File "(?P<file>[^"]{1,200}", line \d{1,9}), in (?P<name>[\w<>.]{1,100})'
+    r"|│ (?P<of>\S.{0,150}?:\d{1,9}) in (?P<named>[\w<>.]{1,100})\s"
+)
+_HEAD = "Traceback (most recent call last):"
+# IPython's, whose head names the exception; below each frame it shows the code.
+_OF_CELL = re.compile(r"(?:([A-Za-z_][\w.]{0,100}) {2,100})?Traceback \(most recent call last\)\s{0,4}$")
+_CELL_FRAME = re.compile(r"(?:File )?(?P<file>[~/][^\s:]{1,300}:\d{1,9}),? in (?P<name>[\w<>.]{1,100})\(")
+_SHOWN_BELOW = 12  # lines of code, at most, behind the frame in which a traceback is cut off
+_MOST_JOINED = 4  # lines of a message that goes on
+# A warning by its level: torch's store did not answer in time.
+_STORE_SILENT = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed out after ")
+_SEVERE = frozenset(("error", "fatal", "critical"))
+# One is in whatever _LEVEL and _ANYWHERE find that is severe.
+_SEVERE_WORDS = (
+    "rror",
+    "ERROR",
+    "fatal",
+    "FATAL",
+    "critical",
+    "CRITICAL",
+    "ABORT",
+    "Unhandled",
+    "NVRM",
+    "lockup",
+    "blocked for",
+    "ProcessGroup",
+    "fault from GPU",
+)
+_ASIDE = re.compile(r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}")  # times, places, names
+_SETTING = re.compile(r"(?:level|verbosity|severity|threshold)\W{0,40}(?:to\W{1,4})?$", re.IGNORECASE)
+_BETWEEN = re.compile(r"(?:[\s:|)\]-]|\[[^\]]{0,80}\]){0,40}")
+# A number, or what stands in the place of one, or other levels; not '404 Client Error' or '3 nodes are down'.
+_VALUE = re.compile(
+    r"[-+]?(?!(?!0 )\d{1,18} {1,4}[A-Za-z]{2,40} {1,4}[A-Za-z])"
+    r"\d{1,18}(?:[.,]\d{1,18})?(?:[eE][-+]?\d{1,3})?\s{0,4}%?(?:[\s,;|)/=]|$)"
+    r"|(?i:nan|inf|none|no|n/a|ok)\s{0,4}(?:[,;|)/]|$)"
+    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
+)
+_NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", re.IGNORECASE)
+_DIGIT = re.compile(r"\d")
+_LETTERS = re.compile(r"[^\W\d_]{2}")
+# Errors by name of which a program says that it goes on, or that healthy programs print.
+_HANDLED = re.compile(r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
+_HARMLESS = (
+    "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
+    "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
+    "PMIX ERROR", "Using pad_token, but", "buffer_comparator.cc:", "task/cgroup: unable to add task",
+    "_is_a_lwp: ", "collect2: error: ld returned", "wandb: ERROR ", "Metrics will not be exported",
+    "file_system_monitor.cc:",
+)  # fmt: skip
+
+
+class Suspects:
+    """The first few such lines, each message once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int | None, str]] = {}
+        self._unfinished: str | None = None  # a message that ends in a colon or a bracket: the next line has more
+        self._cell: str | None = None  # IPython's traceback, whose frames come
+        self._inside = 0  # the last line of a drawn traceback's head or frames
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        if self._unfinished is not None and body.strip():
+            self._go_on(self._unfinished, number, rank, body.strip()[:_SUSPECT_HEAD])
+        if self._cell is not None and (frame := _CELL_FRAME.match(body[: 2 * _SUSPECT_HEAD])) is not None:
+            at, who, said = self._found[self._cell]
+            place = as_of_library(f"… {frame['name']} ({frame['file']}) …")
+            self._found[self._cell], self._inside = (at, who, f"{said.partition(' …')[0]} {place}"), number
+        if len(self._found) >= _MOST or not _is_severe(body[:_SUSPECT_HEAD]):
+            return
+        if _HANDLED.search(body[: 2 * _SUSPECT_HEAD]) is None and not any(words in body for words in _HARMLESS):
+            if _PIECE.search(body[:_SUSPECT_HEAD]) is not None:
+                self._take_piece(number, rank, body)
+                return
+            said = body.strip()
+            alike = "".join(char for char in body if char.isalpha())[:_SUSPECT_HEAD]
+            if alike not in self._found and _goes_on(said):
+                self._unfinished = alike
+            if (head := _OF_CELL.match(said)) is not None:
+                self._cell, self._inside = alike, number
+                said = f"{head[1]}, {_HEAD} …" if head[1] else f"{_HEAD} …"
+            self._found.setdefault(alike, (number, rank, said))
+
+    def _go_on(self, unfinished: str, number: int, rank: int | None, more: str) -> None:
+        """The next line of a message; of an object in JSON as far as to its first text."""
+        at, who, said = self._found[unfinished]
+        if who == rank and 0 < number - at <= _MOST_JOINED:
+            self._found[unfinished] = at, who, f"{said} {more}"
+        if who != rank or number - at >= _MOST_JOINED or not more.endswith(("{", "[")):
+            self._unfinished = None
+
+    def _take_piece(self, number: int, rank: int | None, body: str) -> None:
+        """Of a traceback whose lines each have a level, or a box, around them: its innermost frame."""
+        at, who, _ = self._found.setdefault("", (number, rank, body.strip()))
+        self._inside = number
+        if (frame := _PIECE_FRAME.search(body[: 2 * _SUSPECT_HEAD])) is not None and who == rank:
+            inside = frame["name"] or frame["named"]
+            place = (frame["file"] or frame["of"]).replace('", line ', ":")
+            self._found[""] = at, who, as_of_library(f"{_HEAD} … {inside} ({place}) …")
+
+    def found(self) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text."""
+        return self._found.values()
+
+    def cut_off(self, last: int) -> bool:
+        """Whether the log ends within a traceback that is drawn, whose exception is missing. last: its last line."""
+        return self._inside > 0 and last - self._inside <= _SHOWN_BELOW
+
+
+def _goes_on(said: str) -> bool:
+    return said.endswith((":", "{", "["))
+
+
+def _is_severe(head: str) -> bool:
+    if "waitForInput" in head and _STORE_SILENT.search(head) is not None:
+        return True
+    if (head[:1] in "│╭" or "Traceback (" in head) and _DRAWN.match(head) is not None:
+        return True
+    if _KINETO.match(head) is not None:
+        return False
+    if (glog := _GLOG.match(head)) is not None:
+        return glog[glog.lastindex or 0] in "EFC"
+    if (said := _SAID.match(head)) is not None:
+        return _is_message(head[said.end() :])
+    if not any(map(head.__contains__, _SEVERE_WORDS)):
+        return False
+    if _ANYWHERE.search(head) is not None:
+        return True
+    level = _LEVEL.search(head)
+    if level is None or (level[level.lastgroup or 0]).lower().split()[0] not in _SEVERE:
+        return False
+    if level["structured"] is not None:
+        return "msg" in head or "message" in head
+    return _is_before_a_level(head[: level.start()]) and _is_message(head[level.end() :])
+
+
+def _is_before_a_level(before: str) -> bool:
+    """Times, places and a logger's name; not a sentence, a table or a setting."""
+    if (
+        before.startswith("|")
+        or ("|" in before and _DIGIT.search(before) is None)
+        or _SETTING.search(before) is not None
+    ):
+        return False
+    return (
+        before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">") or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
+    )
+
+
+def _is_message(after: str) -> bool:
+    """Words, rather than a metric's value or the columns of a table."""
+    if _NAME_GOES_ON.match(after) is not None:
+        return False
+    said = after[between.end() :] if (between := _BETWEEN.match(after)) is not None else after
+    return _VALUE.match(said) is None and _LETTERS.search(said) is not None
+
+
+# Logs that end in the middle of a progress bar with what Python says of a process that is gone.
+
+
+# Python's resource tracker outlives the process whose shared memory and semaphores it counts.
+_GONE = "resource_tracker: There appear to be "
+_BAR = re.compile(
+    r"(?P<name>[^\r|%]{0,80}?)\s{0,4}(?:\d{1,3}%[^\r]{0,200})?"
+    r"(?<!\d)(?P<done>\d{1,9})/(?P<of>\d{1,9}) \[[^\]\r]{1,100}\]\s{0,4}$"
+)
+_BEFORE = 400  # characters in which the bar stands
+_BAR_AT_END = 3  # lines
+
+
+class Unfinished:
+    """The bar in the middle of which a process ended, where the log ends there too."""
+
+    def __init__(self) -> None:
+        self._before = ""
+        self._found: tuple[int, int | None, str] | None = None
+
+    def take(self, number: int, line: str) -> None:
+        """A line as it stands in the log, with the bars in it."""
+        said, _, gone = line.partition(_GONE)
+        if gone[:1].isdecimal():
+            place = said.rpartition("]")  # the bar in this line, or the line before
+            shown = f"{place[0]}]"[-_BEFORE:] if place[1] else self._before
+            bar = _BAR.search(shown.rpartition("\r")[2])
+            if bar is not None and int(bar["done"]) < int(bar["of"]):
+                name = bar["name"].strip(" :") or "a progress bar"
+                self._found = number, None, f"{name}: {bar['done']}/{bar['of']}, then {_GONE}{gone.strip()}"
+        elif not gone and line.strip():
+            self._before = line.rstrip()[-_BEFORE:]
+
+    def found(self, last: int) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text. last: the log's last line."""
+        if self._found is not None and last - self._found[0] <= _BAR_AT_END:
+            yield self._found
+
+
+# Lines of a log that tell of trouble and name no cause: shown where nothing else does.
+
+
+_FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
+_IN_REPORT = "traceback "  # torchrun's, of a rank whose end it tells in the lines before
+_PASTE = 60  # lines at most: what somebody pasted, and no whole log
+_WAIT_KINDS: tuple[LogKind, ...] = ("timeout", "missing", "monitor")
+
+
+class Unexplained:
+    """What failed and is tried again, what a program only warns of, and lines that say so in their own words."""
+
+    def __init__(self) -> None:
+        self._retried = Retried()
+        self._warned = Retried()  # memory that ran out
+        self._suspects = Suspects()
+        self._loggers = Loggers()
+        self._unfinished = Unfinished()
+        self.failures = Failures()
+
+    def note(self, number: int, line: str) -> None:
+        """A line as it stands in the log."""
+        self._loggers.take(number, line)
+        self._unfinished.take(number, line)
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        """A line that no rule knows."""
+        self._suspects.take(number, rank, body)
+        self.failures.take(number, rank, body)
+
+    def survived(self, kind: LogKind, number: int, rank: int | None, body: str) -> bool:
+        """Whether a failure ended nothing by itself, as its own line says."""
+        if kind in _FAILURES and tries_again(body):
+            self._retried.take(number, rank, body)
+            return True
+        if kind == "memory" and only_warned(body):
+            self._warned.take(number, rank, body)
+            return True
+        return False
+
+    def look_for_step(self, body: str) -> None:
+        """A step was made: what failed before went well."""
+        self._retried.look_for_step(body)
+        self._warned.look_for_step(body)
+
+    def add_to(
+        self,
+        events: EventList,
+        tracebacks: Collection[tuple[int | None, Tracebacks]],
+        at_head: int | None,
+        last: int,
+        *,
+        of_several: bool,
+    ) -> None:
+        """Nothing that a rule knows is not nothing. last: the last line of the log. of_several: ranks write it."""
+        told = [event for event in events.in_order() if says_why(event)]
+        waits = [event.line for event in told if event.kind in _WAIT_KINDS]
+        for number, rank, text in self._warned.found(waits[0]) if waits else ():
+            events.add("memory", rank, number, text)  # a rank that leaves a batch out makes the others wait
+        if told:
+            return
+        ends = any(event.kind in ("exit", "trouble") for event in events.in_order())
+        suspects = [one for one in self._suspects.found() if not (ends and one[2].startswith(_IN_REPORT))]
+        survived = [
+            one for one in suspects if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
+        ]
+        lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
+        cut_off = self._suspects.cut_off(last)
+        cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
+        torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
+        if torn and not lines:  # what failed before it comes first
+            lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
+        lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
+        cut_off = cut_off or bool(torn)
+        if not lines and not ends:
+            lines = [*self.failures.found(), *self._unfinished.found(last)]
+        if not lines and last <= _PASTE:
+            # In a whole log they may be a stack that the program printed.
+            loose = ((rank, one.without_ends()) for rank, one in tracebacks)
+            lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]
+            cut_off = cut_off or bool(lines)
+        for number, rank, text in survived:
+            events.add("outlived", rank, number, text, was="trouble")
+        for number, rank, text in lines:
+            events.add("trouble", rank, number, text, cut_off=cut_off)
+        for number, rank, text in self._warned.found(last):
+            events.add("trouble", rank, number, text)

@@ -1,0 +1,395 @@
+"""Failures that were not the end: steps, answers to requests or the end of the training follow them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from traceops.core.text import first_words
+from traceops.hangs.evidence import LogEvent, LogKind
+from traceops.hangs.readers.prefixes import without_prefixes
+from traceops.hangs.readers.steps import Moment, Scale, Sighting, moment_of, sightings
+from traceops.traces.text_lines import blocks, lines
+
+# Of Hugging Face's Trainer, of Lightning, and of a logger.
+TRAINED = (
+    rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
+    rb"|\bINFO\b[^\n\r]{0,80}[Tt]raining (?:is )?(?:completed?|finished|done)\b"
+)
+_TRAINED = re.compile(TRAINED)
+_WORDS = (b"'train_runtime'", b"`Trainer.fit`", b"raining")
+_OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")
+
+
+def with_ends(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log, those whose failure comes behind the end of a training that is marked `after_end`.
+
+    Raises InputError where the file cannot be read.
+    """
+    lines = [event.line for event in events if event.kind in _OWN]
+    if not lines or (end := _end(path, min(lines))) is None:
+        return events
+    return tuple(
+        replace(event, after_end=True) if event.kind in _OWN and event.line > end else event for event in events
+    )
+
+
+def _end(path: str, before: int) -> int | None:
+    """The line in which a training ends, before another one; None where steps follow, or without one."""
+    end: int | None = None
+    for number, block in blocks(path):
+        if number >= before:
+            break
+        if end is None and not any(word in block for word in _WORDS):
+            continue
+        told = [match.start() for match in _TRAINED.finditer(block)]
+        steps = max((sight.place for sight in sightings(block)), default=-1)
+        if told and told[-1] > block.rfind(b"\n", 0, max(steps, 0)):
+            at = number + block.count(b"\n", 0, told[-1])
+            end = at if at < before else None
+        elif steps >= 0 and number + block.count(b"\n", 0, steps) < before:
+            end = None
+    return end
+
+
+# Failures in a log after which it shows steps: the program went on, or was started again.
+
+
+# What processes had printed into their buffers before they ended, a log may show after the traceback. Python's buffer
+# holds 8 kB, and a job may have several.
+_BUFFER = 1 << 14
+_BUFFERS = 1 << 16
+ADVANCE = 10  # steps: the other ranks may make one or two before they wait for the one that failed
+_SIGHTS = 3  # of steps at different seconds
+_COUNTED: tuple[Scale, ...] = ("steps", "bars", "batches")  # one by one
+_FURTHEST = 2  # counts of a block that matter to what came long before
+_WENT_ON = 50  # lines after an exception that was outlived before: it was outlived again
+# The program's own end, as Hugging Face's Trainer, Lightning, a logger, an editor and Slurm's seff tell of it;
+# torchrun, DeepSpeed's launcher, W&B and Ray; pytest and unittest, where all tests passed.
+_COLOUR = rb"(?:\x1b\[[\d;]{0,9}m){0,4}"
+_COMPLETED = re.compile(
+    TRAINED + rb"|^Process finished with exit code 0\b|^State: COMPLETED \(exit code 0\)"
+    rb"|\bworker group successfully finished\b|:main\] Process \d{1,10} exits successfully\b"
+    rb"|\bWaiting for W&B process to finish\.\.\. " + _COLOUR + rb"\(success\)"
+    rb"|\bJob '[\w-]{1,100}' succeeded\b"
+    rb"|== " + _COLOUR + rb"(?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)" + _COLOUR
+    + rb"(?:, )?" + _COLOUR + rb"){1,6} in \d"
+    rb"|\bApplication startup complete\."  # a server was started once more
+    rb"|\bRan \d{1,6} tests? in [\d.]{1,12}s\r?\n\r?\nOK\b",
+    re.MULTILINE,
+)  # fmt: skip
+_COMPLETED_WORDS = (
+    b"'train_runtime'", b"`Trainer.fit`", b"raining", b"exit code 0", b"successfully", b"(success)", b"' succeeded",
+    b" passed", b"\nOK", b" startup complete",
+)  # fmt: skip
+_OF_SERVICE = re.compile(rb"([\w.-]{1,100}?) {1,40}\| ")  # docker compose says whose line it is
+_SEVERE = re.compile(rb"\b(?:ERROR|WARNING|CRITICAL)\b|(?:^|\[)[EW]\d{4} \d\d:")
+_HEAD = 200  # bytes of a line in which its time is looked for
+
+
+def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log, those that were not its end as 'outlived'. Raises InputError where it cannot be read."""
+    lines = sorted({event.line for event in events if event.kind not in ("status", "trouble", "outlived")})
+    if not lines:
+        return events
+    windows, last = _read(path, lines)
+    outlived = {window.line for window in windows if _is_outlived(window, events)}
+    known = {_raised_at(event) for event in events if event.line in outlived} - {None}
+    outlived |= {event.line for event in events if _raised_at(event) in known and last - event.line > _WENT_ON}
+    behind = {window.line: window.shown for window in windows if window.line not in outlived}
+    return tuple(
+        as_outlived(event)
+        if event.line in outlived and event.kind not in ("status", "trouble")
+        else replace(event, steps_behind=behind.get(event.line))
+        for event in events
+        if not (event.kind == "status" and _is_before(event.line, outlived))
+    )
+
+
+def as_outlived(event: LogEvent) -> LogEvent:
+    """The event as one that was not the end."""
+    return replace(event, kind="outlived", was=event.was or event.kind)
+
+
+def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
+    """Whether steps were made after the failure.
+
+    A few may be those of other ranks, which a launcher ends a little later: where one reports the end of a process
+    behind them, and no other failure comes in between, the failure was that end.
+    """
+    if window.is_far:
+        return True
+    if (at := window.went_on_at) is None:
+        return False
+    ends = [
+        event.line
+        for event in events
+        if event.kind == "exit" and event.line > at and (event.exit_code is None or event.exit_code > 0)
+    ]
+    return not ends or any(event.kind in _OWN and at < event.line < max(ends) for event in events)
+
+
+def _raised_at(event: LogEvent) -> tuple[str, str, int | None] | None:
+    """Which exception, and the line of code that raised it; None of what has no traceback."""
+    if event.kind == "exit" or not event.frames:
+        return None
+    return event.text.partition(":")[0], event.frames[0].file, event.frames[0].line
+
+
+def _is_before(line: int, outlived: set[int]) -> bool:
+    return bool(outlived) and line <= max(outlived)
+
+
+def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
+    """Each failure that lines follow, with the steps behind it, and the last line."""
+    windows: list[_Window] = []
+    wanted, begin, last, seen = 0, 0, 0, False
+    for number, block in blocks(path):
+        last = number + block.count(b"\n")
+        wants = wanted < len(lines) and lines[wanted] < last
+        open_windows = [window for window in windows if not window.is_far]
+        found = list(sightings(block)) if wants or open_windows or begin < _BUFFER else []
+        at, line = 0, number
+        while wanted < len(lines) and lines[wanted] < last:
+            while line < lines[wanted]:
+                at, line = block.index(b"\n", at) + 1, line + 1
+            place = _last_piece(block, at)
+            window = _Window(lines[wanted], begin + place, _moment(block, place), service=_service(block, at))
+            shown = seen or any(sight.place < place for sight in found)
+            window.flushes = shown and window.offset < _BUFFER // 2
+            windows.append(window)
+            open_windows.append(window)
+            wanted += 1
+        seen = seen or bool(found)
+        if open_windows:
+            furthest = _furthest(found)
+            completed = completed_at(block)
+            for window in open_windows:
+                near = window.is_near(begin)
+                for sight in found if near else furthest:
+                    if window.service is not None and not sight.head.startswith(window.service + b" "):
+                        continue  # another service goes on, whatever happens to this one
+                    window.take(sight, begin if not near else begin + sight.place, number, block)
+                for end in (completed, _exited_well(block, window.service)):
+                    if end is not None and begin + end > window.offset:
+                        window.went_on(number + block.count(b"\n", 0, end))
+        begin += len(block)
+    return windows, last
+
+
+def _furthest(found: Sequence[Sighting]) -> list[Sighting]:
+    kept: list[Sighting] = []
+    for scale in {sight.scale for sight in found}:
+        counts = {sight.number: sight for sight in found if sight.scale == scale}
+        kept += [counts[count] for count in sorted(counts)[-_FURTHEST:]]
+    return kept
+
+
+@dataclass
+class _Series:
+    """The counts of one scale close behind a failure.
+
+    first, furthest: counts; begin: where the first is. flushed: the first that was in no buffer. later: the first with
+    a time behind the failure, and the seconds of those.
+    """
+
+    first: int
+    furthest: int
+    begin: int
+    flushed: int | None = None
+    later: int | None = None
+    seconds: set[int] = field(default_factory=set)
+
+    def advanced(self, sight: Sighting, offset: int, flushes: bool, failed: Moment | None) -> bool:
+        """Whether a count shows that steps were made meanwhile: no one buffer holds so much, or it was in none."""
+        count, self.furthest = sight.number, max(sight.number, self.furthest)
+        if flushes or sight.flushed:
+            self.flushed = count if self.flushed is None else self.flushed
+            if count - self.flushed >= ADVANCE:
+                return True
+        moment = None if failed is None else sight.moment
+        if failed is not None and moment is not None and failed[0] == moment[0] and moment[1] > failed[1]:
+            self.later = count if self.later is None else self.later
+            self.seconds = {*sorted(self.seconds)[: _SIGHTS - 1], moment[1]}
+            if len(self.seconds) == _SIGHTS and count - self.later >= ADVANCE // 2:
+                return True
+        return count - self.first >= ADVANCE and offset > self.begin + _BUFFER
+
+
+@dataclass
+class _Window:
+    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
+
+    flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that
+    buffers can hold. service: of docker compose. went_on_at: the line that says otherwise that the program went on.
+    """
+
+    line: int
+    offset: int
+    moment: Moment | None = None
+    flushes: bool = False
+    service: bytes | None = None
+    is_far: bool = False
+    went_on_at: int | None = None
+    close: dict[Scale, _Series] = field(default_factory=dict)
+    beyond: dict[Scale, int] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> int | None:
+        """The furthest step close behind the failure: made before it, or after; None of no more than a few."""
+        told = [self.close[scale] for scale in _COUNTED if scale in self.close]
+        return next((one.furthest for one in told if one.furthest - one.first >= ADVANCE), None)
+
+    def is_near(self, begin: int) -> bool:
+        """Whether what is at `begin` may still have been in a buffer."""
+        return begin <= self.offset + _BUFFERS
+
+    def went_on(self, line: int) -> None:
+        if self.went_on_at is None:
+            self.went_on_at = line
+
+    def take(self, sight: Sighting, offset: int, number: int, block: bytes) -> None:
+        """A count at an offset; it is in the line `number` or behind that, in `block`."""
+        if offset < self.offset:
+            return
+        scale, count = sight.scale, sight.number
+        series = self.close.get(scale)
+        if not self.is_near(offset):
+            if series is None or count > series.furthest:
+                self.is_far |= self.beyond.get(scale, count) != count
+                self.beyond[scale] = count
+        elif series is None:
+            self.close[scale] = series = _Series(count, count, offset)
+            series.advanced(sight, offset, self.flushes, self.moment)
+        elif count > series.furthest:
+            gone = series.advanced(sight, offset, self.flushes, self.moment)
+            if gone and scale in _COUNTED:
+                self.went_on(number + block.count(b"\n", 0, sight.place))
+
+
+def completed_at(block: bytes) -> int | None:
+    """Where the last line of a block stands that says of the program that it came to its end."""
+    if not any(word in block for word in _COMPLETED_WORDS):
+        return None
+    return max((match.start() for match in _COMPLETED.finditer(block)), default=None)
+
+
+def _service(block: bytes, begin: int) -> bytes | None:
+    """Which service of docker compose a line is of."""
+    match = _OF_SERVICE.match(block, begin)
+    return None if match is None else match[1]
+
+
+def _exited_well(block: bytes, service: bytes | None) -> int | None:
+    """Where docker compose says that the service exited with 0."""
+    if service is None:
+        return None
+    place = block.find(b"\n" + service + b" exited with code 0\n")
+    return None if place < 0 else place + 1
+
+
+def _moment(block: bytes, place: int) -> Moment | None:
+    """When a failure was: the time of its line, or of the logger's line before its traceback."""
+    end = block.find(b"\n", place)
+    if (moment := moment_of(block[place : end if end >= 0 else None][:_HEAD])) is not None:
+        return moment
+    before = block[max(block.rfind(b"\n", 0, max(place - 1, 0)) + 1, place - 4 * _HEAD) : place][:_HEAD]
+    return moment_of(before) if _SEVERE.search(before) is not None else None
+
+
+def _last_piece(block: bytes, begin: int) -> int:
+    """Where a message stands in its line: behind the progress bars, which carriage returns divide."""
+    return block.rfind(b"\r", begin, max(block.index(b"\n", begin) - 1, begin)) + 1 or begin
+
+
+# Failures of one request in a server's log, behind which it answers others: no end of the server.
+
+
+# uvicorn's and aiohttp's line on a request: 'INFO:  127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK'.
+_ANSWER = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" (\d)\d\d\b')
+_NEEDLES = (b'"POST /', b"startup complete.")
+_STARTED = "Application startup complete."
+_ENOUGH = 10  # answers: a few may be of requests that came before the failure
+_CLOSE = 10  # lines behind a traceback, in which its own request is refused
+_OF_FRAME = 6  # lines of it, at most
+_OF_REQUEST: tuple[LogKind, ...] = ("error", "memory", "cuda")
+
+
+def without_requests(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log, failures of single requests as 'outlived' with the server's logger going on.
+
+    Raises InputError where the file cannot be read.
+    """
+    close = {
+        event.line: event.line + _OF_FRAME * len(event.frames) + _CLOSE for event in events if event.kind in _OF_REQUEST
+    }
+    answered = _answered(path, close) if close else set()
+    return tuple(
+        replace(event, kind="outlived", was="trouble")
+        if event.line in answered and event.kind in _OF_REQUEST
+        else event
+        for event in events
+    )
+
+
+def _answered(path: str, close: Mapping[int, int]) -> set[int]:
+    """The failures behind which the same start of the server goes on to answer. close: line to line."""
+    left = dict.fromkeys(close, 0)
+    refused: set[int] = set()
+    answered: set[int] = set()
+    for number, block in blocks(path):
+        if not left or not any(needle in block for needle in _NEEDLES):
+            continue
+        for at, line in lines(block, number):
+            if _STARTED in line:
+                left = {failed: count for failed, count in left.items() if failed >= at}
+            elif (answer := _ANSWER.search(line)) is not None and answer[1] in "24":
+                for failed in [failed for failed in left if failed < at]:
+                    left[failed] += answer[1] == "2"
+                    if answer[1] == "4" and at <= close[failed]:
+                        refused.add(failed)
+                    if left[failed] >= (1 if failed in refused else _ENOUGH):
+                        answered.add(failed)
+                        del left[failed]
+    return answered
+
+
+# Servers that were asked to stop: what they log behind that follows from it.
+
+
+# SGLang: "SIGTERM received. … Draining requests and shutting down"; vLLM: "[shutdown] API server: shutdown triggered".
+_ASKED = re.compile(
+    r"\bSIG(?:TERM|INT) received\b.{0,120}\bshutting down\b|\bReceived SIG(?:TERM|INT)\b.{0,120}\bshutting down\b"
+    r"|\[shutdown\] .{0,60}\b(?:shutdown triggered|received signal=SIG(?:TERM|INT))\b"
+)
+_STOP_WORDS = ("shutting down", "[shutdown] ")
+_NEEDLE = b"hut"
+_SEARCHED = 400
+_MOST_QUOTED = 160
+
+
+def without_aftermath(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log without those behind a request to stop, where nothing failed before it.
+
+    Raises InputError where the file cannot be read.
+    """
+    if not events or (asked := asked_to_stop(path)) is None or any(event.line < asked[0] for event in events):
+        return events
+    return ()
+
+
+def asked_to_stop(path: str) -> tuple[int, str] | None:
+    """The line in which a server is asked to stop, and what it says; None where it is at work behind that."""
+    found: tuple[int, str] | None = None
+    for number, block in blocks(path):
+        if _NEEDLE not in block and found is None:
+            continue
+        for at, line in lines(block, number):
+            head = line[:_SEARCHED]
+            if found is None:
+                if any(words in head for words in _STOP_WORDS) and _ASKED.search(head) is not None:
+                    found = at, first_words(without_prefixes(line).strip(), _MOST_QUOTED)
+            elif _STARTED in head or any(sightings(head.encode(errors="replace"))):
+                found = None
+    return found
