@@ -18,6 +18,25 @@ REASONS: dict[Kind, str] = {
     Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),
     Kind("TO-K008", "below_attainable"): _TRACE.format("kernels run at less than 60 % and no cause is known"),
     Kind("TO-K008", "bandwidth_bound_at_limit"): _TRACE.format("a third of the time goes to products of up to 64 rows"),
+    Kind("TO-E004", "wrong_rank"): "NCCL's own words (init.cc); it takes a process with RANK = WORLD_SIZE",
+    Kind(
+        "TO-E004", "rdma_not_ready"
+    ): "the status codes of InfiniBand verbs (ibv_wc_status 13); it takes a receiver that hangs on another host",
+    Kind("TO-E004", "rdma_memory"): "the same (4, 6, 8, 10); it takes hosts with RDMA and no nvidia_peermem",
+    Kind("TO-E004", "rdma_refused"): "the same (1-3, 7, 9, 11, 14-18); it takes two hosts with RDMA whose ends differ",
+    Kind("TO-E004", "rdma_device"): "the same (19, 21); it takes a NIC that fails",
+    Kind(
+        "TO-E004", "nccl_usage"
+    ): "NCCL's results as torch prints them; it takes a call that NCCL refuses before it sends",
+    Kind(
+        "TO-E005", "arguments"
+    ): "the words of Python's argparse; it takes an option that is not known or has no value",
+    Kind(
+        "TO-E007", "nccl_id"
+    ): "torch's words (ProcessGroupNCCL.cpp); it takes a first rank that ends before it has written NCCL's id",
+    Kind(
+        "TO-E007", "rendezvous_lost"
+    ): "torchrun's words (dynamic_rendezvous.py); it takes a first host that ends while the others run",
     Kind("TO-W002", "too_hot"): (
         f"{_CLOCK.format('SwThermalSlowdown, HwThermalSlowdown')}a GPU that is hot, as in a rack with a fan that failed"
     ),

@@ -15,7 +15,8 @@ from traceops.hangs.readers.launchers import ended, in_short, last_words
 
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
-_LISTED = re.compile(r"\[(missing|ready) ranks: (\d{1,7}(?:, ?\d{1,7}){0,4096})\]")
+_LISTED = re.compile(r"\[(missing|ready) ranks: (\d[\d, ]{0,36000})\]")
+_NUMBER = re.compile(r"\d{1,7}")
 # Since 0.16: by rank the operations that it has not come to, six at most; '!' where Horovod will end the job for it.
 BY_RANK = "Stalled ranks:"
 _OF_RANK = re.compile(r" (\d{1,7})!?: \[([^\[\]]{1,4000})\]")
@@ -41,7 +42,7 @@ def stalled_ranks(body: str) -> tuple[int, ...] | None:
     """
     missing: set[int] | None = None
     for match in _LISTED.finditer(body) if " ranks: " in body else ():
-        listed = {int(number) for number in match[2].split(",")}
+        listed = set(map(int, _NUMBER.findall(match[2])))
         ranks = listed if match[1] == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
         missing = ranks if missing is None else missing & ranks
     if missing is None and BY_RANK in body:
@@ -65,7 +66,7 @@ def _by_rank(body: str) -> tuple[int, ...] | None:
 
 def ready_ranks(body: str) -> tuple[int, ...]:
     """The ranks that have come to an operation that Horovod says is stalled."""
-    listed = [match[2].split(",") for match in _LISTED.finditer(body) if match[1] == "ready"]
+    listed = [_NUMBER.findall(match[2]) for match in _LISTED.finditer(body) if match[1] == "ready"]
     return tuple(sorted({int(number) for ranks in listed for number in ranks}))
 
 
