@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -15,8 +16,8 @@ from traceops.hangs.readers.launchers import ended, in_short, last_words
 
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
-_LISTED = re.compile(r"\[(missing|ready) ranks: (\d[\d, ]{0,36000})\]")
-_NUMBER = re.compile(r"\d{1,7}")
+_LIST = re.compile(r"\[(missing|ready) ranks: (?=\d)")
+_NUMBERS = re.compile(r"\d{1,7}")
 # Since 0.16: by rank the operations that it has not come to, six at most; '!' where Horovod will end the job for it.
 BY_RANK = "Stalled ranks:"
 _OF_RANK = re.compile(r" (\d{1,7})!?: \[([^\[\]]{1,4000})\]")
@@ -41,9 +42,8 @@ def stalled_ranks(body: str) -> tuple[int, ...] | None:
     whom they miss, or none is listed.
     """
     missing: set[int] | None = None
-    for match in _LISTED.finditer(body) if " ranks: " in body else ():
-        listed = set(map(int, _NUMBER.findall(match[2])))
-        ranks = listed if match[1] == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
+    for which, listed in _lists(body):
+        ranks = listed if which == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
         missing = ranks if missing is None else missing & ranks
     if missing is None and BY_RANK in body:
         return _by_rank(body)
@@ -66,8 +66,15 @@ def _by_rank(body: str) -> tuple[int, ...] | None:
 
 def ready_ranks(body: str) -> tuple[int, ...]:
     """The ranks that have come to an operation that Horovod says is stalled."""
-    listed = [_NUMBER.findall(match[2]) for match in _LISTED.finditer(body) if match[1] == "ready"]
-    return tuple(sorted({int(number) for ranks in listed for number in ranks}))
+    return tuple(sorted({rank for which, ranks in _lists(body) if which == "ready" for rank in ranks}))
+
+
+def _lists(body: str) -> Iterator[tuple[str, set[int]]]:
+    """'missing' or 'ready', and the ranks that are, for each list that is closed."""
+    for match in _LIST.finditer(body) if " ranks: " in body else ():
+        listed, closed, _ = body[match.end() :].partition("]")
+        if closed and not listed.strip("0123456789, "):
+            yield match[1], set(map(int, _NUMBERS.findall(listed)))
 
 
 def timed_out_rank(body: str) -> int | None:
