@@ -3,7 +3,7 @@
 PYTHONPATH=. traceops run --nproc 2 -- benchmarks/crashes/train.py --crash batch_norm --rank 1
 
 The functions are in of_program.py, of_host.py, of_torch.py and of_gpu.py; the line that is to be
-named ends in `# here`. docs/crashes.md has what came of it.
+named ends in `# here`. RESULTS.md has what came of it.
 """
 
 from __future__ import annotations

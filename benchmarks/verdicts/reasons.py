@@ -13,6 +13,7 @@ _CLOCK = (
 _TRACE = "a trace with shapes of a GPU in which {}; its bounds are those of the causes measured in benchmarks/compute"
 
 REASONS: dict[Kind, str] = {
+    Kind("compare", "inconclusive"): "too few steps on a side; two default captures of a run have enough",
     Kind("TO-K004", "redundant_casts"): _TRACE.format("a tensor is cast to another type and straight back"),
     Kind("TO-K005", "one_hot_product"): _TRACE.format("a product takes rows of aten::one\\_hot"),
     Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),

@@ -1,4 +1,4 @@
-"""Out of memory on a real GPU is told with its cause: too large, another process, in pieces (docs/crashes.md)."""
+"""Out of memory on a real GPU has its cause: too large, another process, in pieces (crashes/RESULTS.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks import ROOT
 from benchmarks.crashes.cases import RECORDED
 from benchmarks.crashes.runs import recorded_outcomes, rows
 
-PAGE = ROOT / "docs" / "crashes.md"
+PAGE = ROOT / "benchmarks" / "crashes" / "RESULTS.md"
 
 
 def test_each_is_told_as_planted_and_as_the_page_says() -> None:

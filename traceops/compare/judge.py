@@ -54,8 +54,7 @@ class StepBound:
         longer, other = ("head", "base") if self.pct > 0 else ("base", "head")
         if self.whole:
             return (
-                f"every step of {longer} takes {digits_text(self.least_ms)} ms or more, and none of {other} more than "
-                f"{digits_text(self.most_ms)} ms"
+                f"every step of {longer} takes {digits_text(self.least_ms)} ms or more, longer than any step of {other}"
             )
         return (
             f"{longer}'s devices work for {digits_text(self.least_ms)} ms a step, and no recorded step of {other} "
