@@ -86,8 +86,8 @@ def _power_of(series: Series) -> str:
     noise = LAUNCH_NOISE_PCT["cuda" if series.plan.gpus else "cpu"]
     found = detectable_pct(series.repeat, noise)
     return (
-        f"changes of {found:.0f} % or more will be detected (trainings per side: {series.repeat}), if launches differ by "
-        f"{noise:g} %; a busy machine hides larger ones"
+        f"changes of {found:.0f} % or more will be detected (trainings per side: {series.repeat}), if launches differ "
+        f"by {noise:g} %; a busy machine hides larger ones"
     )
 
 
