@@ -120,3 +120,16 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
         assert told.stdout.split() == [found], told
     assert main(["completion", "fish"]) == 0
     assert "-l threshold" in capsys.readouterr().out
+
+
+def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "data" / "ddp4", "profile/x/rank_0")
+    Path("profile/x/run.json").write_text("{}")
+    for path in ("profile/x", "profile/x/run.json", "reports/x", "reports/x/summary.html", "reports/x/report.json"):
+        assert main(["analyze", path, "-q"]) == 0, path
+        assert Path(capsys.readouterr().out.strip()) == Path("reports/x/summary.html"), path
+    assert main(["analyze", "reports/x"]) == 0
+    assert "reports/x is a report; its run is analysed" in capsys.readouterr().err
+    assert main(["show", "reports/x/summary.html", "-q"]) == 0
+    assert main(["analyze", "profile/y"]) == 3
+    assert "did you mean profile/x?" in capsys.readouterr().err

@@ -94,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
         _check_paths(args)
+        _take_folders(args)
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
@@ -128,6 +129,17 @@ def _check_paths(args: argparse.Namespace) -> None:
             raise UsageError("an empty path was given; is the variable set that should hold it?")
         if bad := next((path for path in paths if "\0" in path), None):
             raise UsageError(f"{bad!r} is no path: it holds a NUL character")
+
+
+def _take_folders(args: argparse.Namespace) -> None:
+    """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
+    from traceops.cli.arguments import folder_of  # --help needs none of it
+
+    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture"):
+        for name in ("path", "paths", "base", "head"):
+            given = getattr(args, name, None)
+            if given:
+                setattr(args, name, folder_of(given) if isinstance(given, str) else [folder_of(one) for one in given])
 
 
 def _forget_output() -> None:
