@@ -2,7 +2,11 @@
 
 from setuptools import Extension, find_packages, setup
 
-BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates": "templates"}
+BUNDLED = {
+    "traceops._bundled.runners": "runners",
+    "traceops._bundled.templates": "templates",
+    "traceops._bundled.demo": "tests/data/slow_loader4",  # of `traceops demo`
+}
 NATIVE = "traceops/traces/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"

@@ -30,7 +30,7 @@ def test_help_fits(
     with pytest.raises(SystemExit):
         main([*command, "--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= width and lines[0].startswith("usage: traceops")
+    assert max(map(len, lines)) <= width and any(line.startswith("usage: traceops") for line in lines)
 
 
 def test_long_lists_of_choices_are_in_the_help_and_not_in_the_usage(
@@ -38,7 +38,7 @@ def test_long_lists_of_choices_are_in_the_help_and_not_in_the_usage(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main(["run", "--help"])
+        main(["run", "--help-all"])
     told = " ".join(capsys.readouterr().out.split())
     assert "--strategy STRATEGY" in told and "one of simple_ddp, simple_ddp_ga" in told
 

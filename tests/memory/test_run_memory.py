@@ -52,7 +52,7 @@ def test_nothing_is_said_of_a_healthy_run():
 def test_a_leak_and_the_line_that_makes_what_stays():
     found, text = said("leak")
     assert found == {("TO-M003", "warning", "line", (0, 1))}
-    assert "31.90 MiB a step" in text and "made in plant_memory.py:31 forward" in text
+    assert "31.90 MiB more after each step" in text and "made in plant_memory.py:31 forward" in text
 
 
 def test_a_rank_with_three_times_the_activations():

@@ -12,6 +12,7 @@ import pytest
 from plain_words import TICS
 
 from traceops.core.claims import Claim, filled
+from traceops.core.rule import Rule
 from traceops.rules import registry
 from traceops.words.catalogue import sections
 
@@ -94,3 +95,13 @@ def test_every_sentence_can_be_filled_and_reads_plainly(kind: type[Claim]) -> No
                 assert len(said) <= LONGEST and not said.endswith(".") and "(" not in said and "TO-" not in said, said
             if part == "why":
                 assert said.endswith("."), said
+
+
+DESCRIBED = [rule for rule in registry.RULES if rule.id[:4] not in ("TO-E", "TO-H", "TO-K")]
+
+
+@pytest.mark.parametrize("rule", DESCRIBED, ids=lambda rule: rule.id)
+def test_what_a_rule_says_of_itself_is_short_and_plain(rule: Rule) -> None:
+    assert len(rule.fires.split()) <= 60
+    for said in (rule.title, rule.fires, rule.advice, *(advice for _, advice in rule.by_cause)):
+        assert not TICS.search(said), TICS.search(said)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from traceops.cli.parser import Parser, outlive_the_reader
+from traceops.cli.parser import Parser, asked_parser, outlive_the_reader
+from traceops.cli.short_help import SHORT
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
@@ -30,11 +31,22 @@ COMMANDS = (
     "diagnose",
     "doctor",
     "view",
+    "open",
     "query",
     "show",
+    "explain",
+    "demo",
     "mcp",
     "memory",
+    "completion",
 )
+_EXAMPLES = """  traceops run -- train.py                     record a training, on one GPU or many
+  traceops analyze profile/train               where its time goes, and what to change
+  traceops compare profile/main profile/pr     did it get slower, and why
+  traceops diagnose job.log                    why it hangs or crashed
+  traceops demo                                a finished example, without a GPU
+
+"""
 
 
 # Options that name files and folders, and what is wrong with a name itself or with the disk behind it.
@@ -51,6 +63,8 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
         module = import_module(f"traceops.cli.options.{name}")
         sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(sub)
+        sub.shorten(SHORT[name])
+        sub.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=argparse.SUPPRESS)
     return parser
 
 
@@ -62,17 +76,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         show_our_signs(stream)
     words = sys.argv[1:] if argv is None else argv
+    if not words or list(words) == ["run"]:
+        parser = build_parser()
+        print(_EXAMPLES + parser.format_help() if not words else asked_parser(parser, words).format_help(), end="")
+        return 2
     try:
         args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
     except SystemExit:  # behind --help, for one
         _forget_output()
         raise
+    if args.color != "auto":
+        os.environ.pop("NO_COLOR", None)
+        os.environ["NO_COLOR" if args.color == "never" else "FORCE_COLOR"] = "1"
     if args.command not in ("run", "sweep", "scale"):  # which hands its environment to the training
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
         _check_paths(args)
+        _take_folders(args)
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
@@ -107,6 +129,17 @@ def _check_paths(args: argparse.Namespace) -> None:
             raise UsageError("an empty path was given; is the variable set that should hold it?")
         if bad := next((path for path in paths if "\0" in path), None):
             raise UsageError(f"{bad!r} is no path: it holds a NUL character")
+
+
+def _take_folders(args: argparse.Namespace) -> None:
+    """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
+    from traceops.cli.arguments import folder_of  # --help needs none of it
+
+    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture"):
+        for name in ("path", "paths", "base", "head"):
+            given = getattr(args, name, None)
+            if given:
+                setattr(args, name, folder_of(given) if isinstance(given, str) else [folder_of(one) for one in given])
 
 
 def _forget_output() -> None:

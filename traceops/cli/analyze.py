@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
-from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
+from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.options import analyze as options
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
@@ -29,7 +29,7 @@ Written = tuple[Window, Report, Path]  # a window, its report, and the file of i
 def main(args: argparse.Namespace) -> int:
     keep_freed_memory()
     formats = report_formats(args.format)
-    places = find_runs(args.path)
+    places = find_runs([_run_of(path, args.quiet) for path in args.path])
     if len(places.runs) > 1:
         return _several(args, formats, places)
     path = places.runs[0].path
@@ -39,15 +39,23 @@ def main(args: argparse.Namespace) -> int:
     findings: list[Finding] = []
     for window, report, shown in _reports(args, formats, found, root):
         findings += report.findings
+        if args.select == "latest":
+            _note_other_windows(found, window, args.quiet)
         if args.quiet:
             print(printable(str(shown)))
         else:
             from traceops.render.report.terminal import print_report
 
             print_report(report, sys.stdout, shown)
-        if args.select == "latest":
-            _note_other_windows(found, window, args.quiet)
     return _exit_code(args, findings)
+
+
+def _run_of(path: str, quiet: bool) -> str:
+    """The run of a report that was given, and says so."""
+    run = run_of(path)
+    if run != path and not quiet:
+        print(printable(f"traceops analyze: {path} is a report; its run is analysed: {run}"), file=sys.stderr)
+    return run
 
 
 def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRuns) -> int:

@@ -45,6 +45,37 @@ def make_writable(folder: Path) -> None:
         raise InputError(f"{folder} is not writable; choose another with -o DIR")
 
 
+# Files that traceops itself wrote, given where a run or report is meant.
+
+_OF_REPORT = ("report.json", "summary.html", "summary.csv", "ranks.csv", "findings.json")
+
+
+def folder_of(path: str) -> str:
+    """The run or report folder that a file of traceops belongs to (run.json, summary.html); else the path as it is."""
+    given = Path(path)
+    if given.name == "run.json" and given.is_file():
+        return str(given.parent)
+    if given.name == "manifest.json" and given.is_file() and (given.parent.parent / "run.json").is_file():
+        return str(given.parent.parent)
+    if given.name == "summary.html" and given.with_name("report.json").is_file():
+        return str(given.parent)
+    return path
+
+
+def run_of(path: str) -> str:
+    """The run that a report, or a file of it, was made from, if it is still there; else the path as it is."""
+    given = Path(path)
+    report = given / "report.json" if given.is_dir() else given if given.name == "report.json" else None
+    if report is None or not report.is_file() or (report.parent / "run.json").is_file():
+        return path
+    if (source := _source_of(report)) is None or not source.exists():
+        return path
+    if source.is_relative_to(report.parent.resolve()):
+        return path  # traces that lie with their report
+    run = next((one for one in source.parents if (one / "run.json").is_file()), source.parent)
+    return str(run) if given.is_absolute() else os.path.relpath(run)
+
+
 _LEAST_OF_REPORT = 1 << 20  # bytes in which a report names the first trace, and a table of runs the first run
 _SOURCES = {
     "report.json": re.compile(rb'"trace": ("(?:[^"\\\\]|\\\\.)*")'),

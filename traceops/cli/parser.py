@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
+from traceops.cli.short_help import HelpAll, ShortHelp
 from traceops.core.close_names import meant
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
@@ -78,6 +79,47 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(*args, **options)
+        self._short: ShortHelp | None = None
+        self.shows_every_option = False
+
+    def shorten(self, short: ShortHelp) -> None:
+        """Have --help begin with its examples; where it names options, --help-all shows the others."""
+        self._short = short
+        if short.options:
+            self.add_argument("--help-all", action=HelpAll)
+
+    def format_help(self) -> str:
+        """Examples first, then what most people need."""
+        if self._short is None:
+            return super().format_help()
+        needed = {"--help", "--help-all", *self._short.options}
+        options = [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
+        some = self._short.options and not self.shows_every_option
+        hidden = [action for action in options if some and not needed & set(action.option_strings)]
+        helps = [action.help for action in hidden]
+        descriptions = [group.description for group in self._action_groups]
+        epilog = self.epilog
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        if hidden:
+            for group in self._action_groups:
+                group.description = None
+            more = f"{len(hidden)} more options: {self.prog} --help-all"
+            self.epilog = f"{epilog}\n\n{more}" if epilog else more
+        try:
+            return self._with_examples(super().format_help())
+        finally:
+            self.epilog = epilog
+            for action, told in zip(hidden, helps, strict=True):
+                action.help = told
+            for group, said in zip(self._action_groups, descriptions, strict=True):
+                group.description = said
+
+    def _with_examples(self, text: str) -> str:
+        assert self._short is not None
+        width = width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns
+        lines = [line for example in self._short.examples for line in broken_at_words(f"  {example}", width - 2, 4)]
+        return "\n".join([*lines, "", text])
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's; a word that no option begins with is said with the option that was likely meant."""

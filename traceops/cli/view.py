@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from traceops.cli.arguments import output_folder
+from traceops.cli.arguments import output_folder, run_of
 from traceops.core.text import printable
 from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
@@ -17,6 +17,7 @@ from traceops.timeline.write import LARGE_BYTES, Expected, write_timeline
 
 
 def main(args: argparse.Namespace) -> int:
+    args.path = run_of(args.path)
     found = find_traces(args.path)
     name = file_name(args.around, args.ranks, args.steps)
     output = Path(args.output) if args.output else output_folder(args.path, found.name) / name

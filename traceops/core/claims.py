@@ -121,6 +121,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "size": size_text,
     "gib": gib_text,
     "count": count_text,
+    "whole": lambda value: f"{value:,.0f}",
     "ranks": lambda value: who(value, 4),
     "Ranks": lambda value: who_first(value, 4),
     "steps": _steps,

@@ -8,13 +8,86 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceops.across.memory_use import MemoryUse
+from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
-from traceops.core.rank_text import who
 from traceops.core.rule import Verdict, described
-from traceops.core.units import count_text, gib_text, ms_text, percent_text, stored
+from traceops.core.step_words import WINDOW
+from traceops.core.units import gib_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
+
+# What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.
+
+
+class Full(Claim, frozen=True, kw_only=True):
+    """Tensors took nearly all of a GPU. full: all ranks of which that is so, where they are several."""
+
+    family = "memory"
+    kind = "memory_full"
+    rank: int
+    pct: float
+    peak: float
+    capacity: float
+    full: tuple[int, ...] = ()
+    bound: float
+
+
+class HoldsMore(Claim, frozen=True, kw_only=True):
+    """A rank's tensors take more than the median rank's. what: it holds `more` of, where that is known."""
+
+    family = "memory"
+    kind = "memory_uneven"
+    rank: int
+    peak: float
+    usual: float
+    two: bool
+    alike: tuple[int, ...] = ()
+    what: str | None = None
+    more: float | None = None
+
+
+class Grows(Claim, frozen=True, kw_only=True):
+    """Tensors hold more at the end of each step. left: steps until a GPU is full."""
+
+    family = "memory"
+    kind = "memory_grows"
+    ranks: tuple[int, ...]
+    per_step: float
+    first: float
+    first_step: int
+    last: float
+    last_step: int
+    left: float | None = None
+    place: str | None = None
+    blocks: int | None = None
+
+
+class Unused(Claim, frozen=True, kw_only=True):
+    """Torch reserved far more than tensors ever held. pieces: percent of it that is free between blocks in use."""
+
+    family = "memory"
+    kind = "memory_unused"
+    rank: int
+    reserved: float
+    peak: float
+    pieces: float | None = None
+    alike: tuple[int, ...] = ()
+
+
+class AsksDriver(Claim, frozen=True, kw_only=True):
+    """The allocator calls the driver during training. calls: a step; takes: ms of a recorded step."""
+
+    family = "memory"
+    kind = "memory_calls"
+    ranks: tuple[int, ...]
+    calls: float | None = None
+    calls_recorded: float | None = None
+    retries: int | None = None
+    takes: float | None = None
+    step: float
+    emptied_in: str | None = None
+
 
 # TO-M004 and TO-M005: how torch's allocator gets on with the memory that a run needs.
 
@@ -49,18 +122,19 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
         return UNUSED.clear(f"{said} at once: no more than streams and buckets cost")
     pieces = most.pieces is not None and most.pieces >= _IN_PIECES
     full = most.capacity is not None and reserved >= _RESERVED * most.capacity
-    where = (
-        f"; at the ends of steps {percent_text(100 * most.pieces)} of it lies free between blocks in use"
-        if pieces and most.pieces is not None
-        else ""
-    )
     ranks = sorted(use.rank for use in wide)
-    also = f" ({who(ranks)} alike)" if len(ranks) > 1 else ""
+    claim = Unused(
+        rank=most.rank,
+        reserved=reserved,
+        peak=peak,
+        pieces=100 * most.pieces if pieces and most.pieces is not None else None,
+        alike=tuple(ranks) if len(ranks) > 1 else (),
+    )
     return UNUSED.verdict(
         UNUSED.finding(
             "warning" if full or most.retries else "info",
             "high",
-            f"{said[0].upper()}{said[1:]} at once{also}{where}.",
+            claim,
             [
                 Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
                 Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
@@ -97,49 +171,38 @@ def judge_driver_calls(inputs: Inputs) -> Verdict:
     return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
 
 
-def _calls(rate: float) -> str:
-    count = count_text(rate)
-    return f"{count} cudaMalloc call{'' if count == '1' else 's'}"
-
-
 def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Finding:
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
     ranks = sorted(use.rank for use in busy)
-    took = (
-        f", and they take {ms_text(costs)} ms of a recorded {words.noun} of {ms_text(step_ms)}" if costs >= 0.05 else ""
-    )
-    subject = f"On {who(ranks)} the allocator"
     evidence, retries, rate = [], 0, most.calls
     if observed:
         rate, retries = most.mallocs or 0.0, most.retries or 0
-        said = (
-            f"{subject} still asks the driver for memory in the middle of the training: up to {_calls(rate)} a "
-            f"step, each of which waits for the device{took}."
-        )
-        if retries >= _RETRIES:
-            calls = f", with {_calls(rate)} a step" if rate >= _SHOWN else ""
-            said = (
-                f"{subject} ran out of memory and emptied its cache to go on, {retries} times in the later part of the "
-                f"run{calls}, each of which waits for the device{took}."
-            )
         evidence += [
             Evidence(Fact.CUDAMALLOC, round(rate, 2), "calls/step", _MALLOCS, most.rank),
             Evidence(Fact.RETRIES, retries, "in the later part of the run", rank=most.rank),
         ]
     else:
-        when = words.choose("in the recorded steps", "while the window was recorded")
-        said = f"{subject} asks the driver for memory {when}: {count_text(most.calls)} calls {words.per}{took}."
         evidence.append(Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank))
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
     known = costs > 0 and step_ms > 0  # what they take decides, not how many they are
     much = observed and (retries >= _RETRIES or (costs >= _OF_STEP * step_ms if known else rate >= 1))
+    claim = AsksDriver(
+        window=words is WINDOW,
+        ranks=tuple(ranks),
+        calls=rate if observed and (retries < _RETRIES or rate >= _SHOWN) else None,
+        calls_recorded=None if observed else most.calls,
+        retries=retries if retries >= _RETRIES else None,
+        takes=costs if costs >= 0.05 else None,
+        step=step_ms,
+        emptied_in=_emptied(most.rank, inputs),
+    )
     return ASKS_DRIVER.finding(
         "warning" if much else "info",
         "high",
-        f"{said}{_emptied(most.rank, inputs)}",
+        claim,
         evidence,
         ranks=ranks,
         impact_ms=stored(costs) if costs >= 0.05 else None,
@@ -147,11 +210,10 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     )
 
 
-def _emptied(rank: int, inputs: Inputs) -> str:
+def _emptied(rank: int, inputs: Inputs) -> str | None:
     """Where the program empties the cache itself, as looks at its host saw it."""
     host = () if inputs.whole is None else inputs.whole.host.get(rank, ())
-    place = next((one.place for one in host if one.does == "allocator"), None)
-    return "" if place is None else f" The program empties the cache itself, in {place.said}."
+    return next((one.place.said for one in host if one.does == "allocator"), None)
 
 
 MIB = 1 << 20
@@ -189,12 +251,13 @@ def _full(uses: Sequence[MemoryUse]) -> Verdict:
     if share[most] < _FULL[0]:
         return NEARLY_FULL.clear(f"of the rank that holds most, {most}, {said}")
     full = sorted(rank for rank, part in share.items() if part >= _FULL[0])
-    others = f"; {who(full)} took {percent_text(100 * _FULL[0])} or more" if len(full) > 1 else ""
+    several = tuple(full) if len(full) > 1 else ()
+    pct, bound = 100 * share[most], 100 * _FULL[0]
     return NEARLY_FULL.verdict(
         NEARLY_FULL.finding(
             "warning" if share[most] >= _FULL[1] else "info",
             "high",
-            f"Rank {most}: {said}{others}.",
+            Full(rank=most, pct=pct, peak=peak, capacity=capacity, full=several, bound=bound),
             [
                 Evidence(Fact.PEAK, peak, "B", rank=most),
                 Evidence(Fact.OF_GPU, round(100 * share[most], 1), "%", 100 * _FULL[0], most),
@@ -224,22 +287,29 @@ def _imbalance(inputs: Inputs) -> Verdict:
         return IMBALANCE.clear(f"no rank holds {percent_text(100 * _MORE)} more than the median peer")
     use = known[worst]
     own = use.peak or 0
-    cause, why = _what_is_more(use, [other for other in known.values() if other is not use], own - usual)
+    what, extra = _what_is_more(use, [other for other in known.values() if other is not use], own - usual)
     tight = use.capacity is not None and own > (1 - _LEFT) * use.capacity
     alike = sorted(rank for rank, (more, usual) in excess.items() if more >= max(_LEAST_MORE, _MORE * usual))
-    and_ranks = f" (so do {who([r for r in alike if r != worst])})" if len(alike) > 1 else ""
+    claim = HoldsMore(
+        rank=worst,
+        peak=own,
+        usual=usual,
+        two=len(known) == 2,
+        alike=tuple(rank for rank in alike if rank != worst),
+        what=what,
+        more=extra,
+    )
     return IMBALANCE.verdict(
         IMBALANCE.finding(
             "warning" if tight else "info",
             "high",
-            f"Rank {worst} holds {gib_text(own)} at its peak, the {'other rank' if len(known) == 2 else 'median peer'} "
-            f"{gib_text(usual)}{and_ranks}{why}.",
+            claim,
             [
                 Evidence(Fact.PEAK, own, "B", rank=worst, peers=usual),
                 Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * _MORE, worst),
             ],
             ranks=alike,
-            cause=cause,
+            cause=None if what == "stays" else what,
         )
     )
 
@@ -253,19 +323,19 @@ def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> t
     return (use.peak or 0) - usual - twice, usual
 
 
-def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tuple[str | None, str]:
+def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tuple[str | None, float | None]:
     """What the rank holds more of than the median peer, where all told what they hold at the end of a step."""
     told = [other.held for other in peers if other.held]
     if not use.held or not told:
-        return None, ""
+        return None, None
     names = ("parameters", "gradients", "optimizer_state")
     state = sum(use.held[name] - float(np.median([other[name] for other in told])) for name in names)
     if state >= more / 2:
-        return "state", f": {gib_text(state)} more of parameters, gradients and optimizer state"
+        return "state", state
     stays = use.held["allocated"] - float(np.median([other["allocated"] for other in told]))
     if stays - state >= more / 2:
-        return (None, f": {gib_text(stays - state)} more stay between steps, none of it parameters or optimizer state")
-    return ("activations", f": {gib_text(more - max(stays, 0))} more within the step (activations and temporaries)")
+        return "stays", stays - state
+    return "activations", more - max(stays, 0)
 
 
 def _growth(uses: Sequence[MemoryUse]) -> Verdict:
@@ -293,10 +363,7 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     most = max(uses, key=lambda use: (bool(use.stays), use.growth.per_step if use.growth else 0.0))
     found = most.growth
     assert found is not None
-    whose = "its GPU" if len(uses) == 1 else "a GPU of theirs"
     lasts = (most.capacity - (most.peak or found.last)) / found.per_step if most.capacity else None
-    until = "" if lasts is None else f"; at this rate {whose} is full after another {max(lasts, 0):,.0f} steps"
-    line = f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)." if most.stays else ""
     evidence = [
         Evidence(Fact.GROWTH, round(found.per_step), "B a step", rank=most.rank),
         Evidence(Fact.AT_END_OF_STEP, found.last, "B", rank=most.rank),
@@ -307,9 +374,17 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     return GROWTH.finding(
         severity,
         "high" if most.stays else "medium",
-        f"On {who(ranks)} tensors hold more at the end of each step: {gib_text(found.per_step)} a step, from "
-        f"{gib_text(found.first)} at step {found.first_step} to {gib_text(found.last)} at step {found.last_step}"
-        f"{until}.{line}",
+        Grows(
+            ranks=tuple(ranks),
+            per_step=found.per_step,
+            first=found.first,
+            first_step=found.first_step,
+            last=found.last,
+            last_step=found.last_step,
+            left=None if lasts is None else max(lasts, 0.0),
+            place=most.stays[0].place if most.stays else None,
+            blocks=most.stays[0].blocks if most.stays else None,
+        ),
         evidence,
         ranks=ranks,
         cause="line" if most.stays else None,

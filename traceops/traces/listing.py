@@ -7,6 +7,7 @@ import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from traceops.core.close_names import near_path
 from traceops.core.errors import InputError
 from traceops.traces.source import filesystem, is_remote, store_errors
 from traceops.traces.summary_header import SUFFIX
@@ -48,7 +49,7 @@ def list_files(path: str) -> tuple[str, dict[str, int]]:
         root = Path(path).resolve()
         mode = root.stat().st_mode
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(f"{path} does not exist{near_path(path)}") from None
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} cannot be opened ({error})") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

@@ -1,0 +1,34 @@
+"""`traceops demo`: the analysis of a bundled run, and what to type next."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from traceops.cli import analyze
+from traceops.cli.options.analyze import add_arguments
+from traceops.core.errors import InputError
+from traceops.core.installation import bundled
+
+
+def main(args: argparse.Namespace) -> int:
+    """Rank 1 of four loads its data 30 ms late in each step: recorded on four H200."""
+    traces = _traces()
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    code = analyze.main(parser.parse_args([str(traces), "--output", args.output]))
+    page = (Path(args.output) / "summary.html").resolve()
+    print(
+        f"\nThe page: {page}\n\nNext:\n"
+        f"  traceops open {args.output}                          the page in your browser\n"
+        f"  traceops view {traces} --around TO-S001   the late step on a timeline\n"
+        "  traceops run -- train.py                             record a training of yours"
+    )
+    return code
+
+
+def _traces() -> Path:
+    try:
+        return bundled("demo")
+    except InputError:  # in a checkout they lie among the tests
+        return bundled("tests", "data", "slow_loader4")

@@ -1,0 +1,54 @@
+"""`traceops explain`: a rule in one screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from traceops.core.close_names import meant
+from traceops.core.errors import UsageError
+from traceops.core.rule import JudgedBy, Rule
+from traceops.core.text import broken_at_words, width_of
+from traceops.rules.registry import RULES
+
+_WIDTH = 100
+_SENTENCES = 2  # of when it fires
+_EXAMPLES = {
+    JudgedBy.ANALYZE: ("traceops show RUN finding {id}", "traceops view RUN --around {id}"),
+    JudgedBy.COMPARE: ("traceops compare profile/main profile/pr",),
+    JudgedBy.DOCTOR: ("traceops doctor --verbose",),
+    JudgedBy.NOBODY: (),
+}
+
+
+def main(args: argparse.Namespace) -> int:
+    """Raises UsageError where no rule is called so, with the one that may be meant."""
+    asked = args.rule.upper()
+    found = [rule for rule in RULES if rule.id.startswith(asked)]
+    if not found:
+        near = meant(asked, {rule.id.casefold(): rule.id for rule in RULES})
+        raise UsageError(f"no rule begins with {args.rule!r}{near.replace('to-', 'TO-')}; all: docs/rules.md")
+    if len(found) > 1:
+        print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
+        return 0
+    width = min(width_of(sys.stdout) or _WIDTH, _WIDTH)
+    for line in _lines(found[0]):
+        print("\n".join(broken_at_words(line, width, 2)))
+    return 0
+
+
+def _lines(rule: Rule) -> Iterator[str]:
+    yield f"{rule.id}: {rule.title}"
+    yield ""
+    if rule.judged_by is JudgedBy.NOBODY:
+        yield "The id is reserved; no command judges this yet."
+        return
+    first = ". ".join(rule.fires.split(". ")[:_SENTENCES]).removesuffix(".")
+    yield f"When: {first}.{'' if len(first) + 1 >= len(rule.fires) else ' All conditions: docs/rules.md.'}"
+    yield ""
+    yield f"What to do: {rule.advice}"
+    yield from (f"  {cause}: {advice}" for cause, advice in rule.by_cause)
+    yield ""
+    yield "In a run:"
+    yield from (f"  {example.format(id=rule.id)}" for example in _EXAMPLES[rule.judged_by])

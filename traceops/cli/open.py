@@ -1,0 +1,133 @@
+"""`traceops open`: a page or timeline served on loopback, under a token, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import sys
+import webbrowser
+from functools import partial
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from traceops.cli.arguments import output_folder
+from traceops.core.close_names import near_path
+from traceops.core.errors import InputError, UsageError
+
+_PAGES = ("summary.html", "compare.html", "hang.html", "runs.html", "doctor.html", "index.html", "timeline.pftrace.gz")
+_TIMELINES = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
+# ui.perfetto.dev takes a trace from the page that opened it [https://perfetto.dev/docs/visualization/deep-linking].
+_PERFETTO = """<!doctype html><meta charset="utf-8"><title>{name}</title>
+<button>Open {name} in ui.perfetto.dev</button> <span>The file stays in this browser.</span>
+<script>
+document.querySelector("button").onclick = async () => {{
+  const ui = "https://ui.perfetto.dev", tab = window.open(ui);
+  const buffer = await (await fetch("{file}")).arrayBuffer();
+  const ask = setInterval(() => tab.postMessage("PING", ui), 50);
+  window.addEventListener("message", event => {{
+    if (event.origin !== ui || event.data !== "PONG") return;
+    clearInterval(ask);
+    tab.postMessage({{perfetto: {{buffer, title: "{name}"}}}}, ui);
+  }});
+}};
+</script>"""
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Raises InputError where there is nothing to show, with the command that makes it."""
+    page = page_of(args.path)
+    try:
+        server = serve(page, args.port)
+    except OSError as error:
+        raise UsageError(f"--port {args.port}: {error.strerror}; leave it out for a free one") from error
+    port = server.server_address[1]
+    print(f"{page} at {server.address}", flush=True)
+    if "SSH_CONNECTION" in os.environ:
+        print(f"On your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}")
+    elif not args.no_browser and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
+        webbrowser.open(server.address)
+    print("Ctrl-C ends it.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    server.server_close()
+    return 0
+
+
+def page_of(path: str) -> Path:
+    """The page or timeline that a path means. Raises InputError."""
+    given = Path(path)
+    if given.is_file():
+        if given.suffix == ".html" or given.name.endswith(_TIMELINES):
+            return given
+        if given.parent.joinpath("summary.html").is_file():
+            return given.parent / "summary.html"
+        raise InputError(f"{path} is neither a page nor a timeline; give a report folder")
+    if not given.exists():
+        raise InputError(f"{path} does not exist{near_path(path)}")
+    for folder in (given, output_folder(path, given.name)):
+        for name in _PAGES:
+            if (folder / name).is_file():
+                return folder / name
+    raise InputError(f"{path} has no report yet; make it with: traceops analyze {path}")
+
+
+class _Server(ThreadingHTTPServer):
+    """On loopback. address: with the token without which nothing is served."""
+
+    daemon_threads = True
+    address = ""
+
+
+def serve(page: Path, port: int = 0) -> _Server:
+    """A server of a page's folder; a timeline gets a page that hands it to ui.perfetto.dev."""
+    token = secrets.token_urlsafe(16)
+    server = _Server(("127.0.0.1", port), partial(_Handler, token=token, page=page))
+    server.address = f"http://127.0.0.1:{server.server_address[1]}/{token}/{quote(page.name)}"
+    if page.name.endswith(_TIMELINES):
+        server.address += "?perfetto"
+    return server
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Files of the page's folder, under /TOKEN/."""
+
+    def __init__(self, *args: object, token: str, page: Path) -> None:
+        self._token, self._page = token, page
+        super().__init__(*args, directory=str(page.parent.resolve()))  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        if not self._allowed():
+            return
+        if urlsplit(self.path).query == "perfetto":
+            name = unquote(urlsplit(self.path).path).rpartition("/")[2]
+            data = _PERFETTO.format(name=quote(name), file=quote(name)).encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            return
+        self.path = self.path.removeprefix(f"/{self._token}")
+        super().do_GET()
+
+    def do_HEAD(self) -> None:
+        if self._allowed():
+            self.path = self.path.removeprefix(f"/{self._token}")
+            super().do_HEAD()
+
+    def _allowed(self) -> bool:
+        """Whether the request has the token, and names this machine: not a page of the web that resolves to it."""
+        host = (self.headers.get("Host") or "").partition(":")[0]
+        if self.path.startswith(f"/{self._token}/") and host in ("127.0.0.1", "localhost"):
+            return True
+        self.send_error(HTTPStatus.NOT_FOUND)
+        return False
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are no news."""
