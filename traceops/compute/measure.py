@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +50,9 @@ _OF_LAYERS = frozenset({"convolution", "norm"})  # layers that follow each other
 _BODY = 16  # launches, of a loop's body
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
+_PASSES = 4  # forward and backward passes of a step, from which they run in turn
+_MOST_REPEATED = 0.7  # of the launches
+_UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
 
 
@@ -71,9 +75,7 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
         return []
     looped = [part for part in find_loops(kernels) if part.one.ns / part.one.launches < 3 * _SMALL_NS]
     saved = sum((part.saved_ns(kernels) for part in looped), 0.0)
-    slices = sum(loss.device_ns for loss in kernels.losses if loss.cause == "slice_gradients")
-    if slices and looped:
-        saved = max(saved, slices + sum(part.saved_ns(kernels) for part in looped if part.one.cause is None))
+    saved = max(saved, _claimed_in_loops(looped, kernels))
     removed = sum((part.removed for part in looped), 0.0)
     shown = sorted((part.one for part in looped), key=lambda one: -one.launches) or small
     loop = Loss(
@@ -81,7 +83,42 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
         tuple(dict.fromkeys(one.use.name.removeprefix("aten::") for one in shown))[:4],
         (round(kernels.launches), round(removed)),
     )  # fmt: skip
-    return [loop] if removed > 0.4 * kernels.launches else [loop, *_small_batch(kernels)]
+    if removed > 0.4 * kernels.launches:
+        return [loop]
+    return [loop, *(_passes_in_turn(kernels) or _small_batch(kernels))]
+
+
+def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
+    """What goes with loops where causes have claimed some of them: these causes' part of it, and the others batched."""
+    saved = sum((part.saved_ns(kernels) for part in looped if part.one.cause is None), 0.0)
+    for loss in kernels.losses:
+        mine = sum(part.calls * part.one.ns / part.one.calls for part in looped if part.one.cause == loss.cause)
+        if loss.cause == "slice_gradients" and mine:
+            saved += loss.device_ns
+        elif loss.cause == "unfused_elementwise":
+            saved += loss.device_ns * min(mine / loss.ns, 1.0)
+    return saved
+
+
+def _passes_in_turn(kernels: Kernels) -> list[Loss]:
+    """Forward and backward several times in a step, each on a small batch: one batch of all does the same."""
+    backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
+    passes = sum(now and not before for before, now in zip([False, *backward], backward, strict=False))
+    if passes < _PASSES:
+        return []
+    small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
+    if sum(one.launches for one in small) < _MOST_REPEATED * kernels.launches:
+        return []
+    weights = {one.work.product.right.numel for one in small if one.work.product is not None and not one.use.node}
+    after = 0.0
+    for one in small:
+        if one.calls < passes or one.numel in weights or one.use.optimizing:
+            after += one.ns / passes * (1.0 if one.calls >= passes else _UNEVEN)
+        else:
+            after += min(one.calls / passes * _batched(one, passes, kernels), one.ns)
+    saved = max(sum(one.ns for one in small) - after, 0.0)
+    launches = sum(one.launches for one in small) * (1 - 1 / passes)
+    return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
 
 
 def with_loop(loss: Loss, kernels: Kernels) -> Loss:

@@ -100,6 +100,8 @@ def _headline(loss: Loss) -> str:
     words, key = texts("compute", "headlines"), str(loss.cause)
     if not loss.sizes:
         key += ".unsized"
+    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+        key += ".passes"
     elif _is_foreach(loss):
         key += ".foreach"
     return words.get(key, words[loss.cause]).format(*loss.sizes, cost=cost, kernels=kernels, first=first)
