@@ -77,3 +77,13 @@ def test_a_trace_without_shapes_is_not_judged_but_for_what_names_tell(tmp_path):
     attention = [op("aten::bmm"), op("aten::div", us=30), op("aten::_softmax", us=40), op("aten::bmm")]
     report, checks = of(tmp_path, attention * 3)
     assert checks["TO-K002"].status == "fired" and report.compute.losses[0].device_ms == pytest.approx(0.21)
+
+
+def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):
+    body = [op("aten::mm", tensor((64, 256)), tensor((256, 256)), us=3), op("aten::tanh", tensor((64, 256)), us=2)]
+    report, _ = of(tmp_path, body * 100, host_us=40)
+    late = [one for one in report.findings if one.rule == "TO-I001"]
+    assert [one.advice.partition(" Most launches")[0] for one in late] == [
+        OF_CAUSE["many_small_kernels"].advice_for("many_small_kernels")
+    ]
+    assert "come from mm, tanh" in late[0].advice or "come from tanh, mm" in late[0].advice

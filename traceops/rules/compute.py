@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traceops.compute.model import Loss, RankCompute
 from traceops.core.facts import Fact
@@ -14,6 +15,8 @@ from traceops.words.catalogue import texts
 
 _LEAST_PCT = 5.0  # of the device's busy time
 _BOUNDS = (_LEAST_PCT, 10.0, 30.0)
+_OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
+_MOST_LAUNCHES = 0.3  # of all, that go with a loop, an optimizer or small batches
 _SHORTER = 0.97  # of the time that the device is occupied: a step that the fix makes shorter for certain
 _LOW_PCT = 60.0  # of the attainable speed, below which a run is not called fine
 
@@ -50,6 +53,19 @@ def judge(inputs: Inputs) -> list[Verdict]:
         _verdict(rule, found, rule.clear(f"no loss of {_LEAST_PCT:g} % of the GPU's busy time")) for rule in RULES[:-1]
     ]
     return [*verdicts, _speed(compute, worst.rank, found)]
+
+
+def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
+    """A finding that the host launches late, with the loop, optimizer or batch that most of its launches are for."""
+    if compute is None or found.advice != rule.advice:
+        return found
+    mine = [loss for loss in compute.losses if loss.cause in _OF_HOST]
+    most = max(mine, key=lambda loss: loss.launches, default=None)
+    if most is None or most.launches < _MOST_LAUNCHES * compute.launches:
+        return found
+    advice = OF_CAUSE[most.cause].advice_for(most.cause)
+    where = f" Most launches come from {', '.join(most.operators[:3])}." if most.operators else ""
+    return replace(found, advice=f"{advice}{where} {found.advice}")
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:

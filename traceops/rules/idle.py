@@ -16,6 +16,7 @@ from traceops.core.rank_text import who, who_of
 from traceops.core.rule import Rule, Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.units import count_text, ms_text, stored
+from traceops.rules.compute import of_launches
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
 from traceops.rules.idle_time import (
     Idle,
@@ -289,7 +290,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     damaged = bool(judged[0].summary.damage)
     found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
     if kind.rule is HOST_BOUND:
-        found = of_held(found, HOST_BOUND, inputs)
+        found = of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
     if kind.rule is BLOCKED_ON_DEVICE:
