@@ -6,8 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
+
+import msgspec
 
 from traceops.core.code_places import LIBRARIES, is_compiled_code
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
@@ -51,102 +53,28 @@ _ORDER: tuple[ActivityKind, ...] = (
 )  # fmt: skip
 _WITHOUT_FUNCTION: tuple[ActivityKind, ...] = ("debugger", "input", "backward", "sleep", "import")
 
-_C10D = "torch/distributed/distributed_c10d.py"
-_COLLECTIVES = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-    "_all_gather_base", "all_gather_object", "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base",
-    "broadcast", "broadcast_object_list", "barrier", "monitored_barrier", "gather", "gather_object", "scatter",
-    "scatter_object_list", "reduce", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv",
-    "batch_isend_irecv", "send_object_list", "recv_object_list", "_coalescing_manager", "end_coalescing",
-    "destroy_process_group",
-)  # fmt: skip
-_SETUP = (
-    "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
-    "_new_group_with_tag", "_new_process_group_helper", "_store_based_barrier", "_split_process_group",
-)  # fmt: skip
 
-# (end of the file's path, or a folder in it with '/' at its end; function or '*'; kind)
-_REGISTRY: tuple[tuple[str, str, ActivityKind], ...] = (
-    *((_C10D, function, "collective") for function in _COLLECTIVES),
-    *((_C10D, function, "init") for function in _SETUP),
-    ("torch/distributed/_functional_collectives.py", "*", "collective"),
-    ("torch/distributed/nn/functional.py", "*", "collective"),
-    ("torch/distributed/algorithms/join.py", "*", "collective"),
-    ("torch/distributed/utils.py", "_sync_module_states", "collective"),
-    ("torch/distributed/utils.py", "_sync_params_and_buffers", "collective"),
-    ("torch/distributed/utils.py", "_verify_param_shape_across_processes", "collective"),
-    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "*", "collective"),
-    ("torch/distributed/_composable/fsdp/_fsdp_collectives.py", "*", "collective"),
-    ("torch/nn/parallel/distributed.py", "_sync_buffers", "collective"),
-    ("torch/nn/parallel/distributed.py", "_sync_module_buffers", "collective"),
-    ("torch/nn/parallel/distributed.py", "_check_global_requires_backward_grad_sync", "collective"),
-    ("torch/nn/modules/_functions.py", "*", "collective"),  # SyncBatchNorm
-    ("torch/distributed/rendezvous.py", "*", "init"),
-    ("torch/distributed/device_mesh.py", "*", "init"),
-    ("torch/distributed/elastic/rendezvous/", "*", "init"),
-    ("torch/distributed/elastic/utils/store.py", "*", "init"),
-    ("torch/cuda/__init__.py", "_lazy_init", "init"),
-    ("torch/cuda/__init__.py", "synchronize", "gpu_sync"),
-    ("torch/cuda/streams.py", "synchronize", "gpu_sync"),
-    ("torch/cuda/memory.py", "empty_cache", "gpu_sync"),
-    ("torch/amp/grad_scaler.py", "_maybe_opt_step", "gpu_sync"),
-    ("torch/accelerator/__init__.py", "synchronize", "gpu_sync"),
-    ("torch/_tensor_str.py", "*", "gpu_sync"),
-    ("torch/utils/data/", "*", "input"),
-    ("torchdata/", "*", "input"),
-    ("webdataset/", "*", "input"),
-    ("datasets/iterable_dataset.py", "*", "input"),
-    ("nvidia/dali/", "*", "input"),
-    ("multiprocessing/queues.py", "*", "input"),
-    ("multiprocessing/connection.py", "*", "input"),
-    ("torch/distributed/checkpoint/", "*", "checkpoint"),
-    ("torch/serialization.py", "*", "checkpoint"),
-    ("safetensors/torch.py", "*", "checkpoint"),
-    ("torch/_inductor/", "*", "compile"),
-    ("torch/_dynamo/convert_frame.py", "*", "compile"),
-    ("torch/utils/cpp_extension.py", "*", "compile"),
-    ("triton/compiler/", "*", "compile"),
-    ("torch/profiler/", "*", "profiler"),
-    ("torch/autograd/profiler.py", "*", "profiler"),
-    ("torch/autograd/graph.py", "_engine_run_backward", "backward"),
-    ("torch/autograd/__init__.py", "backward", "backward"),
-    ("torch/autograd/__init__.py", "grad", "backward"),
-    ("pdb.py", "*", "debugger"),
-    ("bdb.py", "*", "debugger"),
-    ("debugpy/", "*", "debugger"),
-    ("subprocess.py", "*", "subprocess"),
-    ("multiprocessing/popen_fork.py", "*", "subprocess"),
-    ("multiprocessing/process.py", "join", "subprocess"),
-    ("multiprocessing/pool.py", "*", "subprocess"),
-    ("socket.py", "*", "network"),
-    ("ssl.py", "*", "network"),
-    ("http/client.py", "*", "network"),
-    ("urllib3/", "*", "network"),
-    ("grpc/", "*", "network"),
-    ("threading.py", "*", "lock"),
-    ("queue.py", "*", "lock"),
-    ("concurrent/futures/_base.py", "*", "lock"),
-    ("torch/utils/file_baton.py", "*", "lock"),
-    ("filelock/", "*", "lock"),
-)
+class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    file: str
+    functions: tuple[str, ...]  # all where there are none
+    kind: ActivityKind
+
+
+class _Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    has: str
+    kind: ActivityKind
+
+
+class _Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    about: str
+    python: tuple[_Place, ...]
+    native: tuple[_Native, ...]
+
+
+_KNOWN = msgspec.json.decode(Path(__file__).with_name("stacks.json").read_bytes(), type=_Stacks)
 _DATA_PARALLEL = ("torch/nn/parallel/data_parallel.py", "torch/nn/parallel/parallel_apply.py")
 # Threads start here: no sign of waiting.
 _THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
-
-# Compiled code, as py-spy --native shows it: function, anywhere in its name -> kind.
-_NATIVE: tuple[tuple[str, ActivityKind], ...] = (
-    ("ProcessGroupNCCL::initNCCLComm", "init"), ("ncclCommInit", "init"), ("TCPStore", "init"),
-    ("c10d::Reducer", "collective"), ("ProcessGroupNCCL", "collective"), ("ProcessGroupGloo", "collective"),
-    ("ncclGroupEnd", "collective"),
-    ("pncclAllReduce", "collective"), ("ncclAll", "collective"), ("ncclReduce", "collective"),
-    ("ncclBroadcast", "collective"), ("ncclSend", "collective"), ("ncclRecv", "collective"),
-    ("cudaStreamSynchronize", "gpu_sync"), ("cudaDeviceSynchronize", "gpu_sync"),
-    ("cudaEventSynchronize", "gpu_sync"), ("cuStreamSynchronize", "gpu_sync"), ("cuCtxSynchronize", "gpu_sync"),
-    ("cuEventSynchronize", "gpu_sync"), ("cudaMemcpy", "gpu_sync"), ("cuMemcpy", "gpu_sync"),
-    ("_local_scalar_dense", "gpu_sync"), ("hipStreamSynchronize", "gpu_sync"), ("hipDeviceSynchronize", "gpu_sync"),
-    ("hipEventSynchronize", "gpu_sync"), ("hipMemcpy", "gpu_sync"),
-    ("nanosleep", "sleep"), ("time_sleep", "sleep"), ("pysleep", "sleep"),
-)  # fmt: skip
 
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/traceops/capture/", "/traceops/launch/")
 _STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
@@ -231,12 +159,12 @@ def _kind(frame: Frame) -> ActivityKind | None:
     if file.startswith("<frozen importlib"):
         return "import"
     if not file.endswith(".py"):
-        return next((kind for part, kind in _NATIVE if part in frame.function), None)
+        return next((one.kind for one in _KNOWN.native if one.has in frame.function), None)
     if function in _THREAD_START and file.endswith("threading.py"):
         return None
-    for path, called, kind in _REGISTRY:
-        if called in ("*", function) and _is_at(file, path):
-            return kind
+    for place in _KNOWN.python:
+        if (not place.functions or function in place.functions) and _is_at(file, place.file):
+            return place.kind
     return None
 
 
