@@ -57,7 +57,7 @@ def test_the_others_are_below(told):
 
 def test_rules_without_evidence_for_one_reason_share_a_line(told):
     said = printed(told("ERROR: the mesh has no such axis\n"))
-    assert said.count("no flight-recorder dump and no log tells which collectives") == 1
+    assert said.count("no flight-recorder dump, and no log shows which collectives") == 1
     assert "Not evaluated: TO-H001, TO-H002, TO-H003, TO-H006, no flight" in said
 
 

@@ -66,7 +66,7 @@ def test_without_a_pattern_both_are_named(tmp_path):
     found = diagnose(write(tmp_path, {0: dump(good, 12), 1: dump(bad, 12)}))
 
     assert named(found) == [("TO-H002", (0, 1), "medium")]
-    assert "nothing tells which" in found.roots[0].message
+    assert "which call is wrong is unknown" in found.roots[0].message
 
 
 def test_counts_of_different_groups_are_not_a_mismatch_of_the_past(tmp_path):

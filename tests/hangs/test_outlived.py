@@ -112,7 +112,7 @@ def test_a_warning_of_nccl_before_a_training_that_went_on_ended_nothing(told):
     diagnosis = told(warned + steps(1, 100))
     assert diagnosis.roots == () and [event.kind for event in seen_events(diagnosis)] == ["outlived"]
     assert hang_level(diagnosis) == "info" and what_would_decide(diagnosis) == ""
-    assert hang_sentence(diagnosis).startswith("No rank hangs or fails in what was read")
+    assert hang_sentence(diagnosis).startswith("No rank hangs or fails in these files")
     failed = told(warned + RAISED + steps(1, 100))
     assert hang_level(failed) == "warning" and "they ended an earlier start at most" in hang_sentence(failed)
 

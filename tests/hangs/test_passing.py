@@ -36,7 +36,7 @@ def test_a_node_that_came_back_ended_nothing(told, text, passed):
     """'The program lost a node', with high confidence, beside the line that says it was ready again."""
     diagnosis = told(text)
     assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
-    assert "of trouble that was over again" in hang_sentence(diagnosis)
+    assert "of trouble that passed" in hang_sentence(diagnosis)
     assert [event.kind for event in seen_events(diagnosis)] == ["passed"] * passed
 
 

@@ -98,7 +98,7 @@ def test_a_container_that_runs_again_is_told_with_what_ended_it_then(told, now: 
         f"Reason: OOMKilled: the last state of container pytorch, exit code 137, {WHEN}; {how}, restarts: 3; "
         "kubectl logs --previous has its last lines",
     )
-    assert "of trouble that was over again" in hang_sentence(diagnosis)
+    assert "of trouble that passed" in hang_sentence(diagnosis)
 
 
 def test_one_that_is_started_again_and_again_has_its_last_end_as_the_cause(told) -> None:

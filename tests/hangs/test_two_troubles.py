@@ -144,7 +144,7 @@ def test_what_the_machine_did_may_be_why_ranks_wait(told, machine: str, late: bo
     text, words = MACHINE[machine]
     waiting = timed_out(*ranks)
     (root,) = told(waiting + text if late else text + waiting).roots
-    assert root.statement.endswith(f"This may be why: a process whose rank no line tells {_did(words)}")
+    assert root.statement.endswith(f"This may be why: a process of unknown rank {_did(words)}")
     assert root.confidence == "low"
 
 

@@ -48,7 +48,7 @@ def test_the_first_line_names_who_what_and_who_waits() -> None:
     assert "It is sleeping in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
     assert text.count("load_batch (data.py:31)") == 3  # the sentence, its proof, the table
     assert "last enqueued by rank 3: #63 of default_pg" in text
-    assert "No step ended for 42 s (limit 30 s) and nothing was seen to move." in text
+    assert "No step ended for 42 s (limit 30 s) and nothing moved." in text
     assert "Not used: evidence/dump_x: it is empty" in text and "Note: a note" in text
 
 
@@ -76,9 +76,7 @@ def test_512_ranks_are_three_rows() -> None:
 
 
 def test_nobody_waiting_is_said_with_what_was_read() -> None:
-    assert "Nobody is seen to wait for another rank. Read: flight-recorder dumps of ranks 0-3 (4 of 4)" in flowing(
-        nobody_waits()
-    )
+    assert "No rank waits for another one. Read: flight-recorder dumps of ranks 0-3 (4 of 4)" in flowing(nobody_waits())
     text = flowing(nobody_waits(4, 3))
     assert "Nothing is known of rank 3: one of them may be what the others wait for." not in text
     assert "Nothing is known of rank 3" in text
@@ -94,7 +92,7 @@ def test_lack_of_data_is_said_and_never_called_healthy(diagnosis: Diagnosis) -> 
 def test_waiting_without_a_cause_is_said() -> None:
     text = flowing(replace(skipped(), roots=()))
     assert text.startswith(
-        "▲ No step ended for 42 s (limit 30 s) and nothing was seen to move. Ranks 0-2 of 4 wait in all_reduce #64."
+        "▲ No step ended for 42 s (limit 30 s) and nothing moved. Ranks 0-2 of 4 wait in all_reduce #64."
     )
 
 

@@ -21,7 +21,7 @@ _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
 _SAME = 60  # characters of a message by which it is known again
 _SIGNALS = 128  # exit codes above it are signals
-_MAY_BE_WHY = "This may be why: a process whose rank no line tells"
+_MAY_BE_WHY = "This may be why: a process of unknown rank"
 _LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
 
 
@@ -79,7 +79,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
     if crash is None and alone and not crashes[0].ranks and _may_be_why(root, crashes[0]):
-        return _perhaps_of(root, crashes[0], "Its log tells of one failure: a program")
+        return _perhaps_of(root, crashes[0], "Its log has one error: a process")
     if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
         first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
         if not first.ranks and first.kind in OF_MACHINE and by_machine(first.event, first.kind):

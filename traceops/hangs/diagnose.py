@@ -279,7 +279,7 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     reasons: dict[str, str] = {}
     recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
     if not ranks:
-        why = "no flight-recorder dump and no log tells which collectives the ranks are in"
+        why = "no flight-recorder dump, and no log shows which collectives the ranks are in"
         reasons |= dict.fromkeys((found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK), why)
         if not evidence.stacks:
             reasons[found_in_records.HOST] = why
@@ -288,10 +288,10 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     ):
         reasons[found_in_records.GPU] = "the dumps hold no started or finished collective (TORCH_NCCL_ENABLE_TIMING=1)"
     if not evidence.processes and not any(event.kind == "exit" for event in evidence.log):
-        reasons[found_in_records.DIED] = "nothing tells which processes were alive: no exit codes, no launcher's log"
+        reasons[found_in_records.DIED] = "which processes were alive is unknown: no exit codes, no launcher's log"
     if evidence.stall is None:
         failed = evidence.failed_rank is not None
-        why = "a rank failed, and no stall was seen" if failed else "nothing tells whether a step was finished"
+        why = "a rank failed, and there was no stall" if failed else "whether a step was finished is unknown"
         reasons[found_in_records.START] = why
     return reasons
 

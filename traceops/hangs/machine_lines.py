@@ -112,7 +112,7 @@ def _by_time(when: int, job: LogTimes) -> str | None:
     step = job.last_step[1] if job.last_step is not None and job.last_step[0] == job.last[0] else None
     if when > end + _BEHIND_S or when < begin:
         if _may_be_zone(when, end if step is None else step, end):
-            return "the same minutes if the two logs have clocks of two time zones; nothing tells"
+            return "the same minutes if the two logs have clocks of two time zones; which is unknown"
         if when > end:
             return f"{_long(when - end)} after the job's log ends"
         return f"{_long(begin - when)} before the job's log begins"

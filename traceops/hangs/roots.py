@@ -169,7 +169,7 @@ class _Difference:
 def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
     """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
 
-    That is the smaller side. Of equal sides it is the one whose call is not what the steps before had at this place,
+    That is the smaller side. Of equal sides it is the one whose call differs from the steps before,
     or else that of a rank that has not finished as many steps as most. NCCL may go on after a difference, with wrong
     numbers. Then the difference lies before what the ranks wait in.
     steps: steps that each rank has finished, as far as known.

@@ -21,7 +21,7 @@ from traceops.hangs.stack_activity import ActivityKind, CodeLine, StackActivity
 
 WAIT_REASONS: Mapping[WaitReason, str] = {
     "not_called": "has not called it",
-    "not_recorded": "has not called it, as far as its record tells",
+    "not_recorded": "has not called it, according to its record",
     "earlier": "has called it, but is still in an earlier operation",
     "batch": "has called it together with others that do not end",
     "no_record": "left no record",
@@ -164,7 +164,7 @@ def nobody_finished(
         )
     told = {
         "started": "both run it" if len(members) == 2 else "all run it",
-        "gloo": "gloo does not tell who of them it waits for",
+        "gloo": "gloo does not show which of them it waits for",
         "not_started": "nor has any GPU started it: what is before it on their streams is not excluded",
         "not_recorded": "starts were not recorded, so a GPU that hangs is not excluded",
     }[starts]
@@ -298,20 +298,20 @@ def called_differently(group: ProcessGroup, sequence: int, sides: Sequence[Side]
     )
     statement = f"As #{sequence} of {group.label}, {told}"
     if not decided:
-        statement += "; as many on each side, so nothing tells which call is wrong"
+        statement += "; as many on each side, so which call is wrong is unknown"
     if stuck > sequence:
         statement += f". From there on their calls did not belong together, until #{stuck} never ended"
     return statement
 
 
 def ended_by_size(ended: Sequence[int], odd: Sequence[int], *, others_agree: bool) -> str:
-    """odd: survivors whose call is not what the steps before had at this place."""
+    """odd: survivors whose call differs from the steps before."""
     told = f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
     if odd:
-        return f"{told}; the call of {who(odd)} is not what the steps before had at this place"
+        return f"{told}; the call of {who(odd)} differs from the steps before"
     if others_agree and len(ended) == 1:
         return f"{told}; the calls of all others belong together, so it called something else"
-    return f"{told}: ranks called different collectives or sizes. Whose call is wrong is not told"
+    return f"{told}: ranks called different collectives or sizes. Whose call is wrong is unknown"
 
 
 def _in_code(call: Call) -> str:
@@ -321,7 +321,7 @@ def _in_code(call: Call) -> str:
 
 def _they_wait(waiting: Sequence[int]) -> str:
     """'ranks 0–2 wait'."""
-    return f"{who(waiting)} {_wait(waiting)}" if waiting else "nobody else waits"
+    return f"{who(waiting)} {_wait(waiting)}" if waiting else "no other rank waits"
 
 
 def _is(ranks: Sequence[int]) -> str:

@@ -116,7 +116,7 @@ _TELLS_MORE = (
     ),
     (
         ("waitForInput: ", "got error: Socket Timeout"),
-        "The rank waited in torch's store for another one, most often rank 0: its output tells what it did meanwhile. "
+        "The rank waited in torch's store for another one, most often rank 0: its output shows what it did meanwhile. "
         "A download, a tokenization or a checkpoint that takes longer than the timeout belongs before the launch; or "
         "raise the timeout (ddp_timeout of Trainer, init_process_group(timeout=…)).",
     ),
@@ -137,7 +137,7 @@ _TELLS_MORE = (
     ),
     (
         ("FailedScheduling", "Insufficient nvidia.com/gpu"),
-        "The pod has not started: kubectl describe pod POD tells what it asks for, kubectl describe nodes what is "
+        "The pod has not started: kubectl describe pod POD shows what it asks for, kubectl describe nodes what is "
         "free.",
     ),
 )

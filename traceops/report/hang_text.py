@@ -191,16 +191,16 @@ def read_text(diagnosis: Diagnosis) -> str:
         parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
     files = len(evidence.files)
     counted = f"{files} file{'' if files == 1 else 's'}"
-    return f"{'; '.join(parts)}; {counted} in all" if parts else f"{counted}, none of which tells of a rank"
+    return f"{'; '.join(parts)}; {counted} in all" if parts else f"{counted}, none about a rank"
 
 
 def stall_text(diagnosis: Diagnosis) -> str:
-    """'No step ended for 42 s (limit 30 s) and nothing was seen to move'; empty where nobody watched."""
+    """'No step ended for 42 s (limit 30 s) and nothing moved'; empty where nobody watched."""
     stall = diagnosis.evidence.stall
     if stall is None:
         return ""
     step = "first step" if stall.kind == "init" else "step"
-    return f"No {step} ended for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s) and nothing was seen to move"
+    return f"No {step} ended for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s) and nothing moved"
 
 
 def shown_path(diagnosis: Diagnosis, path: str) -> str:
@@ -284,13 +284,13 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if diagnosis.evidence.ends:
         return end_text(diagnosis)
     if _tells_of_fabric_only(diagnosis):
-        only = "No rank hangs or fails in what was read: it tells of machines and NCCL only"
+        only = "No rank hangs or fails in these files: they are about machines and NCCL only"
         warned = seen_events(diagnosis)
         quoted = f". NCCL warns: {quoted_line(diagnosis, warned[0], ())}" if warned else ""
         return f"{only}{quoted}. Read: {read_text(diagnosis)}."
     if ras := [event for event in diagnosis.evidence.log if event.kind == "ras"]:
         more = f" (and {len(ras) - 1} more, below)" if len(ras) > 1 else ""
-        return f"{ras[0].text}{more}, as NCCL's RAS tells. One report does not say whether that is a hang."
+        return f"{ras[0].text}{more} (NCCL RAS). One report does not show whether that is a hang."
     seen = seen_events(diagnosis)
     idle = next((event for event in seen if event.kind == "idle"), None)
     if idle is not None:
@@ -316,7 +316,7 @@ def _nobody(diagnosis: Diagnosis) -> str:
         return f"{lines} {went_on}: {ended} {last}. See below. Read: {read_text(diagnosis)}."
     if seen and all(event.kind in ("outlived", "passed") for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        return f"{lines} of trouble that was over again, as the log tells. See below. Read: {read_text(diagnosis)}."
+        return f"{lines} of trouble that passed, as the log shows. See below. Read: {read_text(diagnosis)}."
     if seen:
         groups = seen_groups(seen)
         below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
@@ -324,7 +324,7 @@ def _nobody(diagnosis: Diagnosis) -> str:
         lines = "1 error message; its cause is" if len(groups) == 1 else f"{len(groups)} error messages; their cause is"
         return f"{lines} not in this log: {quoted}{below}. Read: {read_text(diagnosis)}."
     unknown = unknown_ranks(diagnosis)
-    text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
+    text = f"No rank waits for another one. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
         text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
     if unknown:

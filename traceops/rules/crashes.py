@@ -119,8 +119,8 @@ def judge_crashes(diagnosis: Diagnosis) -> list[Verdict]:
         if root.rule in BY_ID:
             found[root.rule].append(_finding(root))
     if not diagnosis.evidence.log:
-        return [rule.not_evaluated("no log tells of an error") for rule in RULES]
-    return [rule.verdict(*found[rule.id], clear="no such error is the cause, as far as was read") for rule in RULES]
+        return [rule.not_evaluated("no log has an error") for rule in RULES]
+    return [rule.verdict(*found[rule.id], clear="no such error is the cause in these files") for rule in RULES]
 
 
 def _finding(root: Root) -> Finding:

@@ -183,9 +183,9 @@ def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
     clear = (
         "the ranks wait for another reason"
         if found
-        else "a rank crashed, and none is seen to wait for another reason"
+        else "a rank crashed, and none waits for another reason"
         if diagnosis.roots
-        else "no rank waits in a collective, as far as was read"
+        else "no rank waits in a collective in these files"
     )
     verdicts = []
     for rule in RULES:

@@ -62,9 +62,9 @@ def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     if table is not None:
         return (*blocks, fold("The arrows as a table", TableBlock(table), open=not graphs))
     nobody = (
-        "No rank is seen to wait for one that is missing; the findings say all there is."
+        "No rank waits for one that is missing; the findings have all there is."
         if diagnosis.roots
-        else "What was read shows no rank waiting for another."
+        else "These files show no rank waiting for another one."
     )
     return (*blocks, text(nobody, _unknown(diagnosis)))
 
