@@ -1,4 +1,12 @@
-"""Profile every rank of a distributed PyTorch run and explain where the step time went."""
+"""Profile a PyTorch run, on one GPU or many, and explain where the step time goes.
+
+>>> run = traceops.load("profile/train")     # or a folder of traces, one trace, a report
+>>> run.answer, run.findings, run.ranks      # what is wrong, and the numbers behind it
+>>> run.compare("profile/before").sentence   # did it get slower, and why
+>>> traceops.diagnose("job.log").roots       # why it hangs or crashed
+
+In the training: ``with traceops.capture() as profile: ... profile.step()``.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +17,25 @@ from traceops.version import __version__
 
 if TYPE_CHECKING:
     from traceops.capture import Schedule, capture
+    from traceops.hangs.diagnose import diagnose
     from traceops.integrations.loaded_run import load
     from traceops.pipeline.analyze import analyze
 
-__all__ = ["Schedule", "__version__", "analyze", "capture", "load"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
     "analyze": "traceops.pipeline.analyze",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
+    "diagnose": "traceops.hangs.diagnose",
     "load": "traceops.integrations.loaded_run",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compare":  # a package that can be called, see there
+        return import_module("traceops.compare")
     if name not in _HOME:
         raise AttributeError(f"module 'traceops' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -131,5 +131,5 @@ def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -
     assert main(["analyze", "reports/x"]) == 0
     assert "reports/x is a report; its run is analysed" in capsys.readouterr().err
     assert main(["show", "reports/x/summary.html", "-q"]) == 0
-    assert main(["analyze", "profile/y"]) == 3
+    assert main(["analyze", "profile/xx"]) == 3
     assert "did you mean profile/x?" in capsys.readouterr().err

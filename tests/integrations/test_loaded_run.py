@@ -58,7 +58,8 @@ def test_each_column_of_a_frame_is_documented(run: LoadedRun, name: str) -> None
     pytest.importorskip("pandas")
     page = (ROOT / "docs" / "notebook.md").read_text()
     section = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
-    columns = list(getattr(run, name).columns)
+    frames = {"findings": run.findings.frame, "ranks": lambda: run.all_ranks}
+    columns = list(frames.get(name, lambda: getattr(run, name))().columns)
     documented = [word for line in section.splitlines() if line.startswith("| `") for word in _names(line)]
     assert sorted(documented) == sorted(columns)
 
@@ -74,8 +75,9 @@ def test_frames_hold_what_the_report_does(run: LoadedRun) -> None:
     assert (steps[[f"{bucket}_ms" for bucket in BUCKETS]].sum(axis=1) - steps["duration_ms"]).abs().max() < 1e-6
     assert run.ranks.set_index("rank")["caused_wait_ms"].idxmax() == 1
     assert run.ranks["peak_memory_bytes"].isna().all() and pandas.isna(run.ledger["rank"][0])
-    assert "Share of all such waiting" in run.ranks.attrs["columns"]["late_share"]
-    assert list(run.findings["rule"]) == ["TO-S001", "TO-I002"]
+    assert "Share of all such waiting" in run.all_ranks.attrs["columns"]["late_share"]
+    assert len(run.ranks.columns) == 10 and set(run.ranks.columns) < set(run.all_ranks.columns)
+    assert list(run.findings.frame()["rule"]) == [one.rule for one in run.findings] == ["TO-S001", "TO-I002"]
     assert run.finding("TO-S001")[0].evidence and run.finding("TO-S002") == ()
 
 
@@ -171,3 +173,20 @@ def test_two_runs_in_one_notebook_link_to_their_own_findings(run: LoadedRun, tmp
     (tmp_path / "report.json").write_text(json.dumps(value))
     ids = [set(re.findall(r' id="([^"]+)"', shown._repr_html_())) for shown in (run, traceops.load(tmp_path))]
     assert ids[0] and ids[1] and not ids[0] & ids[1]
+
+
+def test_one_object_answers_compares_and_reads_events(run: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    assert run.answer is not None and run.answer.lines
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    assert run.open().is_file() and shown[0].endswith("summary.html")
+    slow, fast = (traceops.load(ROOT / "tests" / "data" / name) for name in ("slow_loader4", "ddp4"))
+    events = slow.events(1)
+    assert len(events) > 1000 and {"name", "ts_ns", "dur_ns"} <= set(events.columns)
+    assert "dataloader_next" in " ".join(map(str, events["name"].unique()))
+    with pytest.raises(KeyError, match="rank 9 has no trace"):
+        slow.events(9)
+    found = fast.compare(slow)
+    assert found.verdict == "regression" == traceops.compare(fast._found.path, slow._found.path).verdict
+    assert traceops.diagnose.__name__ == "diagnose" and {"compare", "diagnose"} <= set(dir(traceops))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import tempfile
+import webbrowser
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
@@ -24,16 +26,27 @@ from traceops.answers.model import (
     LedgerLine,
     StepLine,
 )
-from traceops.answers.opening import Opened, headline, open_run, opened
+from traceops.answers.opening import Opened, headline, open_run, opened, opening_answer
 from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
+from traceops.compare import ComparedCapture, compare
+from traceops.compare.capture import capture_of
+from traceops.compare.model import Comparison
 from traceops.core.files import write_whole
+from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import printable
-from traceops.render.document import Document, soft
+from traceops.render.document import Answer, Document, soft
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
+from traceops.report.document import to_json_object
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+from traceops.traces.kineto import load_trace
+
+_OF_RANKS = (
+    "rank", "host", "steps", "step_time_ms", "compute_ms", "exposed_comm_ms", "caused_wait_ms", "idle_pct",
+    "input_ms", "peak_memory_bytes",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,14 +89,54 @@ class LoadedRun:
         return str(self.report.run.name or self._found.path)
 
     @property
-    def findings(self) -> pd.DataFrame:
-        """A row a finding, worst first; `finding` has the evidence."""
-        return _frame(map(finding_line, self.report.findings), FindingLine)
+    def answer(self) -> Answer | None:
+        """Where, why and what to do, as the page opens; None where the report of a hang was read."""
+        return opening_answer(self._found)
+
+    @property
+    def findings(self) -> Findings:
+        """The findings, worst first, each with its evidence; `findings.frame()` has a row for each."""
+        return Findings(self.report.findings)
 
     @property
     def ranks(self) -> pd.DataFrame:
-        """A row a rank, ms a step."""
+        """A row per rank: the columns that people want first. `all_ranks` has all columns."""
+        found = self.all_ranks
+        narrow = found[list(_OF_RANKS)]
+        narrow.attrs["columns"] = {name: said for name, said in found.attrs["columns"].items() if name in _OF_RANKS}
+        return narrow
+
+    @property
+    def all_ranks(self) -> pd.DataFrame:
+        """A row per rank with every column, ms per step."""
         return _frame(self.report.ranks, RankRow)
+
+    def events(self, rank: int) -> pd.DataFrame:
+        """The raw events of a rank's trace, read when asked for; times in ns.
+
+        Raises KeyError for a rank without a trace, InputError where its file is gone or damaged.
+        """
+        path = next((row.trace for row in self.report.ranks if row.rank == rank and row.trace), None)
+        if path is None:
+            raise _Unknown(f"rank {rank} has no trace here; ranks: {ranks_text(self.report.run.ranks_present, 8)}")
+        folder = self._found.folder
+        beside = path if folder is None or "://" in path else str(folder / path)
+        made: pd.DataFrame = _extra("pandas", "events are a pandas frame").events_frame(load_trace(beside).events)
+        return made
+
+    def compare(self, other: LoadedRun | str | os.PathLike[str]) -> Comparison:
+        """Whether `other` is slower than this run, by how much, how sure that is, and why. Raises UsageError."""
+        head = other if isinstance(other, LoadedRun) else load(other)
+        return compare([self._capture()], [head._capture()])
+
+    def _capture(self) -> ComparedCapture:
+        return capture_of(to_json_object(self.report), self._found.path)
+
+    def open(self) -> Path:
+        """Write the page to a temporary folder and show it in the browser; returns its path."""
+        page = self.save_html(Path(tempfile.mkdtemp(prefix="traceops-")) / "summary.html")
+        webbrowser.open(page.as_uri())
+        return page
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -132,7 +185,7 @@ class LoadedRun:
         if asked not in there:
             close = difflib.get_close_matches(asked, list(there), n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise _UnknownFigure(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
+            raise _Unknown(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
         made: go.Figure = _extra("plotly", "run.figure() gives plotly figures").figure(there[asked])
         return made
 
@@ -185,7 +238,17 @@ class LoadedRun:
         return self._document
 
 
-class _UnknownFigure(KeyError):
+class Findings(tuple[Finding, ...]):
+    """Findings in order, worst first."""
+
+    __slots__ = ()
+
+    def frame(self) -> pd.DataFrame:
+        """A row per finding."""
+        return _frame(map(finding_line, self), FindingLine)
+
+
+class _Unknown(KeyError):
     """A KeyError whose message is shown as it is, not as a repr."""
 
     def __str__(self) -> str:

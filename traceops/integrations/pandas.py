@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 import pandas as pd
 from msgspec import Meta
+
+from traceops.traces.model import Events
 
 
 def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
@@ -26,6 +29,20 @@ def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Data
             made[name] = made[name].astype(dtype)
     made.attrs["columns"] = column_meanings(kind)
     return made
+
+
+def events_frame(events: Events) -> pd.DataFrame:
+    """Raw events as a frame: begin and duration in ns, -1 for a missing stream or correlation."""
+    return pd.DataFrame(
+        {
+            "name": np.array(events.names, dtype=object)[events.name],
+            "category": np.array(events.cats, dtype=object)[events.cat],
+            "ts_ns": events.ts,
+            "dur_ns": events.dur,
+            "stream": events.stream,
+            "correlation": events.correlation,
+        }
+    )
 
 
 def column_meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
