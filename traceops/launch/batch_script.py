@@ -12,6 +12,7 @@ from pathlib import Path
 
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
+from traceops.launch.gather.meeting import SECRET_ENV
 
 _BEFORE_S = 90  # before the time limit: for the ranks to end their step and write their traces
 _OURS = {"--slurm": 0, "--submit": 0, "--dry-run": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-node": 1, "--nproc": 1,
@@ -75,6 +76,10 @@ def batch_script(job: BatchJob, words: Sequence[str]) -> str:
     where = "One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP."
     if job.gather:
         where += "\n# Its disk is of one machine: at the end the other nodes send theirs to the first (--gather)."
+    secret = ""
+    if job.gather:
+        where += "\n# A secret of this run, by which the nodes know each other."
+        secret = f"export {SECRET_ENV}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')\n"
     return f"""#!/bin/bash
 {chr(10).join(lines)}
 # Slurm sends SIGTERM {_BEFORE_S} s before the time limit: the ranks write what they have captured.
@@ -86,7 +91,7 @@ cd {shlex.quote(str(Path.cwd()))}
 # export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 
 # {where}
-srun --kill-on-bad-exit=1 {task}
+{secret}srun --kill-on-bad-exit=1 {task}
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -20,7 +21,7 @@ from socketserver import TCPServer
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from traceops.launch.gather.meeting import may_travel
+from traceops.launch.gather.meeting import SECRET_ENV, may_travel, seal
 
 CHUNK = 1 << 20
 SILENT_S = 60.0  # nothing of a node that has not said that it comes
@@ -62,8 +63,10 @@ class Collector:
     anywhere: this is the first node for certain, whatever addresses it has.
     """
 
-    def __init__(self, folder: Path, run: str, address: str, port: int, *, anywhere: bool = False) -> None:
-        self.folder, self.run = folder, run
+    def __init__(
+        self, folder: Path, run: str, address: str, port: int, *, anywhere: bool = False, secret: str = ""
+    ) -> None:
+        self.folder, self.run, self.secret = folder, run, secret
         self.marker = f".gather.{secrets.token_hex(8)}"  # who finds it in its own folder shares this one
         self._lock = threading.Lock()
         self._seen = _NodeFiles(time.monotonic())
@@ -238,17 +241,22 @@ class _Handler(BaseHTTPRequestHandler):
         return status
 
     def _answer(self, serve: Callable[[], HTTPStatus]) -> None:
+        told: dict[str, object] = {}
         try:
-            if unquote(self.headers.get("X-Run", "")) != self.to.run:
+            run, node, digest = (self.headers.get(name, "") for name in ("X-Run", "X-Node", "X-SHA256"))
+            sealed = seal(self.to.secret, self.command, self.path, unquote(run), node, digest)
+            if not hmac.compare_digest(sealed.encode(), self.headers.get("X-Seal", "").encode()):
+                raise Refused(HTTPStatus.FORBIDDEN, f"{SECRET_ENV} is not the same on both nodes")
+            if unquote(run) != self.to.run:
                 raise Refused(HTTPStatus.MISDIRECTED_REQUEST, f"here is the run {self.to.run}")
             status, why = serve(), ""
+            told = {"marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still}
         except Refused as error:
             status, why, self.close_connection = error.status, str(error), True
         except OSError as error:
             status, why = HTTPStatus.INSUFFICIENT_STORAGE, error.strerror or str(error)
             self.close_connection = True
-        told = {"why": why, "marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still}
-        answer = json.dumps(told).encode()
+        answer = json.dumps({"why": why, **told}).encode()
         with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))

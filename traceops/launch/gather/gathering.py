@@ -13,7 +13,7 @@ from traceops.capture.environment import host
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.gather.collector import Collector
-from traceops.launch.gather.meeting import Meeting, files_to_send, meeting_of
+from traceops.launch.gather.meeting import SECRET_ENV, Meeting, files_to_send, meeting_of
 from traceops.launch.gather.sender import REACH_S, Sender, Unreachable
 from traceops.launch.plan import Plan
 
@@ -32,18 +32,24 @@ class Gathering:
         self._told, self._ask_again_s = False, 0.0
         self._collector: Collector | None = None
         self._sender: Sender | None = None
+        secret = os.environ.get(SECRET_ENV, "")
         first = self._meeting.first
         if first is not False:
             try:
                 self._collector = Collector(
-                    plan.out, self._run, self._meeting.address, self._meeting.port, anywhere=first is True
+                    plan.out,
+                    self._run,
+                    self._meeting.address,
+                    self._meeting.port,
+                    anywhere=first is True,
+                    secret=secret,
                 )
             except OSError as error:
                 if first or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
                 first = False  # another launcher of this machine is the first, or another machine
         if first is False:
-            self._sender = Sender(self._meeting, self._run, _node_name(), self._stop)
+            self._sender = Sender(self._meeting, self._run, _node_name(), self._stop, secret=secret)
 
     def _stop(self) -> bool:
         return len(self._received) > self._known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,6 +13,7 @@ from traceops.launch.plan import Cluster
 from traceops.traces.summary_header import SUFFIX
 from traceops.traces.windows import trace_stem
 
+SECRET_ENV = "TRACEOPS_GATHER_SECRET"  # the same on all nodes: who does not know it is told and changes nothing
 C10D_PORT = 29400  # torch's, where a c10d endpoint names none
 STATIC_PORT = 29500
 _APART = 10_000  # from the rendezvous's port: runs of one machine differ in that already
@@ -48,6 +51,11 @@ def _endpoint(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal():
         host, port = text, str(C10D_PORT)
     return host.strip("[]"), int(port)
+
+
+def seal(secret: str, *parts: str) -> str:
+    """What shows that these parts of a request come from a node that knows the run's secret; empty without one."""
+    return hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest() if secret else ""
 
 
 def may_travel(name: str) -> bool:

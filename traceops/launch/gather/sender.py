@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from traceops.launch.gather.collector import digest_of
-from traceops.launch.gather.meeting import Meeting
+from traceops.launch.gather.meeting import Meeting, seal
 
 REACH_S = 60.0  # to reach the first node's launcher
 _ANSWER_S = 120.0
@@ -43,8 +43,15 @@ class Sender:
     """One connection to the first node; `stop` ends its waiting."""
 
     def __init__(
-        self, meeting: Meeting, run: str, node: str, stop: Callable[[], bool], answer_s: float = _ANSWER_S
+        self,
+        meeting: Meeting,
+        run: str,
+        node: str,
+        stop: Callable[[], bool],
+        answer_s: float = _ANSWER_S,
+        secret: str = "",
     ) -> None:
+        self._secret = secret
         self._meeting, self._run, self._node, self._stop, self._answer_s = meeting, run, node, stop, answer_s
         self._connection: http.client.HTTPConnection | None = None
 
@@ -75,7 +82,7 @@ class Sender:
 
         Raises OSError, HTTPException or Unreachable where nobody answers soon.
         """
-        passing = Sender(self._meeting, self._run, self._node, self._stop, answer_s=_PASSING_S)
+        passing = Sender(self._meeting, self._run, self._node, self._stop, _PASSING_S, self._secret)
         try:
             answer = passing._ask("POST", f"/{quote(self._node, safe='')}/{state}", None, {})
         finally:
@@ -120,6 +127,8 @@ class Sender:
                 self._meeting.address, self._meeting.port, timeout=self._answer_s
             )
         told = {"X-Run": quote(self._run), "X-Node": quote(self._node, safe="")}
+        digest = headers.get("X-SHA256", "")
+        told["X-Seal"] = seal(self._secret, method, path, self._run, told["X-Node"], digest)
         self._connection.request(method, path, body=body, headers=told | headers)
         answer = self._connection.getresponse()
         text = answer.read()
