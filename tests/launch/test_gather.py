@@ -139,6 +139,33 @@ def test_who_shares_the_folder_sends_nothing_and_another_run_gets_nothing(tmp_pa
         Sender(Meeting("127.0.0.1", free_port(), False), RUN, "n1", lambda: False).coming(0)
 
 
+def test_who_does_not_know_the_secret_is_told_and_changes_nothing(tmp_path):
+    """A stranger's `done` ended the waiting, and a stranger's file was kept."""
+    first, other = node_folder(tmp_path / "0", [0]), node_folder(tmp_path / "1", [2])
+    names = files_to_send(other, summaries_only=False)
+    collector = Collector(first, RUN, "127.0.0.1", free_port(), secret="of this run")
+    try:
+        meeting = Meeting("127.0.0.1", port_of(collector), False)
+        for guess in ("", "another"):
+            stranger = Sender(meeting, RUN, "n1", lambda: False, secret=guess)
+            for attempt in (
+                stranger.coming,
+                lambda one=stranger: one.send(other, names),
+                lambda one=stranger: one.tell("still"),
+            ):
+                with pytest.raises(Unreachable, match="TRACEOPS_GATHER_SECRET is not the same"):
+                    attempt()
+            with pytest.raises(Unreachable) as refused:
+                stranger._put(other, names[0])
+            assert str(first) not in str(refused.value)
+        assert collector.taken == (0, 0) and collector.still == 0 and not (first / "rank_2").exists()
+        assert collector.wait(1, lambda: False, silent_s=0) == set()
+        sent = Sender(meeting, RUN, "n1", lambda: False, secret="of this run").send(other, names)
+        assert (sent.files, sent.left) == (len(names), {}) and collector.wait(1, lambda: False) == {"n1"}
+    finally:
+        collector.close()
+
+
 def test_summaries_stand_for_traces(tmp_path):
     folder = node_folder(tmp_path, [2, 3])
     (folder / "rank_2" / "a.summary.msgpack.gz").touch()
