@@ -3,6 +3,7 @@
 # make test   set up and run the tests
 # make check  before a commit, a minute: lint, types, and the quick tests of what changed since main
 # make format have ruff write the code as `make lint` wants it
+# make figures   measure what docs/evidence.md says of speed, and write it there: some minutes on a quiet machine
 # make explore   properties on ten times as many examples, drawn at random: TIMES=10, SEED=, PYTEST_ARGS=tests/hangs
 #
 # All set up .venv from constraints.txt the first time, and again when it, pyproject.toml or the C code changes.
@@ -35,7 +36,7 @@ else
 SETUP := $(INSTALLED)run,hf,hta,test
 endif
 
-.PHONY: help demo test check explore format lint browser wheel tools constraints clean setup
+.PHONY: help demo test check explore figures format lint browser wheel tools constraints clean setup
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -64,6 +65,9 @@ explore: $(SETUP)
 	@echo 'SEED=$(SEED)'
 	TIMES=$(TIMES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=explore \
 	  --hypothesis-seed=$(SEED) -o faulthandler_timeout=0 -m hypothesis $(PYTEST_ARGS)
+
+figures: $(SETUP)
+	$(BIN)/python -m benchmarks.figures
 
 check: $(SETUP) $(INSTALLED)run,lint
 	$(BIN)/ruff check --quiet .
