@@ -7,12 +7,12 @@ import os
 import tempfile
 import webbrowser
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked

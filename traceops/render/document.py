@@ -7,8 +7,9 @@ A product describes itself once as a `Document`. Text is data: writers escape it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
 
 from traceops.core.findings import Check, Finding
 from traceops.core.step_words import STEP, StepWords
@@ -20,8 +21,7 @@ Level = Literal["error", "warning", "info", "clear"]
 Style = Literal["", "bold", "code", "soft", "quote", "name", "cost slower", "cost faster", "badge"]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A piece of a line. href: '#id' of a section of the same document, or empty."""
 
     text: str
@@ -33,8 +33,7 @@ class Span:
 Words: TypeAlias = str | Span
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet.
 
     indent: columns of the first line and of the further ones, on a terminal.
@@ -51,8 +50,7 @@ class Text:
         return "".join(span.text for span in self.spans)
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """A heading inside a section: level 3 or 4."""
 
     kind: ClassVar[str] = "heading"
@@ -60,8 +58,7 @@ class Heading:
     level: Literal[3, 4] = 3
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(msgspec.Struct, frozen=True):
     """A list; an item is a line of its own, or several blocks. look: a class of the page's style sheet."""
 
     kind: ClassVar[str] = "items"
@@ -70,8 +67,7 @@ class Items:
     look: str = ""
 
 
-@dataclass(frozen=True)
-class TableBlock:
+class TableBlock(msgspec.Struct, frozen=True):
     """A table. look: 'narrow' is only as wide as its cells."""
 
     kind: ClassVar[str] = "table"
@@ -79,8 +75,7 @@ class TableBlock:
     look: str = ""
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it.
 
     Pages draw it as SVG (`render/svg/`), notebooks and exports by plotly.
@@ -92,8 +87,7 @@ class Chart:
     figure: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(msgspec.Struct, frozen=True):
     """A figure that a template of its own draws as SVG: `template` names a macro of `templates/_<template>.html.j2`.
 
     `data` is what that macro takes; only the HTML writer shows it.
@@ -104,8 +98,7 @@ class Drawing:
     data: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class StepTimeline:
+class StepTimeline(msgspec.Struct, frozen=True):
     """What ranks did in any step, to zoom into: a page draws it by `templates/step_timeline.js`, which takes `data`.
 
     `instead` is what all other writers show, and a page whose script does not run.
@@ -118,8 +111,7 @@ class StepTimeline:
     instead: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
-class FindingBlock:
+class FindingBlock(msgspec.Struct, frozen=True):
     """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps").
 
     place: step and rank at which the page's timeline shows it, None without one. words: for what its times are of.
@@ -134,8 +126,7 @@ class FindingBlock:
     words: StepWords = STEP
 
 
-@dataclass(frozen=True)
-class Checks:
+class Checks(msgspec.Struct, frozen=True):
     """What each rule says."""
 
     kind: ClassVar[str] = "checks"
@@ -144,8 +135,7 @@ class Checks:
     titles: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """A word and what it means; `key` is its name in the files, `colour` that of its figures."""
 
     label: str
@@ -154,8 +144,7 @@ class Term:
     colour: str = ""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What a reader needs first: short lines under labels (where, why, what to do), and what it costs as bars.
 
     note: what the bars rest on.
@@ -167,24 +156,21 @@ class Answer:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """Definitions."""
 
     kind: ClassVar[str] = "terms"
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Short facts, each under its label."""
 
     kind: ClassVar[str] = "facts"
     facts: tuple[tuple[str, Cell], ...]
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(msgspec.Struct, frozen=True):
     """Lines to copy as they are."""
 
     kind: ClassVar[str] = "code"
@@ -193,8 +179,7 @@ class Code:
     look: str = "export"
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """Blocks behind a summary, which opens them."""
 
     kind: ClassVar[str] = "fold"
@@ -222,8 +207,7 @@ Block: TypeAlias = (
 )
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A part under a heading; `nav` is its name in the list of sections, the heading if empty."""
 
     id: str
@@ -232,16 +216,14 @@ class Section:
     nav: str = ""
 
 
-@dataclass(frozen=True)
-class Headline:
+class Headline(msgspec.Struct, frozen=True):
     """The sentence that a document opens with, and the worst severity it speaks of, 'clear' if none."""
 
     level: Level
     sentence: str
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """All that is said of one run, hang, machine or comparison.
 
     title: of the window. heading, command: what it is about and who says so (``traceops analyze``). intro: blocks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding, count_checks

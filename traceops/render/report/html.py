@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.findings import Finding, count_checks
 from traceops.core.rank_text import ranks_text, runs_text, who

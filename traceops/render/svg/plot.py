@@ -8,16 +8,16 @@ import html
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
 
 from traceops.core.units import digits_text
 
 Anchor = Literal["start", "middle", "end"]
 
 
-@dataclass(frozen=True)
-class Rectangle:
+class Rectangle(msgspec.Struct, frozen=True):
     """A bar or cell; `pattern` is '', or a name of the page's hatchings, which tell bars apart on grey paper."""
 
     kind: ClassVar[str] = "rectangle"
@@ -31,8 +31,7 @@ class Rectangle:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(msgspec.Struct, frozen=True):
     """A round point, `radius` in px."""
 
     kind: ClassVar[str] = "dot"
@@ -45,8 +44,7 @@ class Dot:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """A straight line of so many px; `dash` as in SVG's stroke-dasharray."""
 
     kind: ClassVar[str] = "segment"
@@ -60,8 +58,7 @@ class Segment:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Very many marks of one colour as one path: x in 1/10,000 of the width, y in 1/10 px.
 
     fill: rectangles; else a line of `width` px, of which a piece without length is a dot.
@@ -75,8 +72,7 @@ class Shape:
     width: float = 1.0
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A line of text; `css`: 'on-bar' stands on a coloured bar, `dy` moves its baseline in px."""
 
     kind: ClassVar[str] = "note"
@@ -89,8 +85,7 @@ class Note:
     dx: float = 0.0
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """Pixels over the whole plot, stretched without blurring: `href` is a data URI."""
 
     kind: ClassVar[str] = "picture"
@@ -108,8 +103,7 @@ def narrow_pct(text: str) -> float:
 Mark: TypeAlias = Rectangle | Dot | Segment | Shape | Note | Picture
 
 
-@dataclass(frozen=True)
-class PlotRow:
+class PlotRow(msgspec.Struct, frozen=True):
     """A label beside the plot: its middle in px from the top, and how many px it may take."""
 
     y: float
@@ -118,8 +112,7 @@ class PlotRow:
     css: str = ""
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """A label below the plot, in percent of its width; `minor` ones are left out where it is narrow."""
 
     x: float
@@ -128,8 +121,7 @@ class Tick:
     minor: bool = False
 
 
-@dataclass(frozen=True)
-class LegendEntry:
+class LegendEntry(msgspec.Struct, frozen=True):
     """A colour and what it stands for."""
 
     text: str
@@ -138,8 +130,7 @@ class LegendEntry:
     line: bool = False
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(msgspec.Struct, frozen=True):
     """A figure, `height` px without its ticks and legend."""
 
     height: float
@@ -149,7 +140,7 @@ class Plot:
     legend: tuple[LegendEntry, ...] = ()
     x_title: str = ""
     y_title: str = ""
-    chars: int = field(default=0)  # of the widest row label
+    chars: int = 0  # of the widest row label
 
 
 # Axes of a figure in plotly's schema: where a value lies, and which values are written below or beside.
@@ -161,8 +152,7 @@ _LETTER = 0.0085  # of a plot's width: a letter of a label, at 900 pixels
 _ROOM = 0.06  # of the range, beside the outermost points
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True):
     """A scale from `low` to `high`, which may be the larger one; log: of powers of ten, as the range is.
 
     `names` are the categories by place, if it has any; `ticks` (value, text).
@@ -283,8 +273,7 @@ def _ticks(
 # The frame that a figure's marks lie in: axes, and how many px of height the plot has.
 
 
-@dataclass(frozen=True)
-class PlotFrame:
+class PlotFrame(msgspec.Struct, frozen=True):
     """x to percent, y to px from the top. `top` px are kept free for notes above the plot."""
 
     x: Axis
