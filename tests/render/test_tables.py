@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-from msgspec.structs import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from html_page import Page
+from msgspec.structs import replace
 
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
