@@ -105,20 +105,20 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
             Evidence(Fact.TIMES_IN, round(part.count, 1), words.unit("times"), rank=rank, subject=part.what)
         )
     found = replace(found, evidence=(*found.evidence, *evidence))
-    if found.advice != rule.advice:  # the optimizer is named, in which that is
+    if found.proof(Fact.OPTIMIZER_STEP) is not None:  # in which that is
         return found
     message = f"{found.message} {_said(named[:_MOST_SAID], whole, times, words)}"
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
     return replace(found, message=message, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 
-def held_mostly(found: Finding, rule: Rule, lost_ms: float) -> Evidence | None:
+def held_mostly(found: Finding, lost_ms: float) -> Evidence | None:
     """The one long thing that is most of these ms, where the advice is about such."""
-    first = next((e for e in found.evidence if e.fact is Fact.HELD_IN), None)
-    if first is None or not isinstance(first.value, (int, float)):
+    first, ms = found.proof(Fact.HELD_IN), found.number(Fact.HELD_IN)
+    whole, idle_ms = found.number(Fact.HELD_BY_ONE_THING), found.number(Fact.RECORDED) or found.number(Fact.BUCKET)
+    if ms is None or whole is None or idle_ms is None or found.proof(Fact.OPTIMIZER_STEP) is not None:
         return None
-    mended = found.advice in (rule.advice_for(CALLS), rule.advice_for(UNSEEN))
-    return first if mended and _MOSTLY * lost_ms <= first.value <= lost_ms else None
+    return first if whole >= _MOSTLY * idle_ms and _MOSTLY * lost_ms <= ms <= lost_ms else None
 
 
 def _parts(times: RankTimes) -> list[_Part]:

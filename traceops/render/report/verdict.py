@@ -449,7 +449,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
     lost, cure, words = lost_ms(finding), rule_cure(report, finding), report.summary.step_words
     clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding), words)}"
-    if rule is HOST_BOUND and (held := held_mostly(finding, rule, lost)):
+    if rule is HOST_BOUND and (held := held_mostly(finding, lost)):
         clause += f", {ms_text(float(held.value or 0))} ms of it in {held.subject}"
     if cure is None:
         return clause, 1
