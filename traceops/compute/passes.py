@@ -195,9 +195,14 @@ def find_broadcasts(kernels: Kernels) -> None:
 
 
 def _broadcast(one: Judged) -> int:
-    """Elements of the result of one operator on tensors of several shapes."""
+    """Elements of the result of one operator on tensors of several shapes; 0 where these do not fit each other."""
     shapes = [t.dims for t in one.use.inputs.tensors if t.dims]
-    return math.prod(np.broadcast_shapes(*shapes)) if len(shapes) > 1 and one.use.name.startswith("aten::") else 0
+    if len(shapes) < 2 or not one.use.name.startswith("aten::"):
+        return 0
+    try:
+        return math.prod(np.broadcast_shapes(*shapes))
+    except ValueError:  # as of all_gather's copies, which do not combine their tensors element by element
+        return 0
 
 
 def _least_of(chain: list[Judged], kernels: Kernels) -> float:
