@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -186,6 +187,17 @@ def test_a_checkup_made_elsewhere_is_shown_again(capsys: pytest.CaptureFixture[s
     before = capsys.readouterr().out
     assert main(["doctor", "--from", "reports/doctor/doctor.json", "-o", "again"]) == 0
     assert capsys.readouterr().out == before.replace("reports/doctor", "again")
+
+
+def test_what_was_measured_here_is_not_overwritten_by_files_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["doctor", "--no-tests", "-q"]) == 0
+    monkeypatch.setattr("traceops.cli.doctor.read_checkup", lambda path: SimpleNamespace(trials=("a test",)))
+    measured = Path("reports/doctor/doctor.json").read_bytes()
+    for name in ("a", "b"):
+        Path(f"{name}.txt").write_text(TWO_L4)
+    assert main(["doctor", "--from", "a.txt", "b.txt", "-q"]) == 0
+    assert Path("reports/doctor/doctor.json").read_bytes() == measured
+    assert Path("reports/doctor-from-files/doctor.json").is_file()
 
 
 def test_variables_that_a_job_left_in_a_shell_are_named(

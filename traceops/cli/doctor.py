@@ -112,6 +112,15 @@ def _failures(paths: Sequence[str]) -> list[str]:
     return found
 
 
+def _beside_measured(folder: Path) -> Path:
+    """The folder, or another where it holds the doctor.json of tests: traceops run --settings reads that."""
+    measured = folder / "doctor.json"
+    if not measured.is_file():
+        return folder
+    found = read_checkup(str(measured))
+    return folder if found is None or not found.trials else folder.with_name(f"{folder.name}-from-files")
+
+
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
     checkup = redact_fields(checkup, "looks", "trials", "findings", "checks", "problems")
     written = write_doctor(checkup, folder, formats)

@@ -84,6 +84,12 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     sizes = tuple(size.strip() for size in args.nproc.split(","))
     if len(set(sizes)) < 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(f"--nproc {args.nproc}: give two numbers of ranks or more, for example 1,2,4")
+    if args.words and args.global_batch_size is None:
+        print(
+            "traceops scale: samples per step are unknown unless the script reports them to traceops.capture; if it "
+            "does not, add --global-batch-size N, or this ends after the first training",
+            file=sys.stderr,
+        )
     args.nproc, args.script = None, (["--", *args.words] if args.words else [])
     args.vary, args.vary_arg, args.budget = [], [], None
     args.name = args.name or ("scale" if args.out is None else Path(args.out).name)
