@@ -62,7 +62,7 @@ def _squares(kernels: Kernels) -> dict[tuple[int, int, int], tuple[int, str]]:
     rows: set[tuple[int, int, int]] = set()
     for one in kernels.free(lambda one: "softmax" in one.use.name):
         for tensor in one.use.inputs.tensors:
-            if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS:
+            if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel:
                 rows.add((tensor.numel, tensor.dims[-2], tensor.dims[-1]))
     found: dict[tuple[int, int, int], tuple[int, str]] = {}
     for one in kernels.free(lambda one: one.work.product is not None and one.work.product.batch > 1):

@@ -12,6 +12,7 @@ _SIZES = {
     "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
 }  # fmt: skip
+_MOST_ELEMENTS = 10**14
 FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
 HALVES = frozenset({"c10::Half", "c10::BFloat16"})
 
@@ -89,7 +90,9 @@ def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     for at, one in enumerate(dims):
         kind = kinds[at] if at < len(kinds) and isinstance(kinds[at], str) else ""
         own = steps[at] if at < len(steps) else []
-        if kind == "TensorList" or (isinstance(one, list) and one and isinstance(one[0], list)):
+        if not isinstance(one, list):
+            given.append(None)
+        elif kind == "TensorList" or (one and isinstance(one[0], list)):
             lists = own if isinstance(own, list) and len(own) == len(one) else [[]] * len(one)
             parts = [_tensor(d, _OF_LISTS, s) for d, s in zip(one, lists, strict=True)]
             given.append(tuple(part for part in parts if part is not None))
@@ -106,9 +109,15 @@ _OF_LISTS = "float"  # a trace has no types of what is in a list
 
 
 def _tensor(dims: Any, kind: str, strides: Any) -> Tensor | None:
-    if not isinstance(dims, list) or not all(isinstance(d, int) and d >= 0 for d in dims):
+    if not isinstance(dims, list) or not all(isinstance(d, int) and 0 <= d <= _MOST_ELEMENTS for d in dims):
         return None
-    known = isinstance(strides, list) and len(strides) == len(dims) and all(isinstance(s, int) for s in strides)
+    if math.prod(dims) > _MOST_ELEMENTS:  # no memory holds it: the file is damaged, or means to mislead
+        return None
+    known = (
+        isinstance(strides, list)
+        and len(strides) == len(dims)
+        and all(isinstance(s, int) and abs(s) <= _MOST_ELEMENTS for s in strides)
+    )
     return Tensor(tuple(dims), kind, tuple(strides) if known else _packed(tuple(dims)))
 
 

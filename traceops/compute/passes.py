@@ -195,13 +195,13 @@ def find_broadcasts(kernels: Kernels) -> None:
 
 
 def _broadcast(one: Judged) -> int:
-    """Elements of the result of one operator on tensors of several shapes; 0 where these do not fit each other."""
+    """Elements of the result of one operator on tensors of several shapes."""
     shapes = [t.dims for t in one.use.inputs.tensors if t.dims]
     if len(shapes) < 2 or not one.use.name.startswith("aten::"):
         return 0
     try:
-        return math.prod(np.broadcast_shapes(*shapes))
-    except ValueError:  # as of all_gather's copies, which do not combine their tensors element by element
+        return math.prod(np.broadcast_shapes(*shapes[:8]))
+    except ValueError:  # its inputs are no operands of one result
         return 0
 
 
@@ -369,6 +369,8 @@ def find_messages(kernels: Kernels) -> None:
     """Rows that are gathered into a far larger tensor and added by index again: a sparse product adds them at once."""
     sums = kernels.free(lambda one: bool(_ADDS.match(one.use.name)) and not one.use.node)
     for one in sums:
+        if not one.use.inputs.tensors:
+            continue
         table = one.use.inputs.tensors[0]
         rows = max((t for t in one.use.inputs.tensors[1:] if t.dtype in FLOATS), key=lambda t: t.numel, default=None)
         if rows is None or rows.numel < _MESSAGES * table.numel:

@@ -80,7 +80,7 @@ def work_of(use: Use) -> Work:
         for pattern, kind, bytes_of in _FAMILIES:
             if pattern.search(name):
                 return Work(kind, bytes=bytes_of(use.inputs.tensors, name))
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         return Work("other")
     if not use.path and not use.inputs.given:
         of_name = kind_of_kernel(use.main_kernel)
