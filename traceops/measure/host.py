@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, merge, union
+from traceops.core.arrays import Int, Intervals, merge, union
 from traceops.measure.activity import Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, rows_named
 from traceops.measure.ledger import Lane
@@ -84,23 +84,27 @@ def no_syncs() -> HostSyncs:
     return HostSyncs(none, none, none, none)
 
 
-def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int]:
+def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals]:
     """When the device had done what each blocking call waited for, and when the call returned.
 
-    Where a call returns long after anything ended, amid what runs, that is when it returned.
+    Where a call returns long after anything ended, amid what runs, that is when it returned. The third is when the host
+    waited in the allocator: what such a call takes once the device is done is its own work.
     """
     rows = activity.host.waiting
-    rows = rows[events.dur[rows] >= _WAITED_NS]
-    end = events.ts[rows] + events.dur[rows]
+    begin, end, _ = activity.host.allocator_stretches
+    allocates = np.repeat([False, True], (len(rows), len(begin)))
+    begin, end = np.append(events.ts[rows], begin), np.append(events.end[rows], end)
     order = np.argsort(end, kind="stable")
-    rows, end = rows[order], end[order]
+    order = order[(end - begin)[order] >= _WAITED_NS]
+    begin, end, allocates = begin[order], end[order], allocates[order]
     ended = np.sort(activity.end)
     last = np.searchsorted(ended, end + _CLOCKS_NS, side="right") - 1
     done = np.minimum(ended[np.maximum(last, 0)], end) if len(ended) else end
     amid = (end - done > _RETURNS_NS) & union(activity.start, activity.end).holds(end)
     done = np.where(amid, end, done)
-    kept = (last >= 0) & (done > events.ts[rows])
-    return done[kept], end[kept]
+    kept = (last >= 0) & (done > begin)
+    done, begin, allocates = done[kept], begin[kept], allocates[kept]
+    return done, np.where(allocates, done, end[kept]), union(begin[allocates], done[allocates])
 
 
 MOST_REGIONS = 60

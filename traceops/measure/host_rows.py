@@ -38,6 +38,7 @@ _TO_PAGEABLE = re.compile(r"^Memcpy DtoH \(\w+ -> Pageable\)")
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
+_FREES = re.compile(r"^(cuda|hip)Free$|^(cu|hip)Mem(Unmap|Release)$")
 _FIRST_USE = re.compile(
     r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
 )
@@ -122,6 +123,20 @@ class HostRows:
     def allocations(self) -> Int:
         """Calls that take memory of the device from its driver, or give it back."""
         return self._of_name(self.launches, named(self.events, _ALLOCATES))
+
+    @cached_property
+    def allocator_stretches(self) -> tuple[Int, Int, Int]:
+        """When each such call begins and ends, with its thread; one that failed goes on to the last free behind it.
+
+        torch waits in between for the events of freed blocks, which older versions of CUPTI do not record.
+        """
+        rows = self.launches[np.lexsort((self.events.ts[self.launches], self.events.tid[self.launches]))]
+        tid, around = self.events.tid[rows], self.nesting.innermost_around(rows)
+        allocates, frees = np.isin(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
+        goes_on = (allocates & frees)[1:] & allocates[:-1] & (tid[1:] == tid[:-1])
+        goes_on &= (around[1:] == around[:-1]) & (around[1:] >= 0)
+        first, last = np.append(True, ~goes_on) & allocates, np.append(~goes_on, True) & allocates
+        return self.events.ts[rows[first]], self.events.end[rows[last]], tid[first]
 
     @cached_property
     def first_uses(self) -> Int:

@@ -236,7 +236,8 @@ def _host(
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
-    held = union(events.ts[calls], events.ts[calls] + events.dur[calls])
+    done, end, allocating = waiting_calls(events, activity)
+    held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
         held = merge(held, _until_exchanged(events, activity, joined))
     loads = activity.host.inputs
@@ -249,7 +250,6 @@ def _host(
     host[len(comm) :] += np.where(known[len(comm) :], (activity.end - activity.start)[closing], 0)
     syncs = no_syncs()
     if activity.on_gpu and not activity.through_host:
-        done, end = waiting_calls(events, activity)
         syncs = HostSyncs(done, end, end - held.covered_before(end), loading.covered_before(end))
     return (
         host,
