@@ -146,12 +146,11 @@ def _pieces(looks: NDArray[np.int64]) -> float | None:
 
 
 def _allocating(summary: RankSummary | None) -> tuple[float, float]:
-    """Calls of a recorded step that take memory from the driver or give it back, and their ms."""
-    steps = 0 if summary is None else len(summary.step_numbers)
-    if summary is None or not steps or not summary.on_gpu:
+    """Calls of a typical recorded step that take memory from the driver or give it back, and their ms."""
+    if summary is None or not summary.on_gpu:
         return 0.0, 0.0
     own = summary.host.allocating
-    return sum(call.count for call in own) / steps, sum(call.total_ms for call in own) / steps
+    return sum(call.usual for call in own), sum(call.usual_ms for call in own)
 
 
 def _later_rows(seen: Observed | None) -> NDArray[np.int64]:

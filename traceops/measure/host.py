@@ -117,7 +117,7 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 class BlockingCall:
     """A call that waits for the device, and the operator it was made from ('' outside any).
 
-    usual: how often it comes in one of the rank's typical steps. idle_ms: how long the device is idle there, in such a
+    usual, usual_ms: how often it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in such a
     step, until launches are ahead of it again, and at most as long as the host had waited.
     """
 
@@ -126,6 +126,7 @@ class BlockingCall:
     count: int
     total_ms: float
     usual: float
+    usual_ms: float = 0.0
     idle_ms: float = 0.0
 
 
@@ -134,13 +135,15 @@ class ExtraRegion:
     """What the host was in longer, in a step that takes far longer than the rank's others.
 
     `ms` is its time in that step beyond what it takes in a typical one, `first_use_ms` what of that step's time in it
-    goes to calls that load kernels, or create what later calls use.
+    goes to calls that load kernels, or create what later calls use, `allocating_ms` to calls that take memory from the
+    device's driver or give it back.
     """
 
     step: int
     name: str
     ms: float
     first_use_ms: float = 0.0
+    allocating_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -235,7 +238,7 @@ def _calls(
     typical = typical_steps(np.diff(steps.edges))
     usual = typical[_step_of(events, rows, steps)]
     times = np.bincount(group[usual], minlength=len(values))
-    cost = np.bincount(group[usual], weights=idle[usual], minlength=len(values))
+    spent_usually, cost = (np.bincount(group[usual], weights=ns[usual], minlength=len(values)) for ns in (took, idle))
     most = max(int(typical.sum()), 1)
     return tuple(
         BlockingCall(
@@ -244,6 +247,7 @@ def _calls(
             int(count[i]),
             int(spent[i]) / 1e6,
             int(times[i]) / most,
+            float(spent_usually[i]) / most / 1e6,
             float(cost[i]) / most / 1e6,
         )
         for i in np.lexsort((first, -spent))
@@ -284,23 +288,24 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
         return ()
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
     step = _step_of(events, rows, steps)
-    uses = _inside_steps(events, host.first_uses, steps)
-    used_in = _step_of(events, uses, steps)
+    uses, allocates = (_inside_steps(events, calls, steps) for calls in (host.first_uses, host.allocations))
+    used_in, allocated_in = _step_of(events, uses, steps), _step_of(events, allocates, steps)
     usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
     found: list[ExtraRegion] = []
     for odd in np.flatnonzero(~typical).tolist():
         more = _totals(events, rows[step == odd]) - usual
         most = np.argsort(-more, kind="stable")[:MOST_EXTRA]
-        number, first = int(steps.number[odd]), _first_use(host, uses[used_in == odd])
+        number, first = int(steps.number[odd]), _inside_regions(host, uses[used_in == odd])
+        allocating = _inside_regions(host, allocates[allocated_in == odd])
         found += [
-            ExtraRegion(number, events.names[i], float(more[i]) / 1e6, float(first[i]) / 1e6)
+            ExtraRegion(number, events.names[i], *(float(ns[i]) / 1e6 for ns in (more, first, allocating)))
             for i in most
             if more[i] > 0
         ]
     return tuple(found)
 
 
-def _first_use(host: HostRows, uses: Int) -> NDArray[np.float64]:
+def _inside_regions(host: HostRows, uses: Int) -> NDArray[np.float64]:
     """Time in these calls by the name of the outermost operator around them, ns."""
     events, around = host.events, host.nesting.outermost_around(uses)
     total = np.zeros(len(events.names))

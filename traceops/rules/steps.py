@@ -52,6 +52,7 @@ def comes(count: int) -> str:
 
 
 FIRST_USE = "first_use"
+ALLOCATES = "allocation"
 _MOST_OF_REGION = 0.5  # of what the region takes longer
 _MOST_OF_STEP = 0.5  # of what the step takes longer
 
@@ -59,6 +60,11 @@ _MOST_OF_STEP = 0.5  # of what the step takes longer
 def is_first_use(region: ExtraRegion) -> bool:
     """Whether the host is in this region longer because of what is used there for the first time."""
     return region.first_use_ms >= _MOST_OF_REGION * region.ms
+
+
+def allocates(region: ExtraRegion) -> bool:
+    """Whether the host is in this region longer because the allocator calls the driver there."""
+    return region.allocating_ms >= _MOST_OF_REGION * region.ms
 
 
 def first_uses(run: CrossRank) -> tuple[int, ...]:
@@ -267,6 +273,7 @@ _DOES = {
     "other_work": "other work runs",
     "other_optimizer": "another optimizer steps too",
     FIRST_USE: "what is used for the first time is loaded or set up",
+    ALLOCATES: "the allocator asks the driver for memory",
     CAUSE: "",
     "unknown": "",
 }
@@ -423,6 +430,10 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     if first:
         most = max(first, key=lambda one: one.ms)
         return FIRST_USE, (most.name, most.ms)
+    asking = [one for one in extra if allocates(one)]
+    if sum(one.allocating_ms for one in asking) >= least:
+        most = max(asking, key=lambda one: one.ms)
+        return ALLOCATES, (most.name, most.ms)
     kernels, usual = _kernels(times, unlike)
     longer = np.mean([step_ms(run, number) for number in unlike]) / run.step_ms - 1
     if kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual:
