@@ -3,7 +3,7 @@
 from events_builder import BACKWARD, MAIN, build, call, kernel, note, step
 
 from traceops.measure.activity import find_activity
-from traceops.measure.held_launches import measure_held
+from traceops.measure.held_launches import measure_held, measure_host_work
 from traceops.measure.ledger import find_lane
 from traceops.measure.steps import find_steps
 
@@ -90,3 +90,16 @@ def test_a_thread_that_only_copies_is_not_what_holds_launches_up():
     copy = kernel(500 * US, 10 * US, launched=450 * US, name="Memcpy HtoD", cat="gpu_memcpy", tid=9)
     rows = [*many(100 * US, 3 * MS), op("aten::stack", 3 * MS, 4 * MS, 9), *copy, *many(7 * MS, 20 * MS)]
     assert list(held(*rows)) == [("", "")]
+
+
+def test_what_the_host_computes_itself_is_work_on_the_cpu():
+    """A mel spectrogram in the training process: many operators, each short, none of which launches anything."""
+    work = [op("aten::stft", at, 90 * US) for at in range(2 * MS, 8 * MS, 100 * US)]
+    views = [op("aten::view", at, 5 * US) for at in range(9 * MS, 10 * MS, 10 * US)]
+    events = build(
+        [step(1, 0, 10 * MS), step(2, 10 * MS, 10 * MS), *launched(1 * MS), *work, *views, *launched(19 * MS)]
+    )
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    found = measure_host_work(activity, steps, find_lane(events, activity, steps))
+    assert (found.idle_ns.sum() / MS, found.names) == (5.4, ("aten::stft",))

@@ -67,6 +67,7 @@ class Fact(Enum):
     GROWTH = "growth"
     HELD_BY_ONE_THING = "held_by_one_thing"
     HELD_IN = "held_in"
+    HOST_COMPUTES = "host_computes"
     HOST_IN = "host_in"
     HOST_IN_THEM = "host_in_them"
     HOST_IN_THESE_COPIES = "host_in_these_copies"

@@ -7,6 +7,7 @@ is short each time [measure/recording.py], so it makes no stretch long.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union
 from traceops.measure.activity import COMPUTE, Activity
-from traceops.measure.host_rows import HostRows
+from traceops.measure.host_rows import HostRows, named
 from traceops.measure.ledger import Lane
 from traceops.measure.nesting import groups
 from traceops.measure.steps import StepBounds
@@ -22,6 +23,7 @@ from traceops.measure.steps import StepBounds
 LONG_NS = 200_000  # a stretch without any begin or end: a launch takes 2 to 50 µs, recorded
 UNSEEN_NS = 1_000_000  # the same outside of all events: Python between two operators takes less
 _MOST = 8
+_MOST_WORK = 3
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,35 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     found = [*_named(host, seen, late, steps), _unseen(seen, late, steps)]
     found = [one for one in found if one.idle_ns.any()]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
+
+
+_COMPUTES = re.compile(r"^(aten|torchaudio|torchvision)::")
+CPU_WORK_NS = 20_000  # an operator that launches nothing and takes less only prepares a launch
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """The device's idle time by step while its launching host computes on the CPU, and the operators, most first."""
+
+    idle_ns: Int
+    names: tuple[str, ...]
+
+
+def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> HostWork:
+    """Outermost operators that call nothing of the device, while it waits for launches; nothing without a GPU."""
+    host, late = activity.host, lane.own["idle_host"]
+    events, threads = host.events, np.unique(host.events.tid[activity.launch[activity.launch >= 0]])
+    if not activity.on_gpu or not late.total or not len(steps):
+        return HostWork(np.zeros(len(steps), dtype=np.int64), ())
+    outer = host.nesting.outermost
+    calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
+    rows = host.nesting.rows[outer[calls[outer] == 0]]
+    rows = rows[np.isin(events.tid[rows], threads) & (events.dur[rows] >= CPU_WORK_NS)]
+    rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
+    idle = intersect(union(events.ts[rows], events.end[rows]), late)
+    took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
+    most = [number for number in np.argsort(-took, kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
+    return HostWork(idle.within(steps.edges[:-1], steps.edges[1:]), tuple(events.names[number] for number in most))
 
 
 def _unseen(threads: Sequence[_Thread], late: Intervals, steps: StepBounds) -> HeldLaunches:

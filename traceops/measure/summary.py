@@ -19,7 +19,7 @@ from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
-from traceops.measure.held_launches import HeldLaunches, measure_held
+from traceops.measure.held_launches import HeldLaunches, HostWork, measure_held, measure_host_work
 from traceops.measure.host import AnomalyChecks, HostTime, measure_anomaly, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
@@ -103,6 +103,7 @@ class RankSummary:
     anomaly: AnomalyChecks | None = None  # None where autograd does not look for NaN
     held: tuple[HeldLaunches, ...] = ()  # what the host was in long while its device waited for launches
     compute: RankCompute | None = None  # None where no GPU ran
+    host_work: HostWork | None = None  # what the host computes itself meanwhile
     incomplete: bool = False  # some of every step may be missing, see RankTrace
 
     @property
@@ -182,6 +183,7 @@ def summarize(
         anomaly=measure_anomaly(activity.host, steps),
         compute=measure_compute(find_launched(events, activity, steps), trace.meta.device) if activity.on_gpu else None,
         held=measure_held(activity, steps, lane),
+        host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,
     )
 

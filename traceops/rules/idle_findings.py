@@ -59,6 +59,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
+ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to mend
@@ -95,6 +96,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
     whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one
     named = [part for part in parts if part.ms >= _LEAST_PART * idle_ms][:_MOST_NAMED]
+    if whole < _MOSTLY * idle_ms and found.proof(Fact.OPTIMIZER_STEP) is None:
+        found = _on_cpu(found, rule, times, inputs)
     if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
         return found
     words = inputs.run.step_words
@@ -110,6 +113,19 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     message = f"{found.message} {_said(named[:_MOST_SAID], whole, times, words)}"
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
     return replace(found, message=message, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
+
+
+def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
+    """The finding with what the host computes itself, where that is most of the idle time."""
+    work, words, rank = times.summary.host_work, inputs.run.step_words, times.summary.rank
+    ms = 0.0 if work is None else mean_ms(work.idle_ns[times.typical])
+    if work is None or ms < max(_LEAST_PCT / 100 * times.step_ms, _MOSTLY * times.mean_ms("idle_host")):
+        return found
+    evidence = Evidence(Fact.HOST_COMPUTES, stored(ms), words.unit("ms"), rank=rank, subject=", ".join(work.names))
+    said = f"For {ms_text(ms)} ms {words.per} the host computes on the CPU instead, in {', '.join(work.names)}."
+    return replace(
+        found, message=f"{found.message} {said}", evidence=(*found.evidence, evidence), advice=rule.advice_for(ON_CPU)
+    )
 
 
 def held_mostly(found: Finding, lost_ms: float) -> Evidence | None:
@@ -133,18 +149,20 @@ def _parts(times: RankTimes) -> list[_Part]:
 
 
 def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: StepWords) -> str:
-    """'As recorded, the host is held for 141 ms a step by aten::add (101 ms, 20 times) and …'."""
+    """'The host spends 141 ms a step in long stretches: 101 ms in aten::add (20 times) and …'."""
     steps = int(times.typical.sum())
     alone = len(named) == 1 and ms_text(named[0].ms) == ms_text(whole_ms)
     listed = []
     for part in named:
-        told = [] if alone else [f"{ms_text(part.ms)} ms"]
+        told = []
         if part.steps < steps:
             told.append(f"mostly in {part.steps} of {steps} steps")
         elif part.count >= _OFTEN:
             told.append(f"{count_text(part.count)} times")
-        listed.append(part.what + f" ({', '.join(told)})" * bool(told))
-    return f"As recorded, the host is held for {ms_text(whole_ms)} ms {words.per} by {' and '.join(listed)}."
+        took = "" if alone else f"{ms_text(part.ms)} ms in "
+        listed.append(took + part.what + f" ({', '.join(told)})" * bool(told))
+    what = " in " if alone else " in long stretches: "
+    return f"The host spends {ms_text(whole_ms)} ms {words.per}{what}{' and '.join(listed)}."
 
 
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
