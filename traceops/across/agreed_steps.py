@@ -122,6 +122,9 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         stacks=tuple(map(_stack_time, summary.stacks)),
         anomaly=None if summary.anomaly is None else _anomaly(summary.anomaly),
         held=tuple(map(_held, summary.held)),
+        host_work=None
+        if summary.host_work is None
+        else replace(summary.host_work, idle_ns=summary.host_work.idle_ns.sum(keepdims=True)),
         steps_by="window",
         step_mark="",
     )

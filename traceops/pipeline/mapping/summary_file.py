@@ -235,6 +235,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
     if (anomaly := summary.anomaly) is not None:
         yield "anomaly", anomaly.count.shape == anomaly.host_ns.shape == (steps,)
+    yield "work of the host", summary.host_work is None or summary.host_work.idle_ns.shape == (steps,)
     yield "held launches", all(one.idle_ns.shape == one.count.shape == (steps,) for one in summary.held)
     columns = (getattr(kind, name) for kind in summary.copies.kinds for name in BY_STEP)
     yield "copies", all(own.shape == (steps,) for own in (summary.copies.sync_ns, *columns))
