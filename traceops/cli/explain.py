@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Iterator
 
-from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.core.rule import JudgedBy, Rule
 from traceops.core.text import broken_at_words, width_of
@@ -25,10 +25,12 @@ _EXAMPLES = {
 def main(args: argparse.Namespace) -> int:
     """Raises UsageError where no rule is called so, with the one that may be meant."""
     asked = args.rule.upper()
+    asked = asked if asked.startswith("TO") else f"TO-{asked}"
     found = [rule for rule in RULES if rule.id.startswith(asked)]
     if not found:
-        near = meant(asked, {rule.id.casefold(): rule.id for rule in RULES})
-        raise UsageError(f"no rule begins with {args.rule!r}{near.replace('to-', 'TO-')}; all: docs/rules.md")
+        near = next(iter(difflib.get_close_matches(asked, [rule.id for rule in RULES], n=1)), None)
+        mean = "" if near is None else f"; did you mean {near}?"
+        raise UsageError(f"no rule begins with {args.rule!r}{mean} All rules: docs/rules.md")
     if len(found) > 1:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
         return 0
