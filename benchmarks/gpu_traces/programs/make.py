@@ -29,20 +29,6 @@ GROUPS = {
     "accelerate": ("frames", "ACCELERATE"),
     "lightning": ("frames", "LIGHTNING"),
     "compiled": ("compiled", "CASES"),
-    # The second set, of programs that are nothing like the first.
-    "second_busy": ("second_busy", "CASES"),
-    "second_host": ("second_host", "CASES"),
-    "second_input": ("second_input", "CASES"),
-    "second_frames": ("second_frames", "CASES"),
-    "second_compiled": ("second_host", "COMPILED"),
-    "second_lightning": ("second_frames", "LIGHTNING"),
-    # The third set, of others still.
-    "third_busy": ("third_busy", "CASES"),
-    "third_host": ("third_host", "CASES"),
-    "third_input": ("third_input", "CASES"),
-    "third_memory": ("third_input", "MEMORY"),
-    "third_frames": ("third_frames", "CASES"),
-    "third_compiled": ("third_host", "COMPILED"),
     # The fourth set: promises that can be held to the cured step, and what was told wrong of whole runs.
     "fourth_busy": ("fourth_busy", "CASES"),
     "fourth_host": ("fourth_host", "CASES"),
