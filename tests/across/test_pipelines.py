@@ -15,12 +15,12 @@ from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeli
 from tests.drawn import examples
 from traceops import analyze
 from traceops.across.cross_rank import CrossRank
-from traceops.across.match import GROUPED_SEND_RECEIVE
+from traceops.across.match import GROUPED_SEND_RECEIVE, NO_METADATA, match_collectives
 from traceops.across.measure_across import measure_across
 from traceops.across.messages import Half
 from traceops.across.pipelines import measure_bubbles
 from traceops.across.replay.what_if import INTERLEAVED, STAGES_EVEN
-from traceops.across.send_receive import NO_END, _named
+from traceops.across.send_receive import NO_END, NO_TRACE, _named
 from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
 from traceops.render.document import TableBlock
@@ -267,3 +267,16 @@ def test_a_half_whose_group_does_not_hold_its_rank_has_no_other_end():
         way=FORWARD, to_stage=-1, micro_batch=-1,
     )  # fmt: skip
     assert _named([half], {}) == [half]
+
+
+def test_what_says_nothing_of_itself_is_unmatched_for_want_of_a_trace_where_one_is_missing(tmp_path):
+    """To record more would not help where the other end has no trace."""
+    write_pipeline(tmp_path, [3000.0] * 3, 4, gpipe)
+    for path in tmp_path.glob("*.json"):
+        trace = json.loads(path.read_text())
+        notes = ("record_param_comms", "nccl:coalesced")
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event["name"] not in notes]
+        path.write_text(json.dumps(trace))
+    ranks = [summarize(file) for file in discover(str(tmp_path)).windows[0].files]
+    assert set(match_collectives(ranks, (0, 1, 2)).unmatched) == {NO_METADATA}
+    assert set(match_collectives(ranks[:2], (0, 1, 2)).unmatched) == {NO_TRACE}

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from json_reference import loaded_rows
 from trace_text import document, event
 
+from traceops import analyze
+from traceops.core.errors import InputError
 from traceops.traces.batch import decode_events
+from traceops.traces.kineto import load_trace
 from traceops.traces.scan import MORE
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
@@ -294,3 +297,21 @@ def test_bytes_overwritten_anywhere_leave_events_elsewhere_alone(load, at, junk,
         safe = {n for n in names if not touched[0] < data.index(n.encode() + b'"') < touched[1]}
         if b"]" not in junk and b'"' not in junk:  # an early end of the list ends the events, in any reader
             assert safe <= found
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [(b"\x80\x04\x95", "read it with traceops memory"), (b"SQLite format 3\x00", "as nsys exports")],
+    ids=["snapshot", "nsys"],
+)
+def test_another_tools_file_is_named_with_the_way_on(tmp_path, head, said):
+    (tmp_path / "trace.json").write_bytes(head + bytes(200))
+    with pytest.raises(InputError, match=said):
+        analyze(tmp_path)
+
+
+def test_the_gpus_name_is_read_under_both_keys(tmp_path):
+    for key in ("deviceProperties", "computeProperties"):
+        path = tmp_path / f"{key}.json"
+        path.write_text(json.dumps({key: [{"id": 0, "name": "NVIDIA A100"}], "traceEvents": []}))
+        assert load_trace(str(path)).meta.device == "NVIDIA A100"

@@ -123,7 +123,8 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
             sends = calls_known and _SENDS_IN_KERNEL.search(summary.comm.name[position])
             if args is None and (others_known or sends) and not own:
-                unmatched[_why_unknown(summary, position)] += 1
+                why = _why_unknown(summary, position)
+                unmatched[NO_TRACE if why == NO_METADATA and not summaries.keys() >= set(world) else why] += 1
             elif _is_point_to_point(op):
                 unmatched[NO_END] += 1
             elif group is None:

@@ -62,7 +62,7 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
     for entry in config if isinstance(config, list) else ():
         if isinstance(entry, dict) and (ranks := parse_ranks(entry.get("ranks"))):
             groups.append(Group(str(entry.get("pg_name", "")), str(entry.get("pg_desc", "")), ranks))
-    devices = raw.get("deviceProperties")
+    devices = raw.get("deviceProperties") or raw.get("computeProperties")
     device = devices[0].get("name") if isinstance(devices, list) and devices and isinstance(devices[0], dict) else None
     return TraceMeta(
         rank=_rank(info.get("rank"), MOST_RANKS - 1),

@@ -19,6 +19,12 @@ CLOSED = 2  # the list of events has ended
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR = re.compile(r'\}\s*,\s*(?=\{\s*")')
+_NOT_JSON = "this is not JSON"
+_OTHER_FILES = (
+    (GIT_LFS, "this is a pointer of Git LFS, not the file: git lfs pull"),
+    (b"\x80", "this is a pickle; if it is a memory snapshot of torch, read it with traceops memory"),
+    (b"SQLite format 3", "this is a database, as nsys exports; traceops reads traces of torch.profiler"),
+)
 _BUFFER_LIMIT = 1 << 25  # no header and no event is this long; Python objects of so much text may take 1 GB
 # How much is done for the damaged parts of a file, in characters of failed attempts to read an event.
 _THOROUGH = 1 << 26  # then not every place is tried any more
@@ -82,11 +88,7 @@ class Scanner:
                 self._buffer = text[1:]
                 return self._buffer[:4096]
             if text and not text.startswith(b"{"):
-                self.damage.append(
-                    "this is a pointer of Git LFS, not the file: git lfs pull"
-                    if text.startswith(GIT_LFS)
-                    else "this is not JSON"
-                )
+                self.damage.append(next((said for begin, said in _OTHER_FILES if text.startswith(begin)), _NOT_JSON))
                 return self._give_up()
             if match := _EVENTS_KEY.search(self._buffer, searched):
                 self._read_meta(text[: len(text) - len(self._buffer) + match.end()] + b"]}")
