@@ -48,8 +48,10 @@ _SAMPLE_S = 0.01
 
 @dataclass(frozen=True)
 class Figure:
-    """Of one program on one input: the median CPU time of some runs, which other work on the machine changes little, and
-    the most memory of all its processes together."""
+    """Of one program on one input. CPU time is the median of some runs, memory the most of all its processes together.
+
+    Seconds of the wall would say more of what else the machine does.
+    """
 
     what: str
     cpu_seconds: float
