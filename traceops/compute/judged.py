@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.kernels import Unit
@@ -34,7 +35,7 @@ class Judged:
         """What it takes beyond the least."""
         return max(self.ns - self.attainable_ns, 0.0) if self.attainable_ns is not None else 0.0
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Elements of the largest input."""
         return max((t.numel for t in self.use.inputs.tensors), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 _SIZES = {
@@ -25,7 +26,7 @@ class Tensor:
     dtype: str
     strides: tuple[int, ...]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return math.prod(self.dims)
 
@@ -64,7 +65,7 @@ class Inputs:
         one = self.given[at] if at < len(self.given) else None
         return one if isinstance(one, Tensor) else None
 
-    @property
+    @cached_property
     def tensors(self) -> list[Tensor]:
         """All of them, those in lists too."""
         found: list[Tensor] = []
@@ -83,6 +84,7 @@ class Inputs:
 NO_INPUTS = Inputs((), ())
 
 
+@lru_cache(maxsize=4096)  # ranks call the same operators with the same inputs
 def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     """Inputs of an operator; empty where the texts are not of this kind, whoever wrote them."""
     dims, kinds, steps, values = (_list(text) for text in (shapes, types, strides, concrete))
