@@ -70,7 +70,7 @@ def _of_the_others(own: MetaPathFinder, name: str, path: Any, target: Any) -> Mo
     """What the import would have found without `own`: the program may have import hooks too."""
     for finder in list(sys.meta_path):
         find = None if finder is own else getattr(finder, "find_spec", None)  # Python too passes one without it over
-        spec = None if find is None else find(name, path, target)
+        spec: ModuleSpec | None = None if find is None else find(name, path, target)
         if spec is not None:
             return spec
     return None
