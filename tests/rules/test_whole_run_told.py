@@ -90,7 +90,7 @@ def test_the_page_begins_with_every_step(healthy, tmp_path):
     assert ids.index("all-steps-of-run") < min(ids.index(name) for name in ("ledger", "steps"))
     figure = page.charts["all-steps"]
     assert [trace["name"] for trace in figure["data"]] == [f"rank {rank}" for rank in range(4)]
-    said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path))
+    said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path, verbose=True))
     assert "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms, 2.2 times as" in said
     written = {path.name for path in write_report(healthy, tmp_path / "r")}
     flames = {f"flame.rank_{rank}.speedscope.json" for rank in range(4)}
@@ -457,7 +457,7 @@ def test_a_window_before_the_training_has_settled(tmp_path):
 
 
 def terminal_of(report, tmp_path):
-    return " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
+    return " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path, verbose=True))
 
 
 def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
@@ -604,7 +604,7 @@ def test_what_is_said_of_first_steps():
     said = verdict(report)
     assert said.level == "info" and "the program's first steps" in said.sentence
     lines = io.StringIO()
-    write_terminal(describe_summary(report, Path("x")), lines)
+    write_terminal(describe_summary(report, Path("x"), verbose=True), lines)
     assert "The recorded steps are the program's first whole ones" in lines.getvalue()
 
 
