@@ -61,7 +61,8 @@ def ledger(answer: LedgerAnswer) -> list[Block]:
 
 
 def ledger_table(lines: Sequence[LedgerLine], words: StepWords, rank: int | None = None) -> TableBlock:
-    first = f"where {words.a} goes" if rank is None else f"rank {rank}"
+    over = ", median over ranks" if any(line.worst_rank is not None for line in lines) else ""
+    first = f"where {words.the} goes{over}" if rank is None else f"rank {rank}"
     columns = [
         made(first, lambda line: Cell(line.bucket), left=True),
         made(f"ms {words.per}", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
@@ -230,6 +231,7 @@ def describe_answer(answer: AnyAnswer) -> list[Block]:
 
 
 def _summary(answer: SummaryAnswer) -> list[Block]:
+    first = next((row for row in answer.findings if row.rule == answer.card.rule), None)
     facts, step, words = answer.facts, answer.step, words_of(answer)
     parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
     spent = [line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]
@@ -246,7 +248,7 @@ def _summary(answer: SummaryAnswer) -> list[Block]:
                 f"{MARK[row.severity]} {shortened(row.message)} ", Span(row.rule, "soft"), look=f"level-{row.severity}"
             )
             for row in answer.findings
-            if row.rule != answer.card.rule
+            if row is not first
         ),
         *(soft(note) for note in answer.notes),
         soft(f"More: {', '.join(answer.more)}"),
