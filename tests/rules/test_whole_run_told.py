@@ -16,6 +16,7 @@ from traceops import analyze
 from traceops.core.facts import Fact
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
+from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
@@ -404,6 +405,7 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     report = observed(run_of(tmp_path), *[steps] * 4)
     said = terminal_of(report, tmp_path)
     assert verdict(report).level != "clear" and "this need not hold for it" in verdict(report).sentence
+    assert card_of(report).level != "clear" and card_of(report).caveat == "unlike_run"
     times = 400.0 / report.summary.step_time_ms.typical
     assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
 

@@ -31,4 +31,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         bool | None,
         Meta(description="Whether times are of steps without the profiler; null where it makes no difference."),
     ] = None
+    caveat: Annotated[
+        Literal["first_steps", "unlike_run"] | None,
+        Meta(description="Recorded steps are the program's first, or take another time than the run's others."),
+    ] = None
     window: Annotated[bool, Meta(description="Times are of the recorded window: no steps are marked.")] = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from msgspec import UNSET
 
@@ -94,6 +95,7 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
         judged_pct=judged_pct(report),
         not_checked=not_checked(report),
         without_profiler=_without_profiler(report, undisturbed is not None),
+        caveat=_caveat(report),
         window=report.summary.step_words is WINDOW,
     )
 
@@ -104,6 +106,12 @@ def told_first(report: Report) -> list[Finding]:
         return [finding for finding in report.findings if finding.rule == report.hang.roots[0].rule][:1]
     lead = lead_finding(report)
     return [] if lead is None else late_together(report, lead)
+
+
+def _caveat(report: Report) -> Literal["first_steps", "unlike_run"] | None:
+    if report.summary.first_steps:
+        return "first_steps"
+    return "unlike_run" if unlike_run(report) else None
 
 
 def _of_hang(report: Report, hang: HangJson) -> Card:
@@ -145,6 +153,7 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         proof=_proof(lead),
         rule=lead.rule,
         without_profiler=_without_profiler(report, is_unrecorded(lead)),
+        caveat=_caveat(report),
         window=report.summary.step_words is WINDOW,
     )
 
@@ -177,7 +186,7 @@ def _without_finding(report: Report) -> tuple[Level, str]:
     efficiency = None if report.compute is UNSET else report.compute.efficiency_pct
     found = NoProblem(judged=judged if much else None, compute=compute, efficiency=efficiency, window=window)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
-    doubtful = report.summary.first_steps or much or waits or unlike_run(report)
+    doubtful = much or waits or _caveat(report) is not None
     return "info" if doubtful else "clear", found.headline()
 
 
@@ -263,6 +272,7 @@ def _cut(said: str, limit: int) -> str:
 
 
 _BAR = 16
+_CAVEAT = {"first_steps": "the program's first steps", "unlike_run": "recorded steps differ from the rest of the run"}
 _LABEL = 9
 
 
@@ -280,6 +290,8 @@ def judged_line(card: Card) -> str:
         parts.append(f"not checked: {', '.join(named)}{f' and {more} more' if more > 0 else ''}")
     if card.without_profiler is not None:
         parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
+    if card.caveat is not None:
+        parts.append(_CAVEAT[card.caveat])
     return " · ".join(parts)
 
 
