@@ -17,6 +17,7 @@ from traceops.pipeline.assemble_cross import role_rows
 from traceops.render.report.parallel_sections import role_sentence
 from traceops.report.rows import RoleRow
 from traceops.rules.bandwidth import judge_siblings
+from traceops.rules.bandwidth_claims import SlowerGroup
 from traceops.rules.straggler_claims import Late
 from traceops.rules.stragglers import judge_stragglers
 
@@ -189,7 +190,7 @@ def test_the_late_rank_is_told_with_the_role_that_meets_it_first():
 def test_a_slow_link_is_told_with_its_role_and_host():
     mesh = Mesh(data=4, tensor=2, pipeline=2, layers=1, micro_batches=2)
     run = measured(mesh, SlowLink("tp", 12.0, ranks=(10,)))
-    slow = [found for found in judge_siblings(run).findings if "tensor parallel" in found.message]
+    slow = [found for found in judge_siblings(run).findings if claim_of(found, SlowerGroup).role == "tensor parallel"]
     assert {(found.ranks, found.role) for found in slow} == {((10, 11), "tensor")}
     row = next(row for row in role_rows(run) if row.role == "tensor")
     assert row.names == ("mesh_tp",)
