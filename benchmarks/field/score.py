@@ -95,7 +95,7 @@ def run(one: Input, files: Sequence[Path], reports: Path) -> str:
     target = files[0] if len(files) == 1 else files[0].parent
     command = ["doctor", "--from"] if one.command == "doctor" else [one.command]
     report = [] if one.command == "memory" else ["-o", str(reports / one.name), "--format", "json"]
-    arguments = [*command, str(target), *report]
+    arguments = [*command, str(target), *report, *(["-v"] if one.command == "analyze" else [])]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "traceops", *arguments],

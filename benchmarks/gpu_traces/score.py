@@ -30,7 +30,7 @@ def said_of(name: str, folder: Path) -> str:
     target = files[0] if len(files) == 1 else folder / "traces" / name
     out = folder / "said" / name
     done = subprocess.run(
-        [sys.executable, "-m", "traceops", "analyze", str(target), "-o", str(out), "--format", "json"],
+        [sys.executable, "-m", "traceops", "analyze", str(target), "-o", str(out), "-v", "--format", "json"],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env={**os.environ, "TRACEOPS_CACHE": "off", "NO_COLOR": "1", "COLUMNS": "160"},
     )  # fmt: skip

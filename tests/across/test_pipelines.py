@@ -126,7 +126,7 @@ def test_of_a_schedule_whose_bubble_is_not_known_no_send_is_called_late():
     report = analyze(DATA / "pipeline_zero_bubble2")
     (pipeline,) = report.pipelines
     assert pipeline.schedule_bubble_pct is None and pipeline.stages[0].late_ms > 0
-    labels = [cell.text for block in describe_summary(report, Path()) if isinstance(block, TableBlock)
+    labels = [cell.text for block in describe_summary(report, Path(), verbose=True) if isinstance(block, TableBlock)
               for row in block.table.rows for cell in row[:1]]  # fmt: skip
     assert "… of it the rest" in labels and not [label for label in labels if "late sends" in label]
     titles = [column.label for column in stages_table(pipeline).columns]
@@ -154,7 +154,7 @@ def test_uneven_stages_are_told_with_their_cost_and_cure():
     of_run = report.summary.bubble_ms
     assert of_run is not None and of_run.bubble <= (report.summary.ledger_ms.comm_wait or 0) + 1e-6
     assert of_run.imbalance == pytest.approx(sum(s.imbalance_ms for s in pipeline.stages) / 2, abs=1e-5)
-    labels = [cell.text for block in describe_summary(report, Path()) if isinstance(block, TableBlock)
+    labels = [cell.text for block in describe_summary(report, Path(), verbose=True) if isinstance(block, TableBlock)
               for row in block.table.rows for cell in row[:1]]  # fmt: skip
     assert "… of it imbalance" in labels
 

@@ -10,12 +10,15 @@ from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.measure_across import measure_across
 from traceops.across.role_names import role_of_kernel, role_of_name
 from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
+from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.phases import AFTER
 from traceops.pipeline.assemble_cross import role_rows
 from traceops.render.report.parallel_sections import role_sentence
 from traceops.report.rows import RoleRow
 from traceops.rules.bandwidth import judge_siblings
+from traceops.rules.bandwidth_claims import SlowerGroup
+from traceops.rules.straggler_claims import Late
 from traceops.rules.stragglers import judge_stragglers
 
 NAMES = {
@@ -181,13 +184,13 @@ def test_the_late_rank_is_told_with_the_role_that_meets_it_first():
     run = measured(MESH, SlowCompute(5, 4.0, at="experts"))
     [late], _ = (verdict.findings for verdict in judge_stragglers(run, 1.0))
     assert (late.ranks, late.role) == ((5,), "expert")
-    assert "first of all in expert parallel communication" in late.message
+    assert claim_of(late, Late).role == "expert parallel"
 
 
 def test_a_slow_link_is_told_with_its_role_and_host():
     mesh = Mesh(data=4, tensor=2, pipeline=2, layers=1, micro_batches=2)
     run = measured(mesh, SlowLink("tp", 12.0, ranks=(10,)))
-    slow = [found for found in judge_siblings(run).findings if "tensor parallel" in found.message]
+    slow = [found for found in judge_siblings(run).findings if claim_of(found, SlowerGroup).role == "tensor parallel"]
     assert {(found.ranks, found.role) for found in slow} == {((10, 11), "tensor")}
     row = next(row for row in role_rows(run) if row.role == "tensor")
     assert row.names == ("mesh_tp",)

@@ -47,7 +47,7 @@ def test_a_row_a_host_adds_up_to_what_its_ranks_do(two_hosts):
 def test_hosts_are_in_page_terminal_and_csv(two_hosts, tmp_path, capsys):
     import sys
 
-    write_terminal(describe_summary(two_hosts, tmp_path), sys.stdout)
+    write_terminal(describe_summary(two_hosts, tmp_path, verbose=True), sys.stdout)
     shown = capsys.readouterr().out
     assert "4 ranks on 2 hosts" in shown and "node-1  2–3" in shown
     assert "hosts" in [section.id for section in describe(two_hosts).sections]

@@ -48,7 +48,7 @@ def test_early_steps_are_not_the_run(tmp_path):
     assert row_of(report, "run", "run").step_ms == pytest.approx(typical, abs=0.001)
     shown = f"{typical:.1f}"
     assert facts(report)["Without profiler"] == f"{typical:.2f} ms"
-    said = " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
+    said = " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path, verbose=True))
     assert f"the typical one takes {shown} ms" in said
 
 

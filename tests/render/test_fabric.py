@@ -204,7 +204,7 @@ def test_a_quoted_line_is_a_quotation_in_the_page_and_on_the_terminal() -> None:
     assert len(shown.all("q")) == 1 and LINE in shown.text()
     assert "Evidence (1)" in shown.text()
     out = io.StringIO()
-    print_report(with_fabric(), out, Path("x"))
+    print_report(with_fabric(), out, Path("x"), verbose=True)
     assert f"    logs/log.txt:140  {LINE}" in out.getvalue().splitlines()
     assert "    pairs without P2P 4" in out.getvalue().splitlines()
 
@@ -215,7 +215,9 @@ def test_the_terminal_quotes_few_lines_and_says_how_many_more(count: int) -> Non
         Evidence(Fact.OTHER, f"line {n} {'x' * 400}", file="f", line=n + 1, subject="log") for n in range(count)
     )
     out = io.StringIO()
-    print_report(structs.replace(with_fabric(), findings=(replace(FOUND, evidence=quotes),)), out, Path("x"))
+    print_report(
+        structs.replace(with_fabric(), findings=(replace(FOUND, evidence=quotes),)), out, Path("x"), verbose=True
+    )
     lines = [line for line in out.getvalue().splitlines() if "f:" in line and "xxx" in line]
     assert len(lines) == 4 and all(len(line) < 170 for line in lines)
     assert (f"    … and {count - 4} more lines in the report" in out.getvalue()) == (count > 4)

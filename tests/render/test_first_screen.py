@@ -15,8 +15,9 @@ from sample_report import sample_report, with_tables
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.pipeline.analyze import analyze
-from traceops.render.answer import AlignedSteps
-from traceops.render.document import Answer, Fold, Text
+from traceops.render.answer import AlignedSteps, Cost
+from traceops.render.document import Answer, Fold
+from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.verdict import cure_of, lead_finding, verdict
@@ -35,21 +36,20 @@ def slow_loader() -> Report:
     return analyze(DATA / "slow_loader4")
 
 
-def answer_of(report: Report) -> tuple[dict[str, str], Answer]:
-    found = next(block for block in first_screen(report) if isinstance(block, Answer))
-    said = {label: " ".join(one.plain for one in blocks if isinstance(one, Text)) for label, blocks in found.lines}
-    return said, found
+def costs_of(report: Report) -> tuple[Cost, ...]:
+    return next(block for block in first_screen(report, card_of(report)) if isinstance(block, Answer)).costs
 
 
-def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
-    said, answer = answer_of(slow_loader)
-    assert said["Where"] == "Rank 1, in all 3 steps"
-    assert said["Why"] == "It waits longer for its input: dataloader_next takes 30.2 ms a step, on its peers none."
-    assert said["Do"].startswith("Look at the loader")
-    assert said["How sure"].startswith("High. Late in 3 of 3 steps; by luck alone this would be seen in 1.9 % of cases")
+def test_the_page_opens_with_the_card(slow_loader: Report) -> None:
+    card = card_of(slow_loader)
+    answer = next(block for block in first_screen(slow_loader, card) if isinstance(block, Answer))
+    assert [label for label, _ in answer.lines] == ["Do", "Confidence", "Proof", "Coverage"]
     now, then = answer.costs
-    assert (now.text, then.label, then.text) == ("53.8 ms", "Fixed, at the other ranks' pace", "23.3 ms (57 % less)")
-    assert "23.3 instead of 53.8 ms (57 % less)" in verdict(slow_loader).sentence
+    assert (now.text, then.text) == ("53.8 ms", "23.3 ms (57 % less)")
+    shown = Page(render_html(slow_loader)).text()
+    assert all(one in shown for one in (card.headline, *card.actions, card.proof, "3 of 3 steps"))
+    cure = cure_of(slow_loader, slow_loader.findings[0])
+    assert cure is not None and card.fixed_ms == cure.then_ms and card.saved_pct == pytest.approx(cure.pct)
 
 
 def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loader: Report) -> None:
@@ -61,19 +61,10 @@ def test_of_steps_that_were_not_recorded_no_typical_step_gets_shorter(slow_loade
         (0, 1, 2, 3), (31, 62), mean / 2, "evaluation",
     )  # fmt: skip
     report = replace(slow_loader, findings=(run,))
-    said, answer = answer_of(report)
-    assert said["Where"] == "All 4 ranks, in steps 31, 62"
-    assert cure_of(report, run) is None and answer.costs == ()
+    card = card_of(report)
+    assert cure_of(report, run) is None and card.fixed_ms is None and card.rule == run.rule
     recorded = replace_finding(run, steps=slow_loader.run.steps)
     assert cure_of(report, recorded) is not None
-
-
-def test_the_line_of_code_stands_beside_the_cause_where_it_is_known(slow_loader: Report) -> None:
-    line = Evidence(Fact.LINE, "time.sleep(0.05)", rank=1, file="/home/me/train.py", line=41)
-    first = slow_loader.findings[0]
-    late = replace_finding(first, evidence=(*first.evidence, line))
-    said, _ = answer_of(replace(slow_loader, findings=(late, *slow_loader.findings[1:])))
-    assert said["Why"].endswith("train.py:41  time.sleep(0.05)")
 
 
 def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loader: Report) -> None:
@@ -105,12 +96,16 @@ def test_another_rule_about_the_same_rank_and_gain_is_no_other_problem(slow_load
     again = replace_finding(first, rule="TO-B001", title="A stage", message="Rank 1 computes longer.")
     other = replace_finding(again, rule="TO-C001", title="A link", ranks=(2,))
     report = replace(slow_loader, findings=(first, again, other))
-    heads = ["".join(span.text for span in one.summary) for one in first_screen(report) if isinstance(one, Fold)]
+    heads = [
+        "".join(span.text for span in one.summary)
+        for one in first_screen(report, card_of(report))
+        if isinstance(one, Fold)
+    ]
     assert heads[:2] == ["The same, by another rule (1): A stage", "Other findings (1): A link"]
 
 
 def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findings(slow_loader: Report) -> None:
-    folds = [block for block in first_screen(slow_loader) if isinstance(block, Fold)]
+    folds = [block for block in first_screen(slow_loader, card_of(slow_loader)) if isinstance(block, Fold)]
     heads = ["".join(span.text for span in one.summary) for one in folds]
     unjudged = [one for one in slow_loader.checks if one.status == "not_evaluated" and one.unjudged is UNSET]
     assert len(unjudged) > 20
@@ -147,7 +142,6 @@ def test_several_ranks_of_many_are_one_answer() -> None:
     checks = (Check("TO-S001", "clear", "nobody alone"),)
     report = replace(report, ranks=rows, findings=(found,), summary=summary, checks=checks)
     assert "The other 192 ranks wait 30.0 ms a step, most of it for them." in verdict(report).sentence
-    assert answer_of(report)[0]["Where"].startswith("64 of 256 ranks: 1, 5, 9, 13, 17, 21 …")
     timeline = tuple(
         TimelineRow(step=3, rank=rank, kind=kind, start_ms=0.0, duration_ms=30.0)
         for rank in range(256)
@@ -194,18 +188,16 @@ def test_what_a_cure_gives_is_a_range_where_no_rule_predicts_it() -> None:
     report = replace(report, findings=(exposed,))
     cure = cure_of(report, exposed)
     assert cure is not None and cure.least_ms == pytest.approx(cure.now_ms - 10.0) and cure.then_ms == cure.now_ms
-    _, answer = answer_of(report)
-    assert answer.costs[1].text.endswith("(at most 19 % less)") or "at most" in answer.costs[1].text
-    assert answer.note.startswith("At most what it costs can be saved")
+    assert "at most" in costs_of(report)[1].text
     unknown = replace_finding(exposed, impact_ms=None)
-    assert answer_of(replace(report, findings=(unknown,)))[1].costs == ()
+    assert len(costs_of(replace(report, findings=(unknown,)))) == 1
 
 
-def test_a_clean_bill_says_what_was_checked() -> None:
+def test_without_a_finding_the_card_says_what_was_not_checked() -> None:
     report = replace(sample_report(), findings=())
-    said, answer = answer_of(report)
-    assert "could not be judged" in said["Checked"] and "would save most: 60 %" in said["At best"]
-    assert len(answer.costs) == 1 and answer.costs[0].text.endswith(" ms")
+    card = card_of(report)
+    assert card.headline.startswith("The ranks wait 30.0 ms per step") and card.rule is None and card.not_checked
+    assert len(costs_of(report)) == 1 and costs_of(report)[0].text.endswith(" ms")
     steps = aligned_steps(report, None)
     assert steps is not None and not any(lane.blamed for lane in steps.lanes)
 
@@ -213,7 +205,7 @@ def test_a_clean_bill_says_what_was_checked() -> None:
 def test_without_a_timeline_there_is_no_picture_and_no_crash() -> None:
     report = replace(sample_report(), tables=Tables())
     assert aligned_steps(report, lead_finding(report)) is None
-    assert not any(isinstance(block, AlignedSteps) for block in first_screen(report))
+    assert not any(isinstance(block, AlignedSteps) for block in first_screen(report, card_of(report)))
 
 
 def test_stretches_are_joined_where_they_are_dense() -> None:

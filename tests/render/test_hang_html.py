@@ -16,8 +16,8 @@ from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.html import render_hang_html
+from traceops.render.report.card import LONGEST, card_of
 from traceops.render.report.html import render_html
-from traceops.render.report.verdict import verdict
 from traceops.report.hang_text import hang_sentence
 from traceops.rules.explained import checks
 from traceops.rules.registry import BY_ID
@@ -101,20 +101,19 @@ def test_ranks_of_which_nothing_is_known_are_named() -> None:
 
 def test_summary_leads_with_the_hang_and_keeps_the_rest() -> None:
     report = structs.replace(sample_report(), hang=two_roots())
-    said = verdict(report)
-    assert said.level == "error" and said.sentence.startswith("Rank 14 died")
-    assert said.sentence.endswith("2 more findings below.")
+    card = card_of(report)
+    assert card.level == "error" and card.headline.startswith("Rank 14 died") and len(card.headline) <= LONGEST
     shown = Page(render_html(report, plotlyjs="cdn"))
     assert shown.mismatched == []
     assert [a["id"] for a in shown.all("section")][:2] == ["hang", "findings"]
-    assert said.sentence in shown.text()
+    assert card.headline in shown.text()
     assert "Rank 5 never entered all_reduce #31" in shown.text()
     assert len([a for a in shown.all("svg") if a.get("role") == "img"]) == 2
 
 
 def test_summary_with_evidence_but_no_cause_keeps_its_own_verdict() -> None:
     report = structs.replace(sample_report(), hang=nobody_waits())
-    assert verdict(report) == verdict(sample_report())
+    assert card_of(report) == card_of(sample_report())
     assert "No rank waits for another one." in Page(render_html(report, plotlyjs="cdn")).text()
 
 

@@ -26,8 +26,8 @@ from traceops.core.text import short_name
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Column, build_table, number, size
 from traceops.render.page import environment, script_json
+from traceops.render.report.card import card_of
 from traceops.render.report.html import render_html
-from traceops.render.report.verdict import verdict
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES
@@ -48,7 +48,7 @@ def test_sections_stand_in_reading_order(page: Page) -> None:
         "findings", "lateness", "what-if", "ledger", "path", "timeline", "steps", "idle", "collectives", "kernels",
         "blocking", "hta", "checks", "definitions",
     ]  # fmt: skip
-    assert verdict(sample_report()).sentence in page.text()
+    assert card_of(sample_report()).headline in page.text()
 
 
 def test_every_finding_is_there_with_evidence_and_advice(page: Page) -> None:

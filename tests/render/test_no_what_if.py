@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[1] / "data"
 def told(report, tmp_path):
     return [
         plain
-        for block in describe_summary(report, tmp_path)
+        for block in describe_summary(report, tmp_path, verbose=True)
         if (plain := getattr(block, "plain", "")).lower().startswith(("no what-if", "what if"))
     ]
 

@@ -22,7 +22,7 @@ KERNEL = (
 
 def printed(report: Report) -> list[str]:
     out = io.StringIO()
-    print_report(report, out, Path("reports/x/summary.html"))
+    print_report(report, out, Path("reports/x/summary.html"), verbose=True)
     return out.getvalue().splitlines()
 
 

@@ -54,7 +54,7 @@ def of_steps(value: Any) -> set[str]:
 
 def test_everything_that_a_report_says_of_a_window_says_so(report):
     shown = io.StringIO()
-    print_report(report, shown, Path("r"))
+    print_report(report, shown, Path("r"), verbose=True)
     assert "where the window goes" in shown.getvalue()
     page = describe(report)
     assert of_steps([report.findings, report.checks, page.sections, page.intro, verdict(report)]) == set()

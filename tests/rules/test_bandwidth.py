@@ -17,6 +17,7 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective
 from traceops.across.replay.what_if import REFERENCE
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
@@ -25,6 +26,7 @@ from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclL
 from traceops.pipeline.assemble_cross import reference_rows
 from traceops.rules import bandwidth
 from traceops.rules.bandwidth import SAVED, judge_low, judge_siblings
+from traceops.rules.bandwidth_claims import LowBandwidth, SlowerGroup
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
 FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)
@@ -261,7 +263,7 @@ def test_a_slow_link_of_the_whole_group_is_c001():
     measured = across(run)
     [found] = judge_low(measured).findings
     assert (found.rule, found.severity, found.ranks) == ("TO-C001", "warning", (0, 1, 2, 3))
-    assert "NVIDIA H200" in found.message
+    assert claim_of(found, LowBandwidth).device == "NVIDIA H200"
     good = replace(made, groups=tuple(replace(groups, bandwidth_gbs=350.0) for groups in made.groups))
     saved = (true_step(run) - true_step(simulate(good, 4))) / 1e6
     assert found.impact_ms == pytest.approx(saved, rel=0.1)
@@ -363,7 +365,7 @@ def test_a_slow_sibling_costs_what_its_cure_saves(late, saves):
     true = true_step(simulate(made, 4, [SlowLink("shard", 8.0, (0,)), *late])) - true_step(simulate(made, 4, late))
     assert true / 1e6 == pytest.approx(saves, abs=0.01)
     assert found.impact_ms == pytest.approx(saves, abs=0.05)
-    assert ("hides it" in found.message) is bool(late)
+    assert claim_of(found, SlowerGroup).hidden is bool(late)
 
 
 def test_where_ends_do_not_fit_together_no_bandwidth_is_told(monkeypatch):

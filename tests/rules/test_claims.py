@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any
 
@@ -41,6 +41,8 @@ def sample(kind: type[Any], choices: dict[str, str]) -> Any:
 def _value(name: str, hint: Any, choices: dict[str, str]) -> Any:
     if name in choices:
         return choices[name]
+    if typing.get_origin(hint) is Mapping:
+        return {"data": 128.4}
     options = [one for one in typing.get_args(hint) if one is not type(None)]
     hint = options[0] if typing.get_origin(hint) is not tuple and options else hint
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):

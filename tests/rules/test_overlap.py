@@ -22,9 +22,10 @@ from measured_runs import BUILDERS, across, program
 from traceops.across.light_window import LightRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.core.units import ms_text
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
+from traceops.rules.overlap_claims import Exposed, ManySmall, StartsLate
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
 
@@ -55,7 +56,8 @@ def test_many_small_collectives_are_o002():
     assert found.rule == "TO-O002"
     assert found.severity in ("warning", "error")
     assert found.ranks == (0, 1, 2, 3)
-    assert found.message.startswith("24 collectives a step, 16.4 kB")
+    claim = claim_of(found, ManySmall)
+    assert (claim.count, claim.median) == (24, pytest.approx(16384))
     exposed = [
         evidence.value
         for evidence in found.evidence
@@ -116,12 +118,12 @@ def test_gradients_that_start_after_backward_are_o003():
     measured = across(run)
     [found] = judge_late_start(measured).findings
     assert found.rule == "TO-O003"
-    left = measured.step_ms - found.impact_ms  # one_bucket: 5.8 ms were said, and its cure saves 2.6
-    assert f"Hidden beside backward, the step would take {ms_text(left)} ms at best." in found.message
+    claim = claim_of(found, StartsLate)  # one_bucket: 5.8 ms were said, and its cure saves 2.6
+    assert claim.left == pytest.approx(measured.step_ms - found.impact_ms, abs=1e-5) and claim.left_in_time is None
     assert found.severity in ("warning", "error")
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert found.impact_ms == pytest.approx(transfer, rel=0.05)
-    assert "1 collective a step" in found.message
+    assert claim.collectives == 1
 
 
 def test_what_late_gradients_cost_is_one_number():
@@ -129,7 +131,7 @@ def test_what_late_gradients_cost_is_one_number():
     made = program(ddp, Size(latency_us=4000.0, kernel_us=100.0), layers=2, buckets=1)
     measured = across(simulate(after_backward(made), 4))
     [found] = judge_late_start(measured).findings
-    assert f"would take {ms_text(measured.step_ms - found.impact_ms)} ms at best" in found.message
+    assert claim_of(found, StartsLate).left == pytest.approx(measured.step_ms - found.impact_ms, abs=1e-5)
 
 
 def test_losses_and_flags_are_no_gradients():
@@ -162,7 +164,7 @@ def test_activations_of_tensor_parallel_do_not_hide_late_gradients():
         late = [op for op in step[:end] if getattr(op, "label", "").startswith("grad")]
         steps.append((*(op for op in step[:end] if op not in late), *late, *step[end:]))
     [found] = judge_late_start(across(simulate(replace(made, steps=tuple(steps)), 8))).findings
-    assert found.message.startswith("100 % of the gradients' transfer")
+    assert claim_of(found, StartsLate).late_pct > 99
 
 
 def test_parameters_that_are_averaged_behind_the_optimizer_are_no_gradients():
@@ -175,7 +177,7 @@ def test_parameters_that_are_averaged_behind_the_optimizer_are_no_gradients():
     update = HostWork("Optimizer.step#AdamW.step", 30.0)
     two = tuple((*step, *mean, update) for step in alone)
     [found] = judge_late_start(across(simulate(replace(made, steps=two), 4))).findings
-    assert "100 % of the gradients' transfer" in found.message, "a second optimizer steps behind it"
+    assert claim_of(found, StartsLate).late_pct > 99, "a second optimizer steps behind it"
 
 
 def _of_buckets(op):
@@ -222,18 +224,19 @@ def test_a_step_without_backward_or_matches_is_not_judged():
     assert judge_late_start(across(simulate(made, 1))).not_evaluated
 
 
-@pytest.mark.parametrize("judged, made", [(judge_exposed, program(ddp, layers=6)), (judge_small, many_small())])
-def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made):
+@pytest.mark.parametrize(
+    "judged, made, kind", [(judge_exposed, program(ddp, layers=6), Exposed), (judge_small, many_small(), ManySmall)]
+)
+def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made, kind):
     """'13.28 ms of each step is transfer' stood beside a cost of 5.89, and nothing said what that was."""
     for faults in ([], [SlowInput(rank, 6000) for rank in range(4)]):
         measured = across(simulate(made, 4, faults))
         [found] = judged(measured).findings
         [saved] = [e.value for e in found.evidence if e.fact is Fact.SAVED_WITHOUT_IT]
         assert saved == found.impact_ms <= measured.what_if.saved_ns(NO_COMMUNICATION) / 1e6 + 1e-6
-        told = (f"{found.impact_ms:.2f} ms shorter", "is no shorter", "is about as much shorter")
-        assert any(words in found.message for words in told)
-        bound = "bound it too" in found.message
-        assert bound == bool(faults) == (found.impact_ms < 0.2 * exposed_ms(measured))
+        free = claim_of(found, kind).free
+        assert free.saved == pytest.approx(saved, abs=1e-5)
+        assert (free.shorter != "as_much") == bool(faults) == (found.impact_ms < 0.2 * exposed_ms(measured))
 
 
 def test_what_transfer_costs_beside_late_hosts_is_told_with_and_without_them():
@@ -249,10 +252,9 @@ def test_what_transfer_costs_beside_late_hosts_is_told_with_and_without_them():
         < shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE]
         == pytest.approx(min(best, exposed_ms(measured)), rel=1e-3)
     )
-    assert (
-        f"with none of them late it is up to {shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE]:.2f} ms shorter"
-        in found.message
-    )
+    free = claim_of(found, Exposed).free
+    assert free.shorter.endswith("by_hosts")
+    assert free.best == pytest.approx(shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE], abs=1e-5)
 
 
 def without_profiler(measured, step_ms, idle_ms, unmatched_ms=0.0):
@@ -272,8 +274,9 @@ def test_transfer_is_graded_by_the_step_without_the_profiler():
     transfer = exposed_ms(measured)
     assert judge_exposed(measured).clear
     [found] = judge_exposed(measured, without_profiler(measured, 3 * transfer, 0.0)).findings
-    assert found.severity == "warning" and f"({100 / 3:.0f} %)" in found.message
-    assert "That is of a step without the profiler, by the light window" in found.message
+    claim = claim_of(found, Exposed)
+    assert found.severity == "warning" and claim.pct == pytest.approx(100 / 3)
+    assert claim.recorded.step == pytest.approx(measured.step_ms)
     shown = {e.fact: e.value for e in found.evidence}
     assert shown[Fact.STEP] == pytest.approx(3 * transfer, rel=1e-3)
     assert 0.8 * transfer <= found.impact_ms <= transfer + 1e-3
@@ -301,8 +304,9 @@ def test_late_gradients_speak_of_one_step():
     measured = across(simulate(made, 4))
     step_ms = 0.8 * measured.step_ms
     [found] = judge_late_start(measured, without_profiler(measured, step_ms, 0.0)).findings
-    assert f"of each {ms_text(step_ms)} ms step" in found.message
-    assert f"would take {ms_text(step_ms - found.impact_ms)} ms at best" in found.message
+    claim = claim_of(found, StartsLate)
+    assert claim.step == pytest.approx(step_ms)
+    assert claim.left == pytest.approx(step_ms - found.impact_ms, abs=1e-5)
 
 
 @pytest.mark.parametrize("judged", [judge_exposed, judge_small])
@@ -310,7 +314,7 @@ def test_without_a_replay_nothing_is_said_of_a_shorter_step(judged):
     """The median rank's transfer is no bound of what a pipeline's step gains: another rank's was 18 %, not 11."""
     measured = across(simulate(many_small(), 4))
     [found] = judged(replace(measured, what_if=None)).findings
-    assert "shorter" not in found.message
+    assert "free" not in found.facts
     assert not {e.fact for e in found.evidence} & {Fact.SAVED_WITHOUT_IT, Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE}
 
 

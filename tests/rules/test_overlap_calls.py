@@ -7,8 +7,10 @@ from generated_run import Collective, Size, ddp, simulate
 from measured_runs import across, program, true_step
 
 from traceops.across.call_times import call_times
+from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.rules.overlap import judge_exposed, judge_small
+from traceops.rules.overlap_claims import Exposed, ManyCalls
 from traceops.rules.overlap_gain import gain_of
 
 SOCKETS = Size(elements=1 << 18, latency_us=4400.0, bandwidth_gbs=20.0, kernel_us=200.0)  # 1 MB a layer
@@ -37,9 +39,10 @@ def test_calls_that_take_as_long_whatever_their_size_are_told_with_what_fewer_wo
     run = simulate(buckets(MIXED), 2)
     [found] = judge_small(across(run)).findings
     assert found.severity in ("warning", "error")
-    assert found.message.startswith("15 calls of allreduce a step reduce 30.4 MB")
-    assert "the number of calls sets the time, not their bytes" in found.message
-    assert "In 4 calls of 8.4 MB (bucket_cap_mb) they would take" in found.message
+    claim = claim_of(found, ManyCalls)
+    assert (claim.op, claim.calls, claim.size) == ("allreduce", 15, pytest.approx(30.4e6, rel=0.01))
+    assert (claim.fewest, claim.largest, claim.larger) == (4, 8 << 20, "ddp")
+    assert claim.fixed == pytest.approx(4.4, rel=0.1)
     gained = (true_step(run) - true_step(simulate(buckets([8, 8, 8, 5]), 2))) / 1e6
     assert found.impact_ms <= 1.02 * gained
     assert found.impact_ms >= 0.6 * gained
@@ -53,7 +56,7 @@ def test_where_bytes_set_the_time_no_number_of_calls_is_blamed():
     assert times.fixed_share < 0.1
     assert times.ms_per_byte * 1e6 == pytest.approx(2.0, rel=0.1)  # 1 MB at 0.5 GB/s
     [exposed] = judge_exposed(measured).findings
-    assert "do not tell" not in exposed.message
+    assert claim_of(exposed, Exposed).one_size is None
 
 
 def test_calls_of_one_size_tell_neither():
@@ -61,8 +64,8 @@ def test_calls_of_one_size_tell_neither():
     assert judge_small(measured).findings == ()
     assert call_times(measured).fixed_ms is None
     [exposed] = judge_exposed(measured).findings
-    assert "Gradients come in 15 calls of 1.0 MB" in exposed.message
-    assert "do not tell whether the number of calls or the link sets their time" in exposed.message
+    alike = claim_of(exposed, Exposed).one_size
+    assert (alike.calls, alike.size, alike.larger) == (15, 1 << 20, "ddp")
 
 
 def test_a_few_large_calls_behind_a_small_one_are_no_trouble():
@@ -78,7 +81,7 @@ def test_calls_of_layers_are_not_called_gradients():
         times.summary.comm.phase[:] = [(FORWARD, BACKWARD)[at % 3 > 0] for at in range(len(times.summary.comm.phase))]
     assert call_times(measured) is None
     [exposed] = judge_exposed(measured).findings
-    assert "Gradients" not in exposed.message
+    assert claim_of(exposed, Exposed).one_size is None
 
 
 def test_a_host_that_keeps_up_with_a_step_is_not_known_to_keep_up_with_a_shorter_one():

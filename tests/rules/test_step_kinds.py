@@ -33,7 +33,7 @@ def found(report):
 
 def text_of(report):
     file = io.StringIO()
-    print_report(report, file, Path("reports/x"))
+    print_report(report, file, Path("reports/x"), verbose=True)
     return " ".join(file.getvalue().split())
 
 

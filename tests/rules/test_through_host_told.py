@@ -8,8 +8,10 @@ from generated_run import Mesh, Size, SlowInput, ddp, simulate, write_traces
 from measured_runs import across
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.rank_files import COLLECTIVES
 from traceops.rules.bandwidth import judge_low, judge_through_host
+from traceops.rules.bandwidth_claims import ThroughHost
 
 
 def run_of(bandwidth_gbs, faults=(), *, through_host=True):
@@ -45,7 +47,8 @@ def test_nccl_would_save_the_transfer(tmp_path, faults):
     step = report.summary.step_time_ms.typical
     # With NCCL a host waits for no collective: it launches what comes next meanwhile, and no replay tells that.
     assert 0.4 * (step - fast.step_ms) < found.impact_ms < 1.1 * (step - fast.step_ms)
-    assert "With NCCL over NVLink 4" in found.message
+    claim = claim_of(found, ThroughHost)
+    assert claim.link == "NVLink 4" and claim.then < claim.step
 
 
 @pytest.mark.parametrize("gpus", [("a", "a"), ("a", None)])
@@ -53,8 +56,8 @@ def test_nothing_is_promised_of_nccl_where_ranks_share_a_gpu_or_may(tmp_path, gp
     report = told_by(tmp_path, run_of(4.0), gpus)
     [found] = [found for found in report.findings if found.rule == "TO-C003"]
     assert (found.severity, found.impact_ms) == ("warning", None)
-    assert "With NCCL" not in found.message
-    assert ("Ranks share GPUs" in found.message) == (gpus == ("a", "a"))
+    claim = claim_of(found, ThroughHost)
+    assert claim.then is None and claim.shared_gpus == (gpus == ("a", "a"))
     assert "reference bandwidth" not in {row.change for row in report.what_if}
 
 

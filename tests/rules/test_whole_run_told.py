@@ -16,6 +16,7 @@ from traceops import analyze
 from traceops.core.facts import Fact
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
+from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
@@ -90,7 +91,7 @@ def test_the_page_begins_with_every_step(healthy, tmp_path):
     assert ids.index("all-steps-of-run") < min(ids.index(name) for name in ("ledger", "steps"))
     figure = page.charts["all-steps"]
     assert [trace["name"] for trace in figure["data"]] == [f"rank {rank}" for rank in range(4)]
-    said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path))
+    said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path, verbose=True))
     assert "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms, 2.2 times as" in said
     written = {path.name for path in write_report(healthy, tmp_path / "r")}
     flames = {f"flame.rank_{rank}.speedscope.json" for rank in range(4)}
@@ -404,6 +405,7 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     report = observed(run_of(tmp_path), *[steps] * 4)
     said = terminal_of(report, tmp_path)
     assert verdict(report).level != "clear" and "this need not hold for it" in verdict(report).sentence
+    assert card_of(report).level != "clear" and card_of(report).caveat == "unlike_run"
     times = 400.0 / report.summary.step_time_ms.typical
     assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
 
@@ -457,7 +459,7 @@ def test_a_window_before_the_training_has_settled(tmp_path):
 
 
 def terminal_of(report, tmp_path):
-    return " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path))
+    return " ".join(getattr(block, "plain", "") for block in describe_summary(report, tmp_path, verbose=True))
 
 
 def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
@@ -604,7 +606,7 @@ def test_what_is_said_of_first_steps():
     said = verdict(report)
     assert said.level == "info" and "the program's first steps" in said.sentence
     lines = io.StringIO()
-    write_terminal(describe_summary(report, Path("x")), lines)
+    write_terminal(describe_summary(report, Path("x"), verbose=True), lines)
     assert "The recorded steps are the program's first whole ones" in lines.getvalue()
 
 

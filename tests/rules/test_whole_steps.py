@@ -81,7 +81,7 @@ def test_a_window_is_called_one_everywhere(window, tmp_path):
     assert "of the window of" in said
     assert not re.search(r"\bstep\b", said)
     shown = [
-        *texts(describe_summary(report, Path("x"))[:-1]),
+        *texts(describe_summary(report, Path("x"), verbose=True)[:-1]),
         *texts(describe(report).verdict),
         *(found.message for found in report.findings if found.rule != "TO-V010"),
     ]
@@ -92,7 +92,8 @@ def test_a_window_is_called_one_everywhere(window, tmp_path):
 def test_found_steps_are_told_in_a_few_words(tmp_path):
     report = analyze(write_unmarked(slow_input(6), tmp_path / "run", as_is))
     assert any(
-        said.endswith(" · 5 steps found by Optimizer.step") for said in texts(describe_summary(report, Path("x")))
+        said.endswith(" · 5 steps found by Optimizer.step")
+        for said in texts(describe_summary(report, Path("x"), verbose=True))
     )
     assert one(report, "TO-I002").severity == "error"
     assert one(report, "TO-V010") is None

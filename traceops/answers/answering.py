@@ -32,7 +32,7 @@ from traceops.answers.model import (
     SummaryAnswer,
     WhatIfAnswer,
 )
-from traceops.answers.opening import Opened, diagnosis, headline, opening_answer
+from traceops.answers.opening import Opened, card, diagnosis, opening_answer
 from traceops.answers.rows import (
     check_line,
     collective_lines,
@@ -155,12 +155,13 @@ def asked_run(found: Opened) -> AskedRun:
 
 
 def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
-    report, said = found.report, headline(found)
+    report, shown = found.report, card(found)
     run, step = report.run, report.summary.step_time_ms
     opening = opening_answer(found)
     return SummaryAnswer(
         run=asked_run(found),
-        headline=HeadlineLine(level=said.level, sentence=said.sentence),
+        headline=HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
+        card=shown,
         first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
         costs=tuple(map(_cost, opening.costs)) if opening is not None else (),
         facts=RunFacts(

@@ -11,6 +11,7 @@ from traceops.core.documents import Tool
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.words import NoReplay
 from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
+from traceops.report.card import Card
 from traceops.report.rows import Count, NotNegative, Number, RankRow, RoleName, RoleRow, WhatIfRow, Whole
 from traceops.report.summary import HostsUnknown, LoadersUnknown
 
@@ -149,7 +150,7 @@ class HeadlineLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the first screen: under `label` (Where, Why, Do, How sure) what is said."""
+    """A line of the first screen: under `label` (Do, Confidence, Coverage) what is said."""
 
     label: str
     text: str
@@ -203,8 +204,9 @@ class SummaryAnswer(AnswerBase, frozen=True, kw_only=True, tag="summary"):
     """The run in short."""
 
     headline: HeadlineLine
+    card: Card
     first_screen: Annotated[
-        tuple[AnswerLine, ...], Meta(description="Where, why, what to do, how sure, as the page opens.")
+        tuple[AnswerLine, ...], Meta(description="What to do, how sure, and what was checked, as the page opens.")
     ]
     costs: tuple[StepCost, ...]
     facts: RunFacts

@@ -20,14 +20,14 @@ from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
 from traceops.hangs.json_types import HangDocument, HangJson
-from traceops.render.document import Answer, Headline
-from traceops.render.report.first_screen import first_screen
-from traceops.render.report.verdict import verdict
+from traceops.render.document import Answer
+from traceops.render.report.card import card_of
+from traceops.render.report.first_screen import answer_of
+from traceops.report.card import Card
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.model import Report, ReportBase
 from traceops.report.run import Run
 from traceops.report.tables import read_tables
-from traceops.rules import hangs
 from traceops.runs.find import find_runs
 from traceops.traces.source import is_remote
 
@@ -160,21 +160,16 @@ def diagnosis(found: Opened) -> HangJson | None:
     return hang_json(found.report.hang)
 
 
-def headline(found: Opened) -> Headline:
-    """The sentence that the report opens with."""
-    hang = found.hang
-    if hang is not None and hang.roots:
-        others = sum(f.rule not in hangs.BY_ID for f in found.report.findings)
-        more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
-        return Headline(hang.level, hang.sentence + more)
-    return verdict(found.report)
+def card(found: Opened) -> Card:
+    """The card of the run."""
+    return card_of(found.report, found.hang)
 
 
 def opening_answer(found: Opened) -> Answer | None:
-    """Where, why, what to do and how sure, as the page opens; None where a hang leads whose report was read."""
+    """What the page shows below the headline; None where a hang leads whose report was read."""
     if found.hang is not None and found.hang.roots:
         return None
-    return next((block for block in first_screen(found.report) if isinstance(block, Answer)), None)
+    return answer_of(found.report, card(found))
 
 
 # Keeps what was opened last, for who asks several questions of one run.

@@ -35,8 +35,9 @@ from traceops.core.text import short_name
 from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
-from traceops.render.document import Block, TableBlock, bold, soft, text
+from traceops.render.document import Block, Span, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
+from traceops.render.report.card import card_lines, shortened
 from traceops.render.report.then_text import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
@@ -60,7 +61,8 @@ def ledger(answer: LedgerAnswer) -> list[Block]:
 
 
 def ledger_table(lines: Sequence[LedgerLine], words: StepWords, rank: int | None = None) -> TableBlock:
-    first = f"where {words.a} goes" if rank is None else f"rank {rank}"
+    over = ", median over ranks" if any(line.worst_rank is not None for line in lines) else ""
+    first = f"where {words.the} goes{over}" if rank is None else f"rank {rank}"
     columns = [
         made(first, lambda line: Cell(line.bucket), left=True),
         made(f"ms {words.per}", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
@@ -229,7 +231,8 @@ def describe_answer(answer: AnyAnswer) -> list[Block]:
 
 
 def _summary(answer: SummaryAnswer) -> list[Block]:
-    said, facts, step, words = answer.headline, answer.facts, answer.step, words_of(answer)
+    first = next((row for row in answer.findings if row.rule == answer.card.rule), None)
+    facts, step, words = answer.facts, answer.step, words_of(answer)
     parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
     spent = [line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]
     parts += [part for part in (facts.device, facts.strategy) if part]
@@ -237,11 +240,16 @@ def _summary(answer: SummaryAnswer) -> list[Block]:
         parts.append(f"{words.noun} {step.typical_ms:.2f} ms")
     return [
         text(f"{answer.run.name or answer.run.path}: {' · '.join(parts)}", look="bold", indent=(0, 2)),
-        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        *(text(bold(f"{line.label}: "), line.text, indent=(2, 4)) for line in answer.first_screen),
+        *card_lines(answer.card),
         *([ledger_table(spent, words)] if spent else []),
         *([what_if_table(answer.what_if, words)] if answer.what_if else []),
-        *_finding_lines(answer.findings),
+        *(
+            text(
+                f"{MARK[row.severity]} {shortened(row.message)} ", Span(row.rule, "soft"), look=f"level-{row.severity}"
+            )
+            for row in answer.findings
+            if row is not first
+        ),
         *(soft(note) for note in answer.notes),
         soft(f"More: {', '.join(answer.more)}"),
     ]

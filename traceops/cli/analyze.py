@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         else:
             from traceops.render.report.terminal import print_report
 
-            print_report(report, sys.stdout, shown)
+            print_report(report, sys.stdout, shown, verbose=args.verbose)
     return _exit_code(args, findings)
 
 
@@ -91,7 +91,7 @@ def _rows(
     args: argparse.Namespace, formats: tuple[str, ...], places: Sequence[FoundRun], root: Path
 ) -> tuple[list[RunRow], list[Finding]]:
     """A report of each run in its folder below `root`; a run that is no use is a row with the reason."""
-    from traceops.render.report.verdict import verdict
+    from traceops.render.report.card import card_of
     from traceops.runs.row import row_of, without_report
 
     rows: list[RunRow] = []
@@ -102,7 +102,7 @@ def _rows(
             for window, report, shown in _reports(args, formats, found, root / place.name):
                 name = place.name if args.select == "latest" else f"{place.name}/{_window_folder(window)}"
                 folder = shown.parent.relative_to(root).as_posix()
-                rows.append(row_of(report, name, place.path, folder, verdict(report).sentence))
+                rows.append(row_of(report, name, place.path, folder, f"{card_of(report).headline}."))
                 findings += report.findings
         except InputError as error:
             rows.append(without_report(place.name, place.path, str(error)))

@@ -13,7 +13,8 @@ from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.core.step_words import STEP, WINDOW
 from traceops.core.text import short_name
-from traceops.core.units import count_text, gib_text, ms_text, percent_text, rate_text, size_text
+from traceops.core.units import count_text, gib_text, ms_text, percent_text, rate_text, size_range_text, size_text
+from traceops.core.words import ROLES
 from traceops.words.catalogue import sections
 
 
@@ -119,6 +120,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "times": lambda value: f"{value:.2f}",
     "gbs": lambda value: f"{rate_text(value)} GB/s",
     "size": size_text,
+    "sizes": lambda value: size_range_text(*value),
     "gib": gib_text,
     "count": count_text,
     "whole": lambda value: f"{value:,.0f}",
@@ -128,6 +130,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
+    "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {
     "per": lambda window: "in the window" if window else "per step",

@@ -26,7 +26,7 @@ from traceops.answers.model import (
     LedgerLine,
     StepLine,
 )
-from traceops.answers.opening import Opened, headline, open_run, opened, opening_answer
+from traceops.answers.opening import Opened, card, open_run, opened
 from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
 from traceops.compare import ComparedCapture, compare
 from traceops.compare.capture import capture_of
@@ -35,9 +35,11 @@ from traceops.core.files import write_whole
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import printable
-from traceops.render.document import Answer, Document, soft
+from traceops.render.document import Document, soft
+from traceops.render.report.card import headline
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
+from traceops.report.card import Card
 from traceops.report.document import to_json_object
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
@@ -89,9 +91,9 @@ class LoadedRun:
         return str(self.report.run.name or self._found.path)
 
     @property
-    def answer(self) -> Answer | None:
-        """Where, why and what to do, as the page opens; None where the report of a hang was read."""
-        return opening_answer(self._found)
+    def answer(self) -> Card:
+        """The card that the report opens with: what is wrong, what to do, and what fixing it saves."""
+        return card(self._found)
 
     @property
     def findings(self) -> Findings:
@@ -215,7 +217,7 @@ class LoadedRun:
         return target
 
     def __repr__(self) -> str:
-        report, said = self.report, headline(self._found)
+        report, said = self.report, card(self._found)
         ranks, step = report.run.ranks_present, report.summary.step_time_ms.typical
         unit = "window" if report.summary.steps_found_by == "window" else "step"
         facts = [f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'} ({ranks_text(ranks, 4)})"]
@@ -223,7 +225,7 @@ class LoadedRun:
         facts += [f"{unit} {step:.2f} ms"] if step is not None else []
         rules = list(dict.fromkeys(found.rule for found in report.findings))
         shown = ", ".join(rules[:8]) + (f" and {len(rules) - 8} more" if len(rules) > 8 else "")
-        lines = (f"{self.name}: {', '.join(facts)}", f"{said.level}: {said.sentence}", f"findings: {shown or 'none'}")
+        lines = (f"{self.name}: {', '.join(facts)}", f"{said.level}: {said.headline}.", f"findings: {shown or 'none'}")
         return "\n".join(printable(line.replace("\n", " ")) for line in lines)
 
     def _repr_html_(self) -> str:
@@ -234,7 +236,7 @@ class LoadedRun:
 
     def _described(self) -> Document:
         if self._document is None:
-            self._document = replace(describe(self.report), verdict=headline(self._found))
+            self._document = replace(describe(self.report), verdict=headline(card(self._found)))
         return self._document
 
 

@@ -23,11 +23,13 @@ from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import ms_text, stored
+from traceops.core.step_words import WINDOW
+from traceops.core.units import stored
 from traceops.core.words import Role
+from traceops.rules.bandwidth_claims import LowBandwidth, SlowerGroup, ThroughHost
 from traceops.rules.clocks import OUT_OF_STEP, ends_fit
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.role_text import in_role, role_evidence, role_of
+from traceops.rules.role_text import role_evidence, role_name, role_of
 
 LOW_BANDWIDTH = described("bandwidth", "TO-C001")
 
@@ -93,30 +95,31 @@ def judge_low(run: CrossRank) -> Verdict:
     if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
         severity = "info"
     named = {hosts.get(rank) for rank in group}
-    where = f"of {len(named)} hosts" if len(named) > 1 else "of one host"
     guessed = None in named and run.devices == 1
-    if guessed:
-        severity = "warning" if severity == "error" else severity
-        where += (
-            ", if these ranks share one: the traces name no host, and each process sees one GPU. Between hosts the "
-            "network sets the pace"
-        )
-    elif None in named:
-        where += " (the traces name no host; so few ranks are taken to share one)"
+    if guessed and severity == "error":
+        severity = "warning"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     of_it = 100.0 * achieved / reference.busbw_gbs
     role = role_of(run, [own for _, _, own, _, _ in low])
-    message = (
-        f"Large {' and '.join(dict.fromkeys(c.op for c in same))} messages of {len(group)} ranks"
-        f"{in_role(run, role_of(run, [group]), ' ({})')} move {achieved:.1f} "
-        f"GB/s (bus bandwidth), {of_it:.1f} % of the {reference.busbw_gbs:.4g} GB/s that "
-        f"{_known_from(reference, device)} {where}."
+    claim = LowBandwidth(
+        ops=" and ".join(dict.fromkeys(c.op for c in same)),
+        size=len(group),
+        role=role_name(run, role_of(run, [group])),
+        gbs=achieved,
+        pct=of_it,
+        reference=reference.busbw_gbs,
+        link=reference.link,
+        source=_source(reference, device),
+        device=device,
+        hosts=len(named) if len(named) > 1 else None,
+        may_be_apart=guessed,
+        unnamed=None in named and not guessed,
     )
     return LOW_BANDWIDTH.verdict(
         LOW_BANDWIDTH.finding(
             severity,
             "low" if guessed else "medium" if None in named else "high",
-            message,
+            claim,
             [
                 Evidence(Fact.BUSBW, round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)),
                 Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", _LOW_PCT[0]),
@@ -174,24 +177,25 @@ def judge_siblings(run: CrossRank) -> Verdict:
 
 
 def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
-    listed = ", ".join(map(str, one.group[:16]))
     # What a cut-off trace lost may have paired other collectives.
     damaged = any(times.summary.damage for times in run.ranks)
     role = role_of(run, [one.group])
     words = run.step_words
     cost_ms = (one.longer if one.saved is None else one.saved) / 1e6
     hidden = one.saved is not None and 100.0 * cost_ms < _MATTERS_PCT * run.step_ms
-    saves = ""
-    if one.saved is not None:
-        saves = f" With transfers as in those, {words.the} would be {ms_text(cost_ms)} ms shorter."
-        if hidden:
-            saves = f" That costs next to nothing of {words.the} now: other work or a late rank hides it."
     return SLOWER_THAN_SIBLINGS.finding(
         "info" if damaged or hidden else "warning",
         "low" if damaged else "high",
-        f"Collectives among ranks {listed}{in_role(run, role, ' ({})')} transfer "
-        f"{one.median / one.usual:.1f} times as long as the same ones in sibling "
-        f"groups ({one.median / 1e6:.3f} against {one.usual / 1e6:.3f} ms).{saves}",
+        SlowerGroup(
+            window=words is WINDOW,
+            ranks=one.group,
+            role=role_name(run, role),
+            longer=one.median / one.usual,
+            takes=one.median / 1e6,
+            usual=one.usual / 1e6,
+            saved=None if one.saved is None else cost_ms,
+            hidden=hidden,
+        ),
         [
             Evidence(Fact.TRANSFER, stored(one.median / 1e6), "ms", stored(SLOWER * one.usual / 1e6)),
             Evidence(Fact.TRANSFER_OF_SIBLINGS, stored(one.usual / 1e6), "ms"),
@@ -204,12 +208,11 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
     )
 
 
-def _known_from(reference: LinkReference, device: str | None) -> str:
-    """Who says what the link should give, as it stands before `of one host`."""
-    return {
-        "doctor": f"{reference.link} measured between GPUs" if device else f"{reference.link} measured between ranks",
-        "graph": f"{reference.link} should give by its own search, between ranks",
-    }.get(reference.source, f"{reference.link} gives between {device}")
+def _source(reference: LinkReference, device: str | None) -> str:
+    """Who says what the link should give."""
+    if reference.source == "doctor":
+        return "gpus" if device else "ranks"
+    return "graph" if reference.source == "graph" else "table"
 
 
 def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collective]]:
@@ -263,29 +266,32 @@ def judge_through_host(run: CrossRank) -> Verdict:
     if saved is None and severity == "error":
         severity = "warning"
     gbs = overall_busbw(run.matching.collectives)
-    speed = f", at {gbs:.1f} GB/s (bus bandwidth)" if gbs else ""
-    message = (
-        f"The ranks' GPUs exchange data through their hosts (gloo): {ms_text(exposed)} ms of {words.each} "
-        f"({pct:.0f} %) is transfer that no computation hides{speed}."
-    )
     evidence = [
         Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),
         Evidence(Fact.EXPOSED_TRANSFER_PCT, round(pct, 1), "%", _BOUNDS[0]),
     ]
     if gbs:
         evidence.append(Evidence(Fact.BUSBW, round(gbs, 2), "GB/s"))
+    then = None
     if link is not None and saved is not None:
         then = max(step - max(saved, 0.0) / 1e6, 0.0)
-        message += f" With NCCL over {link.link} {words.the} would take about {then:.2f} ms or less, not {step:.2f}."
         evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
         evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(max(saved, 0.0) / 1e6), words.unit("ms")))
-    elif run.own_gpus is False:
-        message += " Ranks share GPUs here, which NCCL does not do."
+    claim = ThroughHost(
+        window=words is WINDOW,
+        exposed=exposed,
+        pct=pct,
+        step=step,
+        gbs=gbs or None,
+        link=None if link is None or then is None else link.link,
+        then=then,
+        shared_gpus=then is None and run.own_gpus is False,
+    )
     return THROUGH_HOST.verdict(
         THROUGH_HOST.finding(
             severity,
             "high" if saved is not None else "medium",
-            message,
+            claim,
             evidence,
             ranks=_ranks(run),
             impact_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),

@@ -15,26 +15,26 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import percent_text, size_text, stored
-from traceops.core.words import ROLES
+from traceops.core.step_words import WINDOW
+from traceops.core.units import stored
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, OUT_OF_STEP, out_of_step_pct
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.machine_use import waited_pct, without_waiting
+from traceops.rules.overlap_claims import Exposed, ManySmall, StartsLate
 from traceops.rules.overlap_gain import (
     MANY,
     Basis,
     basis_of,
     calls_of,
+    free_transfer,
     gain_evidence,
     gain_of,
-    gain_text,
     graded,
-    in_each_pass,
     of_one_size,
     of_unknown_size,
-    step_left,
+    passes_that_reduce,
 )
 from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 
@@ -94,10 +94,15 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
             f"(bounds {MANY} and {SMALL_BOUNDS[0]:g} %)"
         )
     sizes = [collective_bytes(c) or 0 for c in small]
-    message = (
-        f"{count:.0f} collectives {words.per}, {size_text(float(np.median(sizes)))} in the median, take "
-        f"{total_ms:.2f} ms in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} "
-        f"({percent_text(share)}) is exposed.{'' if basis is None else basis.note}{gain_text(gain, words)}"
+    claim = ManySmall(
+        window=words is WINDOW,
+        count=count,
+        median=float(np.median(sizes)),
+        takes=total_ms,
+        exposed=cost,
+        pct=share,
+        recorded=None if basis is None else basis.recorded,
+        free=free_transfer(gain),
     )
     evidence = [
         Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
@@ -108,7 +113,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         *(() if basis is None else basis.evidence(words)),
     ]
     return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", message, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
+        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
     )
 
 
@@ -128,7 +133,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
         SMALL_COLLECTIVES.finding(
             severity,
             "high",
-            calls.said(words) + basis.note,
+            calls.claim(words, basis.recorded),
             [
                 *calls.evidence(words),
                 Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
@@ -226,25 +231,23 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     ]
     if overlap:
         evidence.append(Evidence(Fact.OVERLAP_PCT, round(float(np.median(overlap)), 1), "%"))
-    message = (
-        f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
-        f"hides; waiting for late ranks is not counted.{basis.note}{of_unknown_size(run) or of_one_size(run)}"
-        f"{in_each_pass(run)}"
-    )
     by_role = transfer_by_role(run)
-    if by_role:
-        of_it = "Of it" if basis.recorded_ms is None else "As recorded, of it"
-        message += f" {of_it} {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
-        evidence += role_evidence(by_role, run.step_words)
+    evidence += role_evidence(by_role, run.step_words)
+    claim = Exposed(
+        window=run.step_words is WINDOW,
+        exposed=impact,
+        pct=median,
+        step=basis.step_ms,
+        unsized=of_unknown_size(run),
+        one_size=of_one_size(run),
+        passes=passes_that_reduce(run),
+        by_role=by_role,
+        recorded=basis.recorded,
+        free=free_transfer(gain),
+    )
     return EXPOSED.verdict(
         EXPOSED.finding(
-            severity,
-            "high",
-            message + gain_text(gain, run.step_words),
-            evidence,
-            ranks=sorted(shares),
-            impact_ms=stored(gain.ms),
-            role=main_role(by_role),
+            severity, "high", claim, evidence, ranks=sorted(shares), impact_ms=stored(gain.ms), role=main_role(by_role)
         )
     )
 
@@ -290,11 +293,16 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
     severity = graded(severity, gain, step, _LATE_BOUNDS)
-    message = (
-        f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
-        f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
-        f"nothing hides it: {cost:.2f} ms of {basis.of_step(words)} ({share:.0f} %). Hidden beside backward, "
-        f"{words.the} would take {step_left(gain, step)} at best.{basis.note}"
+    claim = StartsLate(
+        window=words is WINDOW,
+        exposed=cost,
+        pct=share,
+        step=step,
+        late_pct=100 * late,
+        collectives=float(np.median(counts)),
+        left=max(step - gain.ms, 0.0),
+        left_in_time=None if gain.best_ms is None else max(step - gain.best_ms, 0.0),
+        recorded=basis.recorded,
     )
     evidence = [
         Evidence(Fact.TRANSFER_AFTER_BACKWARD, round(100 * late, 1), "%", 100 * _LATE_SHARE),
@@ -308,7 +316,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         LATE_START.finding(
             severity,
             "high",
-            message,
+            claim,
             evidence,
             ranks=[times.summary.rank for times in run.ranks],
             impact_ms=stored(gain.ms),

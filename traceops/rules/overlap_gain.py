@@ -15,10 +15,11 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
-from traceops.core.step_words import StepWords
-from traceops.core.units import digits_text, ms_text, size_range_text, size_text, stored
+from traceops.core.step_words import WINDOW, StepWords
+from traceops.core.units import stored
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.phases import AFTER, UPDATED
+from traceops.rules.overlap_claims import FreeTransfer, ManyCalls, OneSize, Recorded, Unsized
 
 LEAST_GAIN_PCT = 3.0  # of the step: of less, exposed transfer is a remark
 _ALIKE = 0.05  # of the transfer: less makes no difference that is worth a word
@@ -85,27 +86,16 @@ def graded(severity: Severity, gain: Gain, step_ms: float, bounds: tuple[float, 
     return "info" if by_gain is None else min(severity, by_gain, key=SEVERITIES.index)
 
 
-def gain_text(gain: Gain, words: StepWords) -> str:
-    """A sentence, behind a space: what the transfer that was named costs; none where it is hidden, or nobody knows."""
+def free_transfer(gain: Gain) -> FreeTransfer | None:
+    """What the replay gives without the transfer that was named; None where it is hidden, or not replayed."""
     if not gain.replayed or f"{gain.of_ms:.2f}" == "0.00":
-        return ""
+        return None
     if not gain.is_less:
-        return f" Replayed with free communication, {words.the} is about as much shorter."
-    shorter = "no shorter" if f"{gain.ms:.2f}" == "0.00" else f"only {gain.ms:.2f} ms shorter"
-    bound = (
-        "other things bound it too"
-        if gain.best_ms is None
-        else f"hosts bound it too, and with none of them late it is up to {gain.best_ms:.2f} ms shorter"
+        return FreeTransfer(shorter="as_much", saved=gain.ms)
+    shorter = "not" if f"{gain.ms:.2f}" == "0.00" else "less"
+    return FreeTransfer(
+        shorter=shorter if gain.best_ms is None else f"{shorter}_by_hosts", saved=gain.ms, best=gain.best_ms
     )
-    return f" Replayed with free communication, {words.the} is {shorter}: {bound}."
-
-
-def step_left(gain: Gain, step_ms: float) -> str:
-    """'84.5 ms', or '84.5 ms (80.1 with hosts in time)': what is left of a step without the transfer."""
-    left = f"{ms_text(max(step_ms - gain.ms, 0.0))} ms"
-    if gain.best_ms is None:
-        return left
-    return f"{left} ({ms_text(max(step_ms - gain.best_ms, 0.0))} with hosts in time)"
 
 
 def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:
@@ -147,19 +137,10 @@ class Basis:
         """The transfer's part of the step."""
         return float(np.median(list(self.shares.values())))
 
-    def of_step(self, words: StepWords) -> str:
-        """'each 82.4 ms step'."""
-        return words.each_of(f"{ms_text(self.step_ms)} ms")
-
     @property
-    def note(self) -> str:
-        """Whose step it is, as a sentence behind a space; '' of the recorded one."""
-        if self.recorded_ms is None:
-            return ""
-        return (
-            f" That is of a step without the profiler, by the light window; the traces show {self.recorded_ms:.2f} of "
-            f"{self.recorded_step_ms:.2f} ms."
-        )
+    def recorded(self) -> Recorded | None:
+        """What the traces show, where that is another step."""
+        return None if self.recorded_ms is None else Recorded(exposed=self.recorded_ms, step=self.recorded_step_ms)
 
     def evidence(self, words: StepWords) -> tuple[Evidence, ...]:
         """The same as numbers."""
@@ -225,21 +206,27 @@ class Calls:
             return 0.0
         return max(self.exposed_ms - left, 0.0)
 
-    def said(self, words: StepWords) -> str:
-        """What they take, why, and what fewer would take, as a finding says it."""
+    def claim(self, words: StepWords, recorded: Recorded | None) -> ManyCalls:
+        """What they take, why, and what fewer would take."""
         times = self.times
         left = times.in_fewest_ms
         assert left is not None and times.fixed_ms is not None and times.ms_per_byte is not None
         per_mb = times.ms_per_byte * 1e6
-        more = f" and {ms_text(per_mb)} ms for each MB" if per_mb * times.most_bytes / 1e6 >= 0.05 * left else ""
-        way = _cure(times.op)
-        fewest = "one call" if times.fewest == 1 else f"{times.fewest} calls"
-        return (
-            f"{times.calls:.0f} calls of {times.op} {words.per} reduce {size_text(times.size)} of gradients in "
-            f"{ms_text(times.ms)} ms. By their sizes ({size_range_text(times.least_bytes, times.most_bytes)}) each "
-            f"call takes {ms_text(times.fixed_ms)} ms{more}: the number of calls sets the time, not their bytes. "
-            f"In {fewest} of {size_text(times.most_bytes)} ({way}) they would take {ms_text(left)} ms, so "
-            f"{words.each} would be at least {ms_text(self.saved_ms)} ms shorter, even if nothing hides them."
+        return ManyCalls(
+            window=words is WINDOW,
+            op=times.op,
+            calls=times.calls,
+            size=times.size,
+            takes=times.ms,
+            sizes=(times.least_bytes, times.most_bytes),
+            fixed=times.fixed_ms,
+            per_mb=per_mb if per_mb * times.most_bytes / 1e6 >= 0.05 * left else None,
+            fewest=times.fewest,
+            largest=times.most_bytes,
+            larger=_larger(times.op),
+            left=left,
+            saved=self.saved_ms,
+            recorded=recorded,
         )
 
     def evidence(self, words: StepWords) -> tuple[Evidence, ...]:
@@ -259,68 +246,54 @@ def calls_of(run: CrossRank, exposed_ms: float) -> Calls | None:
     return None if times is None else Calls(times, exposed_ms)
 
 
-def of_one_size(run: CrossRank) -> str:
-    """Behind a space: small calls whose sizes do not tell whether the call or the link sets their time."""
-    times = call_times(run)
-    if times is None or times.fixed_ms is not None or times.calls < _SEVERAL:
-        return ""
-    typical = times.size / times.calls
-    if typical >= _NO_BUCKET or times.fewest * _FEWER <= times.calls:
-        return ""
-    gbs = times.size / times.ms / 1e6
-    return (
-        f" Gradients come in {times.calls:.0f} calls of {size_text(typical)}, {ms_text(times.ms / times.calls)} ms "
-        f"each ({digits_text(gbs, 2)} GB/s). All are about as large, so the traces do not tell whether the number of "
-        f"calls or the link sets their time: larger ones ({_cure(times.op)}) show it."
-    )
-
-
-def _cure(op: str) -> str:
-    """What makes calls larger: DDP all-reduces, FSDP reduces and scatters."""
-    return "larger FSDP units" if "scatter" in op else "bucket_cap_mb"
-
-
-# What TO-O001 tells of the collectives behind it: how many they are, where in the step, and in how many passes.
+# What TO-O001 says of the collectives that carry it: how many they are, where in the step, and in how many passes.
 
 
 MANY = 20  # small collectives a step
-_PASSES = {FORWARD: "in forward", BACKWARD: "in backward", AFTER: "behind backward", UPDATED: "behind the optimizer"}
 
 
-def in_each_pass(run: CrossRank) -> str:
-    """That DDP reduces gradients in each of several backward passes that one step of the optimizer follows."""
+def of_one_size(run: CrossRank) -> OneSize | None:
+    """Small calls whose sizes do not show whether the call or the link sets their time."""
+    times = call_times(run)
+    if times is None or times.fixed_ms is not None or times.calls < _SEVERAL:
+        return None
+    typical = times.size / times.calls
+    if typical >= _NO_BUCKET or times.fewest * _FEWER <= times.calls:
+        return None
+    return OneSize(
+        calls=times.calls,
+        size=typical,
+        takes=times.ms / times.calls,
+        gbs=times.size / times.ms / 1e6,
+        larger=_larger(times.op),
+    )
+
+
+def _larger(op: str) -> str:
+    """What makes calls larger: DDP all-reduces, FSDP reduces and scatters."""
+    return "fsdp" if "scatter" in op else "ddp"
+
+
+def passes_that_reduce(run: CrossRank) -> int | None:
+    """In how many backward passes DDP reduces gradients, where one step of the optimizer follows several."""
     seen = {(times.summary.backward.passes, times.summary.backward.reduced) for times in run.ranks}
     passes, reduced = next(iter(seen))
-    if len(seen) > 1 or passes < 2 or reduced < passes:
-        return ""
-    return (
-        f" Gradients are reduced in each of the {passes} backward passes of a step: with no_sync() around all but the "
-        f"last it would be 1/{passes} of that."
-    )
+    return None if len(seen) > 1 or passes < 2 or reduced < passes else passes
 
 
-def _where(run: CrossRank) -> str:
-    """In which pass the collectives of the first rank are called, behind a colon, where backward is seen."""
-    first = run.ranks[0]
-    phase = first.summary.comm.phase[first.summary.comm.step >= 0]
-    steps = max(len(first.duration), 1)
-    parts = [
-        f"{count / steps:.0f} {said}"
-        for number, said in _PASSES.items()
-        if (count := int((phase == number).sum())) >= steps
-    ]
-    return f": {', '.join(parts)}" if (phase == BACKWARD).any() and parts else ""
-
-
-def of_unknown_size(run: CrossRank) -> str:
-    """That it comes in many collectives, where nothing says whether they are small (TO-O002)."""
+def of_unknown_size(run: CrossRank) -> Unsized | None:
+    """How many collectives there are and in which pass, where nothing shows whether they are small (TO-O002)."""
     matched = run.matching.collectives
     first = run.ranks[0]
-    count = sum(first.summary.rank in c.group for c in matched) / max(len(first.duration), 1)
+    steps = max(len(first.duration), 1)
+    count = sum(first.summary.rank in c.group for c in matched) / steps
     if count < MANY or any(collective_bytes(c) for c in matched):
-        return ""
-    return (
-        f" It comes in {count:.0f} collectives {run.step_words.per}{_where(run)}. The traces do not say how large they "
-        "are (traceops run and record_shapes=True do): latency sets the time of small ones, and fewer, larger ones "
-        "cost less."
+        return None
+    phase = first.summary.comm.phase[first.summary.comm.step >= 0]
+    if BACKWARD not in phase:
+        return Unsized(count=count)
+    forward, backward, after, updated = (
+        own / steps if (own := int((phase == one).sum())) >= steps else None
+        for one in (FORWARD, BACKWARD, AFTER, UPDATED)
     )
+    return Unsized(count=count, in_forward=forward, in_backward=backward, after_backward=after, after_update=updated)

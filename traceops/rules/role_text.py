@@ -32,9 +32,9 @@ def role_of(run: CrossRank, groups: Sequence[tuple[int, ...]]) -> Role | UnsetTy
     return _told(role_of_groups(run.roles, run.matching, groups))
 
 
-def in_role(run: CrossRank, role: Role | UnsetType, form: str) -> str:
-    """'{} communication' of a role, '' where it is not known, or where all communication is of one role."""
-    return "" if role is UNSET or not run.roles.several else form.format(ROLES[role])
+def role_name(run: CrossRank, role: Role | UnsetType) -> str | None:
+    """'tensor parallel'; None where it is not known, or where all communication is of one role."""
+    return None if role is UNSET or not run.roles.several else ROLES[role]
 
 
 def transfer_by_role(run: CrossRank) -> dict[Role, float]:

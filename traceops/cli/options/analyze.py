@@ -55,4 +55,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeatable",
     )
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
+    add("-v", "--verbose", action="store_true", help="show evidence, tables and what could not be checked too")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

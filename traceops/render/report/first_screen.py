@@ -10,35 +10,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import UNSET
 
 from traceops.core.facts import Fact
-from traceops.core.findings import Check, Evidence, Finding, count_checks
-from traceops.core.rank_text import first_steps_text, ranks_text, who_first
-from traceops.core.step_words import StepWords
-from traceops.core.text import short_name
-from traceops.core.units import ms_text, percent_text, us_text
+from traceops.core.findings import Check, Finding
+from traceops.core.rank_text import ranks_text
+from traceops.core.units import ms_text, us_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.answer import SURE, AlignedSteps, Cost, Mark, Piece, PieceKind, StepLane
-from traceops.render.document import Answer, Block, Fold, Span, Text, code, fold, items, soft, spans, text
+from traceops.render.answer import AlignedSteps, Mark, Piece, PieceKind, StepLane
+from traceops.render.document import Answer, Block, Fold, Span, fold, items, soft, spans, text
+from traceops.render.report.card import card_answer
 from traceops.render.report.cross_figures import thinned
-from traceops.render.report.stragglers import (
-    STRAGGLERS,
-    Cure,
-    because_of,
-    late_together,
-    mean_of_ranks,
-    out_of_step,
-    place_text,
-    who_text,
-)
+from traceops.render.report.stragglers import late_together
 from traceops.render.report.terms import TERMS
-from traceops.render.report.then_text import unfit_note
-from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding
-from traceops.render.report.whole_run import undisturbed_of
+from traceops.render.report.verdict import hang_leads, lead_finding
 from traceops.report.alike import alike_spent
+from traceops.report.card import Card
 from traceops.report.model import Report
 from traceops.report.tables import TimelineRow
-from traceops.rules.bandwidth import LOW_BANDWIDTH
 from traceops.rules.explained import explains
-from traceops.rules.slow_group import SLOW_GROUP
 
 # The picture that proves the verdict: one step of the rank to blame, of one that waits, and of the others.
 
@@ -214,17 +201,14 @@ def _time(rows: Rows, kind: str) -> float:
     return sum(row.duration_ms for row in rows if row.kind == kind)
 
 
-_GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason
-_MOST_GREW = 2
 _SAME = 0.05  # of a gain: how far two rules may differ that are about one thing
-_MOST_ADVICE = 400  # characters, in whole sentences
 _MOST_REASONS = 12
 
 
-def first_screen(report: Report) -> tuple[Block, ...]:
-    """The blocks between the verdict and the sections."""
+def first_screen(report: Report, card: Card) -> tuple[Block, ...]:
+    """The blocks between the card's headline and the sections."""
     lead = lead_finding(report)
-    blocks: list[Block] = [_answer(report, lead)]
+    blocks: list[Block] = [answer_of(report, card)]
     steps = None if hang_leads(report) else aligned_steps(report, lead)
     if steps is not None:
         blocks += [steps, soft(caption(report, steps))]
@@ -236,170 +220,14 @@ def finding_id(report: Report, finding: Finding) -> str:
     return f"finding-{report.findings.index(finding) + 1}"
 
 
-def _answer(report: Report, lead: Finding | None) -> Answer:
-    if hang_leads(report):
-        return _of_hang(report)
-    if lead is None:
-        return _of_clean_bill(report)
-    together = late_together(report, lead)
-    cure = cure_of(report, lead)
-    lines: list[tuple[str, tuple[Block, ...]]] = []
-    if where := _where(report, together):
-        lines.append(("Where", (text(where),)))
-    lines.append(("Why", _why(together, report.summary.step_words)))
-    if advice := _advice(lead):
-        lines.append(("Do", (text(advice),)))
-    lines.append(("How sure", (text(_how_sure(report, lead, cure)),)))
-    lines.append(("Proof", (text(Span(f"{lead.rule} and its evidence", href=f"#{finding_id(report, lead)}")),)))
-    return Answer(tuple(lines), _costs(cure, report.summary.step_words), _rests_on(report, cure, is_unrecorded(lead)))
+def answer_of(report: Report, card: Card) -> Answer:
+    """The card below its headline; of a hang what its own page opens with."""
+    if report.hang is not None and hang_leads(report):
+        from traceops.render.hang.answer import hang_answer  # most reports have none
 
-
-def _where(report: Report, together: Sequence[Finding]) -> str:
-    """'Rank 1 on node-3, in step 4', 'All 4 ranks'."""
-    ranks = sorted({rank for finding in together for rank in finding.ranks})
-    if not ranks:
-        return ""
-    said = who_text(ranks, len(report.ranks))
-    place = place_text(report, ranks)
-    if 4 < len(ranks) < len(report.ranks):
-        said += f": {ranks_text(ranks, 6, counted=False)}"
-    if place:
-        said += f", {place}"
-    hosts = list(dict.fromkeys(row.host for row in report.ranks if row.rank in set(ranks) and row.host))
-    if not place and len(ranks) < len(report.ranks) and 1 <= len(hosts) <= 2:
-        said += f" on {' and '.join(host[:40] for host in hosts)}"
-    steps, known = set(together[0].steps), set(report.run.steps)
-    if len(together) == 1 and steps and known and steps != known:
-        own = first_steps_text(sorted(steps), 6)
-        of = f" of {ranks_text(sorted(known), 4)}" if steps < known else ""
-        said += f", in step{'s' if len(steps) > 1 else ''} {own}{of}"
-    elif len(together) == 1 and steps and len(steps) > 1:
-        said += f", in all {len(steps)} steps"
-    return said
-
-
-def _why(together: Sequence[Finding], step: StepWords) -> tuple[Block, ...]:
-    """The cause in words, what grew, and the line of code where it is known."""
-    if together[0].rule not in (*STRAGGLERS, SLOW_GROUP.id) or not because_of(together[0]):
-        return (text(together[0].message), *_lines_of_code(together[0]))
-    blocks: list[Block] = []
-    for finding in together[:3]:
-        clause = because_of(finding)
-        whose = f"{who_first(finding.ranks, 4)}: " if len(together) > 1 and finding.ranks else ""
-        clause = clause if whose else clause[:1].upper() + clause[1:]
-        grew = [_grew_text(one, step) for one in _grew(finding)]
-        said = f"{whose}{clause}{': ' + '; '.join(grew) if grew else ''}."
-        blocks += [text(said), *_lines_of_code(finding)]
-    return tuple(blocks)
-
-
-def _grew(finding: Finding) -> list[Evidence]:
-    """What took longer than on the peers by a good part of what the cure saves."""
-    least = _GREW * (finding.impact_ms or 0.0)
-    known = [e for e in finding.evidence if e.grown is not UNSET and isinstance(e.value, (int, float))]
-    return [e for e in known if float(e.value or 0.0) - (e.peers or 0.0) > least][:_MOST_GREW]
-
-
-def _grew_text(one: Evidence, step: StepWords) -> str:
-    name = short_name(str(one.grown), 60)
-    spent = f"{name} takes {ms_text(float(one.value or 0.0))} ms {step.per}"
-    if one.peers is None:
-        return spent
-    return f"{spent}, on its peers {ms_text(one.peers) + ' ms' if one.peers else 'none'}"
-
-
-def _lines_of_code(finding: Finding) -> list[Text]:
-    """Quoted lines: 'train.py:41' and the line itself."""
-    return [
-        text(Span(f"{(e.file or '').rpartition('/')[2]}:{e.line}  ", "soft", title=e.file or ""), code(str(e.value)))
-        for e in finding.evidence
-        if e.fact is Fact.LINE and e.file is not None
-    ][:2]
-
-
-def _advice(finding: Finding) -> str:
-    kept = ""
-    for sentence in finding.advice.split(". "):
-        if kept and len(kept) + len(sentence) > _MOST_ADVICE:
-            break
-        kept += sentence if sentence.endswith(".") else f"{sentence}. "
-    return kept.strip()
-
-
-def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
-    """The confidence in words, and what it rests on."""
-    told = []
-    late, chance = finding.proof(Fact.LATE_STEPS), finding.proof(Fact.CHANCE)
-    if late is not None and isinstance(late.value, str):
-        told.append(f"late in {late.value} steps")
-    if chance is not None and isinstance(chance.value, (int, float)) and chance.value <= (chance.threshold or 0.0):
-        told.append(f"by luck alone this would be seen in {percent_text(100 * chance.value)} of cases")
-    error = report.summary.replay.error_pct if report.summary.replay is not None else None
-    if error is not None and cure is not None and finding.rule in (*STRAGGLERS, SLOW_GROUP.id):
-        told.append(f"the replay is within {percent_text(error)} of what was measured")
-    compares = finding.rule in (*STRAGGLERS, SLOW_GROUP.id, LOW_BANDWIDTH.id)
-    unfit = unfit_note(report) if compares else ""
-    if unfit:
-        told.insert(0, unfit)
-    sure = SURE["low" if unfit else finding.confidence]
-    return f"{sure}. {told[0][:1].upper()}{'; '.join(told)[1:]}." if told else f"{sure}."
-
-
-def _costs(cure: Cure | None, words: StepWords) -> tuple[Cost, ...]:
-    """Two bars: a step (or window) now and with the cause gone."""
-    if cure is None or cure.now_ms <= 0:
-        return ()
-    unit = "A late step" if cure.late else words.a.capitalize()
-    now = Cost(f"{unit} now", cure.now_ms, f"{ms_text(cure.now_ms)} ms")
-    least = cure.least_ms
-    if least is None:
-        less = f"{ms_text(cure.then_ms)} ms" + (f" ({cure.pct:.0f} % less)" if cure.pct >= 0.5 else "")
-        return now, Cost(_when_fixed(cure), cure.then_ms, less, look="then")
-    most = 100 * (cure.now_ms - least) / cure.now_ms
-    said = f"{ms_text(least)} to {ms_text(cure.then_ms)} ms (at most {most:.0f} % less)"
-    return now, Cost(_when_fixed(cure), cure.then_ms, said, least, "then")
-
-
-def _when_fixed(cure: Cure) -> str:
-    return f"Fixed, {cure.how}" if cure.how else "Fixed"
-
-
-def _rests_on(report: Report, cure: Cure | None, unrecorded: bool) -> str:
-    """What the bars are of: steps with the profiler or without, and what the second one is."""
-    if cure is None:
-        return ""
-    said = "" if cure.how else "At most what it costs can be saved; how much is not predicted."
-    plain = report.summary.stretched_from_ms
-    if unrecorded:
-        said += " Without the profiler."
-    elif plain is not None:
-        said += f" With the profiler; without it a step takes {ms_text(plain)} ms."
-    return said.strip()
-
-
-def _of_hang(report: Report) -> Answer:
-    from traceops.render.hang.answer import hang_answer  # most reports have none
-
-    assert report.hang is not None
-    return hang_answer(report.hang, "#hang") or Answer(())
-
-
-def _of_clean_bill(report: Report) -> Answer:
-    counts, step, undisturbed = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
-    step, words = step if undisturbed is None else undisturbed.step_ms, report.summary.step_words
-    lines: list[tuple[str, tuple[Block, ...]]] = []
-    tried = () if out_of_step(report) else report.what_if
-    most = max(tried, key=lambda row: row.saved_pct or 0.0, default=None)
-    if most is not None and most.predicted_step_time_ms is not None and (most.saved_pct or 0.0) >= 1:
-        recorded = " as recorded" if report.summary.stretched_from_ms is not None else ""
-        said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of {words.the}{recorded}, by the replay."
-        lines.append(("At best", (text(said, " ", Span("All changes", href="#what-if"), "."),)))
-    judged = f"{counts.clear} rules are clear, {counts.fired} have a remark, "
-    judged += f"{counts.not_evaluated} could not be judged."
-    lines.append(("Checked", (text(judged),)))
-    costs = () if step is None else (Cost(words.a.capitalize(), step, f"{ms_text(step)} ms"),)
-    rests = _rests_on(report, Cure(step, step, "as it is"), undisturbed is not None) if step else ""
-    return Answer(tuple(lines), costs, rests)
+        return hang_answer(report.hang, "#hang") or Answer(())
+    lead = lead_finding(report)
+    return card_answer(card, "" if lead is None else f"#{finding_id(report, lead)}")
 
 
 def _folded(report: Report, lead: Finding | None) -> list[Block]:

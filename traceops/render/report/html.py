@@ -30,6 +30,7 @@ from traceops.render.document import (
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.page import word
 from traceops.render.report import cross_sections, detail_tables, figures, parallel_sections, rank_tables
+from traceops.render.report.card import card_of, headline
 from traceops.render.report.coverage import kernels_sentence
 from traceops.render.report.detail_tables import copies_table
 from traceops.render.report.first_screen import first_screen
@@ -38,7 +39,6 @@ from traceops.render.report.rank_groups import MOST_RANKS, groups_text, shown_ra
 from traceops.render.report.run_text import how_found, kinds_sentence, speed_facts
 from traceops.render.report.step_timeline import finding_place
 from traceops.render.report.terms import COLUMNS, TERMS
-from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import undisturbed, whole_run
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
@@ -303,10 +303,10 @@ def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] 
 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
-    shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
+    shown, card, name = shown_ranks(report), card_of(report), str(report.run.name)
     notes = [kinds_sentence(report), *report.summary.notes, *_damage(report)]
     notes = [note for note in notes if note]
-    intro: list[Block] = [*first_screen(report), Facts(tuple(_facts(report)))]
+    intro: list[Block] = [*first_screen(report, card), Facts(tuple(_facts(report)))]
     if notes:
         intro.append(items(notes, "notes"))
     made = [section for make in SECTIONS if (section := make(report, shown)) is not None]
@@ -325,7 +325,7 @@ def describe(report: Report) -> Document:
         title=name,
         heading=spans(name),
         command="traceops analyze",
-        verdict=said,
+        verdict=headline(card),
         intro=tuple(intro),
         sections=(*hang, findings, *made),
         footer="all numbers are in report.json and the CSV files beside this page",

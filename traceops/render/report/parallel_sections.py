@@ -109,21 +109,6 @@ def role_text(report: Report, finding: Finding) -> str:
     return f", first of all in {ROLES[finding.role]} communication"
 
 
-def exposed_role(report: Report) -> str:
-    """': tensor parallel 9.10 ms, all inside host2, data parallel 2.00 ms', '' where there is one role only."""
-    rows = sorted(
-        (row for row in report.roles if (row.transfer_ms or 0.0) >= 0.01), key=lambda row: -(row.transfer_ms or 0.0)
-    )
-    if not _several(report) or not rows:
-        return ""
-    parts = [
-        f"{ROLES[row.role]} {ms_text(row.transfer_ms or 0.0)} ms"
-        + (f" (all inside {row.host})" if row.host and row.reach == "inside" else "")
-        for row in rows[:3]
-    ]
-    return f": {', '.join(parts)}"
-
-
 def _several(report: Report) -> bool:
     return sum(row.role != "unknown" for row in report.roles) > 1
 

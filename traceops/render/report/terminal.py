@@ -6,21 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from traceops.core.findings import count_checks
+from traceops.core.findings import Finding, count_checks
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import Block, Code, TableBlock, soft, text
+from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text
 from traceops.render.finding_blocks import finding_block
-from traceops.render.report.coverage import kernels_sentence
+from traceops.render.report.card import card_lines, card_of, shortened, told_first
+from traceops.render.report.coverage import kernels_sentence, unjudged_sentence
 from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
+from traceops.render.report.stragglers import headline_of, mean_of_ranks
 from traceops.render.report.terms import BUBBLE
 from traceops.render.report.then_text import least_note, unfit_note, why_no_what_if
-from traceops.render.report.verdict import verdict
+from traceops.render.report.verdict import not_evaluated
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -32,23 +34,49 @@ from traceops.report.step_times import StepTime
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
 _MOST_CHANGES = 3
+_MOST_FINDINGS = 5
+_BLANK = text("")
 _WORTH_PCT = 1.0  # of the step: a change that saves less is not worth a line
 
 
-def print_report(report: Report, file: TextIO, written: Path) -> None:
-    """Verdict, where the step goes, findings, the worst ranks, and where the report lies."""
-    write_terminal(describe_summary(report, written), file)
+def print_report(report: Report, file: TextIO, written: Path, *, verbose: bool = False) -> None:
+    """The card, where the step goes, other findings, and where the report lies."""
+    write_terminal(describe_summary(report, written, verbose=verbose), file)
 
 
-def describe_summary(report: Report, written: Path) -> list[Block]:
-    """What the terminal says of a report; `written` is where all of it lies."""
-    said = verdict(report)
+def describe_summary(report: Report, written: Path, *, verbose: bool = False) -> list[Block]:
+    """What the terminal shows of a report; `written` is where all of it lies. verbose: evidence and tables too."""
+    card = card_of(report)
+    blocks: list[Block] = [text(_heading(report), look="bold", indent=(0, 2)), *card_lines(card)]
+    if (ledger := _ledger(report)).table.rows:
+        blocks += [_BLANK, ledger]
+    if verbose:
+        blocks += [_BLANK, *_details(report)]
+    elif others := _others(report):
+        blocks += [_BLANK, *map(_finding_line, others[:_MOST_FINDINGS])]
+        if more := len(others) - _MOST_FINDINGS:
+            blocks += [soft(f"… and {more} more in the report")] * (more > 0)
+    blocks.append(_BLANK)
+    if report.hta_agreement is not None:
+        blocks.append(text(hta_sentence(report.hta_agreement)))
+    return [*blocks, Code((f"Report: {written}",), look="")]
+
+
+def _others(report: Report) -> list[Finding]:
+    told = told_first(report)
+    return [finding for finding in report.findings if finding not in told]
+
+
+def _finding_line(finding: Finding) -> Text:
+    look = f"level-{finding.severity}"
+    return text(f"{MARK[finding.severity]} {shortened(headline_of(finding))} ", Span(finding.rule, "soft"), look=look)
+
+
+def _details(report: Report) -> list[Block]:
+    """Tables, every finding with its evidence, and what could not be judged."""
     blocks: list[Block] = [
-        text(_heading(report), look="bold", indent=(0, 2)),
-        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         *_first_steps(report),
         *_whole_run(report),
-        _ledger(report),
         *role_lines(report),
         *experts_lines(report),
         *pass_lines(report),
@@ -57,15 +85,14 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         _ranks(report),
         *(finding_block(finding, words=report.summary.step_words) for finding in report.findings),
     ]
-    skipped = count_checks(report.checks).not_evaluated
-    if skipped:
-        rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
-        blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
+    if unjudged := unjudged_sentence(report):
+        blocks.append(soft(unjudged))
+    if skipped := count_checks(report.checks).not_evaluated:
+        named = ", ".join(not_evaluated(report.checks))
+        blocks.append(soft(f"{skipped} check{'s need' if skipped > 1 else ' needs'} data that is not here: {named}."))
     if report.steps and all(found.severity == "info" for found in report.findings):
         blocks.append(soft(kernels_sentence(report)))
-    if report.hta_agreement is not None:
-        blocks.append(text(hta_sentence(report.hta_agreement)))
-    return [*blocks, Code((f"Report: {written}",), look="")]
+    return blocks
 
 
 def hta_sentence(found: HtaAgreement) -> str:
@@ -136,11 +163,13 @@ def _whole_run(report: Report) -> list[Block]:
 
 
 def _ledger(report: Report) -> TableBlock:
-    worst = report.summary.ledger_worst_rank
+    """Buckets that take a hundredth of the step, of the median rank or of the worst one."""
+    worst, whole = report.summary.ledger_worst_rank, mean_of_ranks(report)
     rows = []
     for bucket in BUCKETS:
         ms, pct = report.summary.ledger_ms.of(bucket), report.summary.ledger_pct.of(bucket)
-        if not ms and bucket not in worst:
+        most = max(pct or 0.0, 100.0 * worst[bucket].ms / whole if bucket in worst and whole else 0.0)
+        if most < _WORTH_PCT and (whole or not ms):
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
         who = f"{worst[bucket].ms:.2f} ms on {group_label(report, worst[bucket].rank)}" if bucket in worst else ""
@@ -150,8 +179,9 @@ def _ledger(report: Report) -> TableBlock:
                 (BUBBLE[part].label, fixed_text(ms, 2), fixed_text(pct, 1), "", "")
                 for part, ms, pct in bubble_parts(report)
             ]
+    over = ", median over ranks" if len(report.ranks) > 1 else ""
     columns = (
-        Column("bucket", f"where {report.summary.step_words.a} goes", number=False),
+        Column("bucket", f"where {report.summary.step_words.the} goes{over}", number=False),
         Column("ms", "ms"),
         Column("pct", "%"),
         Column("bar", "", number=False, css="bar"),

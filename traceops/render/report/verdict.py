@@ -15,7 +15,6 @@ from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.render.report.parallel_sections import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     Cure,
@@ -36,7 +35,6 @@ from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_findings import held_mostly
-from traceops.rules.overlap import EXPOSED
 from traceops.rules.profiler_cost import PROFILER_COST
 from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.slow_group import SLOW_GROUP
@@ -432,19 +430,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         )
     rule = rule_of(finding.rule)
     loses = rule.loses if rule else None
-    if finding.impact_ms is None or not finding.ranks or (loses is None and rule is not EXPOSED):
-        return finding.message.rstrip("."), 1
-    if loses is None:
-        lost, saved, words = lost_ms(finding), ms_text(finding.impact_ms), report.summary.step_words
-        step = _of_step(lost, evidence_ms(finding, Fact.STEP) or mean_of_ranks(report), words)
-        best = finding.proof(Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE) is not None
-        only = f"; without that {words.a} would be {saved} ms shorter{', with hosts as recorded' * best}"
-        only = "" if saved == ms_text(lost) else only
-        return (
-            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}"
-            f"{only}",
-            1,
-        )
+    if finding.impact_ms is None or not finding.ranks or loses is None:
+        return finding.message.rstrip(".") if finding.headline is UNSET else finding.headline, 1
     one, several = loses
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
     lost, cure, words = lost_ms(finding), rule_cure(report, finding), report.summary.step_words

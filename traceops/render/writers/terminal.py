@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
 _SPAN = {"bold": "bold", "soft": "dim", "": "", "code": "", "quote": "", "name": "bold"}
+_SPAN |= {"cost slower": "red", "cost faster": "green"}
 _LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for level, style in STYLE.items()}}
 
 

@@ -1,0 +1,363 @@
+"""Makes the card of a report from its lead finding, what fixing it saves, and what could be judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from msgspec import UNSET
+
+from traceops.core.claims import Claim
+from traceops.core.facts import Fact
+from traceops.core.findings import Evidence, Finding
+from traceops.core.step_words import WINDOW
+from traceops.core.text import short_name
+from traceops.core.units import ms_text
+from traceops.hangs.json_types import HangJson
+from traceops.render.answer import Cost
+from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
+from traceops.render.finding_blocks import value_text
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT
+from traceops.render.report.stragglers import (
+    STRAGGLERS,
+    Cure,
+    headline_of,
+    late_together,
+    mean_of_ranks,
+    stragglers_judged,
+)
+from traceops.render.report.then_text import least_only, unfit_note
+from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding
+from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
+from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
+from traceops.report.card import Card
+from traceops.report.model import Report
+from traceops.rules.registry import FAMILIES
+from traceops.rules.slow_group import SLOW_GROUP
+
+LONGEST = 90  # characters of a headline
+_MOST_ACTION = 120
+_LEAST_CLAUSE = 20
+_MOST_ACTIONS = 2
+_MOST_UNCHECKED = 3  # groups of checks that a line names
+_LEAST_SAVED_PCT = 0.5
+_OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
+_REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
+_MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
+
+
+class NoProblem(Claim, frozen=True, kw_only=True):
+    """No rule fired above a remark. judged: percent of the step, where much of it was not."""
+
+    family = "card"
+    kind = "no_problem"
+    judged: float | None = None
+    compute: float | None = None
+    efficiency: float | None = None
+
+
+class WaitForEachOther(Claim, frozen=True, kw_only=True):
+    """Ranks wait, and no rule could judge for which. rank: the one that causes most of it."""
+
+    family = "card"
+    kind = "wait_for_each_other"
+    waiting: float
+    rank: int | None = None
+
+
+class LateTogether(Claim, frozen=True, kw_only=True):
+    """Several ranks are late, each for a reason of its own."""
+
+    family = "card"
+    kind = "late_together"
+    count: int
+    of: int
+
+
+def card_of(report: Report, hang: HangJson | None = None) -> Card:
+    """What to act on first. hang: of a report that was read, as `Report.hang` is None there."""
+    if report.hang is not None and hang_leads(report):
+        from traceops.report.hang_json import hang_json  # most reports have none
+
+        hang = hang_json(report.hang)
+    if hang is not None and hang.roots:
+        return _of_hang(report, hang)
+    if told := told_first(report):
+        return _of_finding(report, told)
+    level, headline = _without_finding(report)
+    undisturbed = undisturbed_of(report)
+    return Card(
+        level=level,
+        headline=headline,
+        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
+        judged_pct=judged_pct(report),
+        not_checked=not_checked(report),
+        without_profiler=_without_profiler(report, undisturbed is not None),
+        caveat=_caveat(report),
+        window=report.summary.step_words is WINDOW,
+    )
+
+
+def told_first(report: Report) -> list[Finding]:
+    """The findings that the card is about: one, or ranks that are late together; none where nothing serious fired."""
+    if report.hang is not None and hang_leads(report):
+        return [finding for finding in report.findings if finding.rule == report.hang.roots[0].rule][:1]
+    lead = lead_finding(report)
+    return [] if lead is None else late_together(report, lead)
+
+
+def _caveat(report: Report) -> Literal["first_steps", "unlike_run"] | None:
+    if report.summary.first_steps:
+        return "first_steps"
+    return "unlike_run" if unlike_run(report) else None
+
+
+def _of_hang(report: Report, hang: HangJson) -> Card:
+    root = hang.roots[0]
+    found = next((finding for finding in report.findings if finding.rule == root.rule), None)
+    proof = root.evidence[0] if root.evidence else None
+    return Card(
+        level=hang.level,
+        headline=shortened(root.message),
+        confidence=root.confidence,
+        actions=() if found is None else actions_of(found.advice),
+        proof="" if proof is None else _cut(f"{proof.what}: {proof.value}", _MOST_ACTION),
+        rule=root.rule,
+    )
+
+
+def _without_profiler(report: Report, unrecorded: bool) -> bool | None:
+    return True if unrecorded else None if report.summary.stretched_from_ms is None else False
+
+
+def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
+    lead = told[0]
+    cure, unfit = _cure(report, lead), bool(unfit_note(report))
+    late = {rank for finding in told for rank in finding.ranks}
+    several = LateTogether(count=len(late), of=len(report.ranks)) if len(told) > 1 else None
+    saves = cure is not None and cure.now_ms > 0 and _saved_pct(cure) >= _LEAST_SAVED_PCT
+    return Card(
+        level=lead.severity,
+        headline=shortened(headline_of(lead) if several is None else several.headline()),
+        now_ms=mean_of_ranks(report) if cure is None else cure.now_ms,
+        fixed_ms=cure.then_ms if cure is not None and saves else None,
+        fixed_least_ms=cure.least_ms if cure is not None and saves else None,
+        saved_pct=_saved_pct(cure) if cure is not None and saves else None,
+        confidence="low" if unfit else lead.confidence,
+        reason="rank clocks don't line up" if unfit else _reason(report, lead),
+        actions=actions_of(lead.advice),
+        judged_pct=judged_pct(report),
+        not_checked=not_checked(report),
+        proof=_proof(lead),
+        rule=lead.rule,
+        without_profiler=_without_profiler(report, is_unrecorded(lead)),
+        caveat=_caveat(report),
+        window=report.summary.step_words is WINDOW,
+    )
+
+
+def _cure(report: Report, lead: Finding) -> Cure | None:
+    """What fixing it saves; where a hidden loader or host may hold the step up, the prediction is the best case."""
+    cure = cure_of(report, lead)
+    if cure is None or cure.least_ms is not None or lead.rule not in _REPLAYED or not least_only(report):
+        return cure
+    return replace(cure, then_ms=cure.now_ms, least_ms=cure.then_ms)
+
+
+def _saved_pct(cure: Cure) -> float:
+    return cure.pct if cure.least_ms is None else 100 * (cure.now_ms - cure.least_ms) / cure.now_ms
+
+
+def _without_finding(report: Report) -> tuple[Level, str]:
+    waiting, undisturbed = waiting_of(report), undisturbed_of(report)
+    window = report.summary.step_words is WINDOW
+    calm = undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT
+    accused = not calm and not stragglers_judged(report) and not report.pipelines
+    if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
+        rank = waiting.rank if waiting.beside is None else None
+        level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
+        return level, WaitForEachOther(waiting=waiting.ms, rank=rank, window=window).headline()
+    judged, compute = judged_pct(report), report.summary.ledger_pct.compute
+    much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
+    if undisturbed is not None:
+        compute = share_pct(undisturbed, "compute_ms")
+    efficiency = None if report.compute is UNSET else report.compute.efficiency_pct
+    found = NoProblem(judged=judged if much else None, compute=compute, efficiency=efficiency, window=window)
+    waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
+    doubtful = much or waits or _caveat(report) is not None
+    return "info" if doubtful else "clear", found.headline()
+
+
+def judged_pct(report: Report) -> float | None:
+    """Percent of the step that rules could judge, on the rank with least; None without a step."""
+    if not report.steps:
+        return None
+    return max(100.0 - sum(one.pct for one in report.summary.unjudged), 0.0)
+
+
+def not_checked(report: Report) -> tuple[str, ...]:
+    """Groups of rules of which none could be judged; on one rank without those of several."""
+    groups = []
+    for family in FAMILIES:
+        own = [check for check in report.checks if check.unjudged is UNSET and check.rule.startswith(family.prefix)]
+        alone = report.run.world_size == 1 and family.prefix in _OF_SEVERAL
+        if own and not alone and all(check.status == "not_evaluated" for check in own):
+            groups.append(family.about)
+    return tuple(groups)
+
+
+def _reason(report: Report, lead: Finding) -> str:
+    """'3 of 3 steps'."""
+    late, known = lead.proof(Fact.LATE_STEPS), report.run.steps
+    if late is not None and isinstance(late.value, str):
+        return f"{late.value} steps"
+    seen = set(lead.steps) & set(known)
+    return f"{len(seen)} of {len(known)} steps" if seen else ""
+
+
+def _proof(lead: Finding) -> str:
+    """The time that grew most, or the first number."""
+    grown = [one for one in lead.evidence if isinstance(one.grown, str) and isinstance(one.value, (int, float))]
+    if grown:
+        most = max(grown, key=lambda one: float(one.value or 0.0) - (one.peers or 0.0))
+        return _grown_text(most, lead)
+    first = next((one for one in lead.evidence if one.value is not None and one.file is None), None)
+    if first is None:
+        return ""
+    said = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}"
+    return _cut(said, _MOST_ACTION)
+
+
+def _grown_text(one: Evidence, lead: Finding) -> str:
+    rank = one.rank if one.rank is not None else lead.ranks[0] if lead.ranks else None
+    whose = "" if rank is None else f" on rank {rank}"
+    others = "" if one.peers is None else f", {ms_text(one.peers) if one.peers else 0} on others"
+    return f"{short_name(str(one.grown), 60)} {ms_text(float(one.value or 0.0))} ms{whose}{others}"
+
+
+# Sentences made short.
+
+
+_BRACKETS = re.compile(r"\s*\([^()]*\)")
+_CLAUSE = re.compile(r"(?:[;:,]| that| which| while| with) ")
+_SENTENCE = re.compile(r"(?<=[^.]\w)\. |(?<=[)%’”'\"])\. ")
+
+
+def shortened(sentence: str) -> str:
+    """The first sentence without brackets and full stop, cut at a clause, else at a word, where it is too long."""
+    said = sentence
+    while (plain := _BRACKETS.sub("", said)) != said:
+        said = plain
+    said = " ".join(_SENTENCE.split(said)[0].replace("(", "").replace(")", "").split()).rstrip(".")
+    return _cut(said, LONGEST)
+
+
+def actions_of(advice: str) -> tuple[str, ...]:
+    """The first sentences of advice, each cut where it is long; the finding has all of it."""
+    sentences = [one.strip().rstrip(".") for one in _SENTENCE.split(advice) if one.strip()]
+    return tuple(_cut(one, _MOST_ACTION) for one in sentences[:_MOST_ACTIONS])
+
+
+def _cut(said: str, limit: int) -> str:
+    if len(said) <= limit:
+        return said
+    clauses = [at for found in _CLAUSE.finditer(said[: limit + 2]) if (at := found.start()) >= _LEAST_CLAUSE]
+    whole = [at for at in clauses if said[:at].count("(") == said[:at].count(")")]
+    return said[: whole[-1]] if whole else f"{said[: limit - 1].rpartition(' ')[0] or said[: limit - 1]}…"
+
+
+# The card in blocks: a page's, and a terminal's lines.
+
+
+_BAR = 16
+_CAVEAT = {"first_steps": "the program's first steps", "unlike_run": "recorded steps differ from the rest of the run"}
+_LABEL = 9
+
+
+def headline(card: Card) -> Headline:
+    """What a document opens with."""
+    return Headline(card.level, f"{card.headline}.")
+
+
+def judged_line(card: Card) -> str:
+    """'Judged 58 % of the step · not checked: fabric, hangs'."""
+    the = "window" if card.window else "step"
+    named, more = card.not_checked[:_MOST_UNCHECKED], len(card.not_checked) - _MOST_UNCHECKED
+    parts = [] if card.judged_pct is None else [f"Judged {card.judged_pct:.0f} % of the {the}"]
+    if named:
+        parts.append(f"not checked: {', '.join(named)}{f' and {more} more' if more > 0 else ''}")
+    if card.without_profiler is not None:
+        parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
+    if card.caveat is not None:
+        parts.append(_CAVEAT[card.caveat])
+    return " · ".join(parts)
+
+
+def confidence_text(card: Card) -> str:
+    """'high (3 of 3 steps)'."""
+    return "" if card.confidence is None else f"{card.confidence}{f' ({card.reason})' if card.reason else ''}"
+
+
+def fixed_text(card: Card) -> str:
+    """'23.3 ms (57 % less)'; a range where only a bound is known."""
+    if card.fixed_ms is None or card.saved_pct is None:
+        return ""
+    if card.fixed_least_ms is None:
+        return f"{ms_text(card.fixed_ms)} ms ({card.saved_pct:.0f} % less)"
+    return f"{ms_text(card.fixed_least_ms)} to {ms_text(card.fixed_ms)} ms (at most {card.saved_pct:.0f} % less)"
+
+
+def costs_of(card: Card) -> tuple[Cost, ...]:
+    """The two bars: now, and fixed."""
+    if card.now_ms is None:
+        return ()
+    unit = "Window" if card.window else "Step"
+    now = Cost(f"{unit} now" if card.fixed_ms is not None else unit, card.now_ms, f"{ms_text(card.now_ms)} ms")
+    if card.fixed_ms is None:
+        return (now,)
+    return now, Cost("Fixed", card.fixed_ms, fixed_text(card), card.fixed_least_ms, "then")
+
+
+def card_answer(card: Card, proof_at: str = "") -> Answer:
+    """The card below the headline, on a page. proof_at: where links find its finding."""
+    lines: list[tuple[str, tuple[Block, ...]]] = []
+    if card.actions:
+        lines.append(("Do", tuple(text(f"{action}.") for action in card.actions)))
+    if card.confidence is not None:
+        lines.append(("Confidence", (text(confidence_text(card)),)))
+    if card.rule is not None:
+        lines.append(("Proof", (text(card.proof + " " * bool(card.proof), Span(card.rule, href=proof_at)),)))
+    if judged := judged_line(card):
+        lines.append(("Coverage", (text(judged),)))
+    return Answer(tuple(lines), costs_of(card))
+
+
+def card_lines(card: Card) -> list[Text]:
+    """The card on a terminal."""
+    from traceops.render.writers.terminal import MARK
+
+    lines = [text(f"{MARK[card.level]} {card.headline}.", look=f"level-{card.level}", indent=(0, 2))]
+    if card.rule is None:
+        return [*lines, *([text(said, look="soft", indent=(2, 2))] if (said := judged_line(card)) else [])]
+    sure = f"Confidence: {confidence_text(card)}"
+    if card.fixed_ms is not None and card.now_ms:
+        least = card.fixed_ms if card.fixed_least_ms is None else card.fixed_least_ms
+        width = max(len(ms_text(card.now_ms)), len(ms_text(least)))
+        now = _bar_line(card.now_ms, 1.0, width, Span("now".ljust(_LABEL)), "cost slower")
+        fixed = _bar_line(least, least / card.now_ms, width, Span("fixed".ljust(_LABEL)), "cost faster")
+        lines.append(text(*now, f"Fix it: {fixed_text(card)}", indent=(2, 4)))
+        lines.append(text(*fixed, sure, indent=(2, 4)))
+    else:
+        lines.append(text(sure, indent=(2, 4)))
+    lines += [text(f"{number}  {action}", indent=(2, 5)) for number, action in enumerate(card.actions, 1)]
+    if judged := judged_line(card):
+        lines.append(text(judged, look="soft"))
+    lines.append(text(f"Proof: {card.proof}  {card.rule}" if card.proof else f"Proof: {card.rule}", look="soft"))
+    return lines
+
+
+def _bar_line(ms: float, part: float, width: int, label: Span, style: Style) -> tuple[Words, ...]:
+    length = max(round(_BAR * part), 1)
+    return f"{ms_text(ms):>{width}} ms ", Span("█" * length, style), " " * (_BAR - length + 1), label
