@@ -135,6 +135,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "ranks": lambda value: who(value, 4),
     "Ranks": lambda value: who_first(value, 4),
     "steps": _steps,
+    "Steps": lambda value: _steps(value).capitalize(),
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
