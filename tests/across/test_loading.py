@@ -11,6 +11,8 @@ import pytest
 
 from traceops import analyze
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
+from traceops.core.claims import claim_of
+from traceops.rules.idle_claims import InputBound
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -92,8 +94,8 @@ def test_a_starved_training_gains_what_was_promised_with_as_many_workers() -> No
     """A recorded training on gloo whose samples take 20 ms, eight to a batch, and the same with two workers."""
     report = analyze(Path(__file__).parents[1] / "data" / "starved_loader2")
     (found,) = (one for one in report.findings if one.rule == "TO-I002")
-    assert "2 DataLoader workers a rank would keep up (now none)" in found.message
-    assert "A rank has 1 core here" in found.message
+    need = claim_of(found, InputBound).need
+    assert (need.count, need.now, need.cores) == (2, 0, 1)
     before, with_two_workers = (270.788, 110.550)  # steps without the profiler, measured by `traceops sweep` in turn
     assert report.summary.unprofiled_step_time_ms == before
     assert found.impact_ms == pytest.approx(before - with_two_workers, rel=0.2)

@@ -6,6 +6,8 @@ import numpy as np
 
 from traceops import analyze
 from traceops.across.unlike import _with_more_work
+from traceops.core.claims import claim_of
+from traceops.rules.steps_claims import LongSteps
 
 PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"
 
@@ -16,7 +18,7 @@ def test_an_evaluation_in_every_third_step_is_no_part_of_the_typical_one():
     assert report.summary.step_time_ms.unlike == (2, 5, 8)
     unlike = next(found for found in report.findings if found.rule == "TO-T001")
     assert unlike.severity == "error"
-    assert "Meanwhile other work runs" in unlike.message
+    assert claim_of(unlike, LongSteps).does == "other_work"
     assert report.summary.step_time_ms.typical < 45
 
 
@@ -36,4 +38,5 @@ def test_a_first_step_that_sets_up_libraries_is_late_not_other_work():
     report = analyze(PLAIN / "cold_start" / "trace.json.gz")
     unlike = next(found for found in report.findings if found.rule == "TO-T001")
     assert unlike.cause == "host"
-    assert "Meanwhile the host launches late on rank 0." in unlike.message
+    claim = claim_of(unlike, LongSteps)
+    assert (claim.does, claim.ranks) == ("host", (0,))

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from traceops.doctor.saved_files import check_files
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Pcie, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting, RankPlace
 from traceops.fabric.ring_limit import ring_limit
+from traceops.render.doctor.text import doctor_verdict
 from traceops.rules.fabric.graph import judge_graph
 
 DATA = Path(__file__).parents[1] / "data"
@@ -240,3 +242,17 @@ def test_a_log_alone_tells_both(tmp_path, there, back, channels, words):
     assert len(verdict.findings) == len(words)
     assert all(re.search(word, found.message) for word, found in zip(words, verdict.findings, strict=True))
     assert bool(verdict.clear) is not bool(words) or verdict.findings
+
+
+def test_rings_slower_than_any_link_are_named_without_a_topology():
+    slow = judge_graph(Fabric(graphs=(graph(1, 3.0, kind="SYS"),)), Circumstances())
+    assert [found.message for found in slow.findings] == [
+        "NCCL's rings within a host carry 3 GB/s (1 channel over SYS), less than half of the 12 GB/s that a PCIe 3.0 "
+        "link of 16 lanes gives one way."
+    ]
+    assert judge_graph(Fabric(graphs=(graph(6, 22.0),)), Circumstances()).not_evaluated
+
+
+def test_a_graph_alone_gets_no_clean_bill():
+    said = doctor_verdict(check_files([str(GRAPHS)])).sentence
+    assert said.startswith("Nothing could be judged: nothing tells how fast the links between the GPUs")

@@ -21,7 +21,7 @@ LONGEST = 90
 
 def kinds(of: type[Claim] = Claim) -> Iterator[type[Claim]]:
     for kind in of.__subclasses__():
-        if kind.__module__.startswith("traceops."):
+        if kind.__module__.startswith("traceops.") and hasattr(kind, "kind"):
             yield kind
         yield from kinds(kind)
 

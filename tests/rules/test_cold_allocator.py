@@ -3,6 +3,8 @@
 import json
 
 from traceops import analyze
+from traceops.core.claims import claim_of
+from traceops.rules.steps_claims import LongSteps
 
 
 def write(folder, mallocs):
@@ -32,4 +34,5 @@ def test_a_typical_step_has_none_of_them_and_the_long_one_is_explained_by_them(t
     found = write(tmp_path, 6)
     assert "TO-M005" not in found
     assert found["TO-T001"].cause == "allocation"
-    assert "the allocator asks the driver for memory on rank 0 (aten::empty" in found["TO-T001"].message
+    claim = claim_of(found["TO-T001"], LongSteps)
+    assert (claim.does, claim.ranks, claim.place) == ("allocation", (0,), "aten::empty")

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.render.report.verdict import verdict
 from traceops.rules.explained import merge_overlapping
+from traceops.rules.idle_claims import BlockedOnDevice
 from traceops.rules.registry import BY_ID
 
 COPIES = Path(__file__).parents[1] / "data" / "copies"
@@ -73,7 +75,7 @@ def test_a_wait_for_copies_is_told_once_and_not_as_item_calls(reports):
     """'Keep values on the device: no .item()' of a program that reads none."""
     (many,) = found(reports["many_small"], "TO-I003")
     assert many.cause == "copies" and ".item()" not in many.advice
-    assert "100 % of it comes behind copies for which the host waits." in many.message
+    assert claim_of(many, BlockedOnDevice).copies_pct == 100
     (idle,) = found(reports["saved_on_host"], "TO-I003")
     assert idle.severity == "info" and idle.message.endswith("TO-I004 explains it.")
 

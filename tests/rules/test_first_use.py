@@ -6,7 +6,9 @@ import pytest
 from observed_run import usual, write_rank
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.rules.steps_claims import LongSteps
 
 STEP_MS = 40.0
 START_MS = 272.0  # of NCCL, in the first gather() of an accelerate program on an H200
@@ -70,10 +72,12 @@ WORKS = ["cudaMemcpyAsync"] * 60
 def test_a_communicator_that_starts_is_named_and_comes_once(tmp_path):
     found = long_steps(analyze(program(tmp_path, STARTS)))
     assert (found.cause, found.severity, found.impact_ms, found.steps) == ("first_use", "info", None, (9,))
-    assert "loaded or set up on rank 0 (c10d::_allgather_base_, 272 ms). That comes once" in found.message
+    claim = claim_of(found, LongSteps)
+    assert (claim.does, claim.ranks, claim.place, claim.once) == ("first_use", (0,), "c10d::_allgather_base_", True)
+    assert claim.longer == pytest.approx(272, abs=0.5)
     assert "init_process_group gets device_id" in found.advice
     other = long_steps(analyze(program(tmp_path / "other", WORKS)))
-    assert other.cause != "first_use" and "cannot be said" in other.message
+    assert other.cause != "first_use" and claim_of(other, LongSteps).share is None
 
 
 def test_a_start_is_no_second_time_of_another_slow_step(tmp_path):
@@ -84,12 +88,13 @@ def test_a_start_is_no_second_time_of_another_slow_step(tmp_path):
     assert (found.cause, found.severity) == ("first_use", "info")
     program(tmp_path / "other", WORKS)
     write_rank(tmp_path / "other", 0, [usual(110.0 if at == 5 else STEP_MS, recorded=6 <= at < 11) for at in range(60)])
-    assert "2 are such" in long_steps(analyze(tmp_path / "other")).message
+    claim = claim_of(long_steps(analyze(tmp_path / "other")), LongSteps)
+    assert claim.unlike == 2 and claim.share > 0
 
 
 def test_long_steps_beside_a_start_are_told_by_themselves(tmp_path):
     found = long_steps(analyze(program(tmp_path, STARTS, longer=(7,))))
-    assert found.steps == (7,) and "Step 7 takes 140.0 ms" in found.message
+    assert found.steps == (7,) and claim_of(found, LongSteps).took == pytest.approx(140)
     assert next(e for e in found.evidence if e.fact is Fact.SUCH_STEPS).unit == "of 4 timed steps"
 
 

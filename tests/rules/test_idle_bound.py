@@ -10,8 +10,10 @@ from generated_run import HostWork, Size, ddp, simulate, write_traces
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
+from traceops.core.claims import claim_of
 from traceops.core.step_words import WINDOW
 from traceops.pipeline import conclude
+from traceops.rules.idle_claims import HostBound
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -40,7 +42,8 @@ def test_starving_is_bounded_by_the_step_without_the_profiler(tmp_path, unprofil
     room = max(min(unprofiled_ms - busy_ms(row), row.idle_host_ms) for row in report.ranks)
     assert found.evidence[0].value == pytest.approx(room, abs=0.01)
     assert found.impact_ms <= room + 0.01
-    assert f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
+    claim = claim_of(found, HostBound)
+    assert claim.profiler == "no_room" and claim.step == unprofiled_ms
 
 
 def test_a_share_of_the_step_without_the_profiler_says_so(tmp_path):
@@ -49,14 +52,14 @@ def test_a_share_of_the_step_without_the_profiler_says_so(tmp_path):
     unprofiled_ms = row.typical_step_ms - 0.5
     found = host_bound(timed(tmp_path, unprofiled_ms, "item_sync4"))
     assert found.evidence[0].value == pytest.approx(row.idle_host_ms, abs=0.01)
-    assert f"The share is of a step without the profiler, which takes {unprofiled_ms:.2f} ms." in found.message
+    assert claim_of(found, HostBound).plain == pytest.approx(unprofiled_ms)
 
 
 def test_a_window_is_not_held_against_a_step_without_the_profiler(tmp_path, monkeypatch):
     monkeypatch.setattr(conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks])
     report = timed(tmp_path, 12.0)
     assert report.summary.step_words is WINDOW
-    assert "without the profiler" not in host_bound(report).message, "12 ms are no bound of several steps"
+    assert claim_of(host_bound(report), HostBound).plain is None, "12 ms are no bound of several steps"
 
 
 def test_a_step_without_room_clears_the_rule(tmp_path):
@@ -70,12 +73,14 @@ def test_a_step_without_room_clears_the_rule(tmp_path):
 def test_without_such_steps_the_trace_is_believed():
     found = host_bound(analyze(DATA / "fsdp2_4"))
     assert found.evidence[0].value == pytest.approx(27.7, abs=0.1)
-    assert "without the profiler" not in found.message
+    assert claim_of(found, HostBound).plain is None
 
 
 def test_advice_is_the_optimizers_where_its_step_keeps_the_host():
     found = host_bound(analyze(DATA / "hta" / "pair"))
-    assert "On rank 1 the optimizer alone (Optimizer.step#Shampoo.step) keeps the host for 209.1 ms" in found.message
+    claim = claim_of(found, HostBound)
+    assert (claim.rank, claim.optimizer) == (1, "Optimizer.step#Shampoo.step")
+    assert claim.optimizer_ms == pytest.approx(209.1, abs=0.05) and not claim.optimizer_recorded
     assert "(offload)" in found.advice
     assert found.cause == "host"
 
@@ -83,7 +88,7 @@ def test_advice_is_the_optimizers_where_its_step_keeps_the_host():
 def test_a_short_optimizer_is_not_blamed(tmp_path):
     unprofiled_ms = analyze(DATA / "ddp4").ranks[0].typical_step_ms - 0.5
     found = host_bound(timed(tmp_path, unprofiled_ms, "ddp4"))
-    assert "optimizer" not in found.message
+    assert not claim_of(found, HostBound).optimizer
     assert "CUDA graphs" in found.advice
 
 

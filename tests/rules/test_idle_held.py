@@ -9,9 +9,11 @@ import pytest
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
+from traceops.core.claims import claim_of
 from traceops.measure.summary import summarize
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.verdict import verdict
+from traceops.rules.idle_claims import Held, HostBound
 from traceops.traces.discover import TraceFile
 
 COLLECTED = Path(__file__).parents[1] / "data" / "plain_profiler" / "collected" / "trace.json.gz"
@@ -37,7 +39,8 @@ def value(found, metric):
 def test_what_the_trace_does_not_show_is_told_as_that():
     """156 ms of gc.collect() behind each step were 'give the GPU more work per launch: a larger batch'."""
     found = starves(COLLECTED.parent)
-    assert "in long stretches: 107 ms in what the trace does not show (mostly in 2 of 3 steps)" in found.message
+    first = claim_of(found, HostBound).first
+    assert first == Held(ms=first.ms, steps=2, of=3) and first.ms == pytest.approx(107.2, abs=0.1)
     assert value(found, "of it in what the trace does not show") == pytest.approx(107.2, abs=0.1)
     assert found.cause == "host"
     assert "larger batch" not in found.advice and "`traceops run` names it" in found.advice
@@ -64,8 +67,9 @@ def test_the_first_sentence_names_what_holds_the_host_most():
 
 def test_an_operator_that_takes_long_is_named(tmp_path):
     found = starves(written(tmp_path, lambda events: list(holes(events))))
-    assert "in long stretches: 107 ms in aten::unique_dim (mostly in 2 of 3 steps)" in found.message
-    assert "does not show" not in found.message
+    first = claim_of(found, HostBound).first
+    assert first == Held(ms=first.ms, what="aten::unique_dim", steps=2, of=3)
+    assert first.ms == pytest.approx(107.2, abs=0.5)
     assert "larger batch" not in found.advice and "single operators or calls" in found.advice
 
 
@@ -78,7 +82,7 @@ def launches(events):
 
 def test_many_short_ones_keep_their_advice(tmp_path):
     found = starves(written(tmp_path, lambda events: list(launches(events))))
-    assert "is held for" not in found.message and "larger batch" in found.advice
+    assert claim_of(found, HostBound).held is None and "larger batch" in found.advice
 
 
 def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
@@ -88,7 +92,7 @@ def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
     (tmp_path / "trace.json").write_bytes(text[:broken] + b'"ph: "X"' + text[broken + 9 :])
     report = analyze(tmp_path)
     assert "1 event is not readable" in next(one for one in report.findings if one.rule == "TO-V002").message
-    assert "does not show" not in starves(tmp_path).message
+    assert claim_of(starves(tmp_path), HostBound).held is None
 
 
 def test_long_calls_of_a_trace_without_operators_are_told_too(tmp_path):
@@ -104,7 +108,7 @@ def test_long_calls_of_a_trace_without_operators_are_told_too(tmp_path):
         if other["ts"] - one["ts"] - one["dur"] > 50_000
     ]  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps({**trace, "traceEvents": trace["traceEvents"] + idle}))
-    assert " in cudaMalloc" in starves(tmp_path).message
+    assert claim_of(starves(tmp_path), HostBound).first.what == "cudaMalloc"
 
 
 @pytest.mark.parametrize("name", ["anomaly", "collected"])

@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Finding
 from traceops.render.report.verdict import verdict
+from traceops.rules.idle_claims import HostBound, InputBound
 from traceops.rules.idle_time import MAY_BE_RECORDING
 
 DATA = Path(__file__).parents[1] / "data"
@@ -67,8 +69,8 @@ def test_what_is_certainly_the_program_s_is_said():
     cost = next(e.value for e in found.evidence if e.fact is Fact.RECORDING_AT_MOST)
     late = next(e.value for e in found.evidence if e.fact is Fact.BUCKET)
     assert 0 < cost < late
-    assert f"At least about {late - cost:.0f} ms of it are the program's own" in found.message
-    assert f"recording takes this host at most about {cost:.1f} ms." in found.message
+    claim = claim_of(found, HostBound)
+    assert (claim.own, claim.cost) == (pytest.approx(late - cost), pytest.approx(cost))
     assert "may be recording itself" not in verdict(report).sentence  # a sixth of it
 
 
@@ -80,7 +82,8 @@ def test_what_recording_may_take_is_said_beside_the_gain():
     sentence = verdict(report).sentence
     assert "may be recording itself." in sentence and "Not judged" not in sentence
     input_bound = next(found for found in report.findings if found.rule == "TO-I002")
-    assert "6 to 9 DataLoader workers a rank would keep up" in input_bound.message
+    need = claim_of(input_bound, InputBound).need
+    assert (need.count, need.most) == (6, 9)
 
 
 def test_a_small_finding_does_not_hide_that_most_of_a_step_is_not_judged(tmp_path):

@@ -12,10 +12,12 @@ from observed_run import BEGAN_NS, Step, usual, write_loader, write_rank
 
 from traceops import analyze
 from traceops.across.host_difference import Longer
+from traceops.core.claims import claim_of
 from traceops.measure.host_places import CodePlace
 from traceops.measure.loader_work import loader_work
 from traceops.render.report.verdict import verdict
 from traceops.rules.host_difference import _as_replayed, _only
+from traceops.rules.idle_claims import InputBound
 from traceops.traces.observed import read_observed
 
 DATA = Path(__file__).parents[1] / "data"
@@ -66,8 +68,8 @@ def test_the_input_leads_and_no_rank_is_accused(tmp_path):
     assert input_bound.severity != "info" and report.findings[0] == input_bound
     assert input_bound.ranks == (LATE,) and "tokenize (data.py:51)" in input_bound.message
     pace = 78 / 80 * STEP_MS
-    said = f"Mend the loaders of all ranks: the workers of rank 0's take {pace:.1f} ms for the batches of a step"
-    assert said in input_bound.message
+    claim = claim_of(input_bound, InputBound)
+    assert (claim.slow_rank, claim.slow_ms) == (0, pytest.approx(pace, abs=0.06))
     assert not of_rule(report, "TO-W003")
     [check] = [check for check in report.checks if check.rule == "TO-W003"]
     assert check.status == "clear" and "rank 0's loader are no faster" in check.reason
@@ -82,7 +84,7 @@ def test_a_rank_whose_loader_alone_is_slow_still_is(tmp_path):
     [line] = of_rule(report, "TO-W003")
     assert line.ranks == (LATE,)
     [input_bound] = of_rule(report, "TO-I002")
-    assert "Mend the loaders of all ranks" not in input_bound.message
+    assert claim_of(input_bound, InputBound).slow_rank is None
 
 
 @pytest.mark.parametrize(("told", "busy_pct"), [(True, 97.5), (False, 100 * 78 / 155)])

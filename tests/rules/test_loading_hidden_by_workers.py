@@ -14,11 +14,14 @@ from traceops import analyze
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
 from traceops.render.report.cross_tables import replay_sentence
 from traceops.render.report.verdict import verdict
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
+from traceops.rules.idle_claims import HiddenLoading
+from traceops.rules.straggler_claims import Late
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -55,8 +58,9 @@ def test_workers_that_need_longer_than_the_cured_step_are_told(tmp_path):
     _, late, [hidden] = behind_late(tmp_path, {"idle": 4, "tokenize": 76})
     assert hidden.ranks == (0, 1, 2, 3)
     [step] = [one.value for one in hidden.evidence if one.fact is Fact.STEP]
-    assert step == pytest.approx(0.95 * 79, rel=0.001) and f"a step of {step:.2f} ms" in hidden.message
-    assert "loader need 75.0 ms for what a step takes" in hidden.message
+    assert step == pytest.approx(0.95 * 79, rel=0.001)
+    claim = claim_of(hidden, HiddenLoading)
+    assert (claim.step, claim.loading) == (pytest.approx(step), pytest.approx(75.0, abs=0.06))
     assert (late.severity, late.impact_ms) == ("info", pytest.approx(79.38 - step, abs=0.02)), "not 15.76"
     assert hidden.impact_ms == pytest.approx(0.95 * 79 - 65, abs=4), "beyond the step that the cure leaves"
 
@@ -72,19 +76,19 @@ def test_a_late_ranks_cure_leaves_the_loaders_pace(tmp_path):
     report, late, [hidden] = behind_late(tmp_path, {"idle": 9, "tokenize": 71})
     [step] = [one.value for one in hidden.evidence if one.fact is Fact.STEP]
     assert step == pytest.approx(71 / 80 * 79, rel=0.001)
-    assert f"would take {step:.2f} instead of 79.38 ms" in late.message
+    assert claim_of(late, Late).then == pytest.approx(step, abs=0.001)
     assert late.impact_ms == pytest.approx(79.38 - step, abs=0.01)
     assert predicted(report, "rank 1 as its peers") == pytest.approx(step, abs=0.001)
     assert predicted(report, "all ranks as their median") == pytest.approx(step, abs=0.001)
-    assert f"a step would take {step:.1f} ms" in verdict(report).sentence
+    assert f"a step would take {step:.1f} instead of" in verdict(report).sentence
 
 
 def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
     """Without looks at them it was 'would take 63.62 ms', which workers that are slower do not allow."""
     report, late, hidden = behind_late(tmp_path, {})
     assert not hidden and report.summary.replay.loaders_unknown == (0, 1, 2, 3)
-    assert "would take 63.69 or more instead of 79.38 ms (up to 20 % less)" in late.message
-    assert "a step would take 63.7 ms or more (up to 20 % less)" in verdict(report).sentence
+    assert claim_of(late, Late).then_or_more == pytest.approx(63.69, abs=0.01)
+    assert "a step would take 63.7 or more instead of 79.4 ms (up to 20 % less)" in verdict(report).sentence
     assert "the pace of data loaders' workers is not known" in replay_sentence(report)
     shown = answer(open_run(tmp_path / "run"), Asked("what-if"))
     assert shown.loaders_unknown == (0, 1, 2, 3)

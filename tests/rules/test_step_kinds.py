@@ -9,8 +9,10 @@ import pytest
 from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
+from traceops.rules.steps_claims import LongSteps
 from traceops.traces.run_manifest import StepKinds, step_kinds
 
 WGAN = StepKinds(("Adam.step",), "Adam.step", 40, 120)
@@ -42,7 +44,9 @@ def test_a_generators_step_is_no_fault_of_the_training(tmp_path):
     report = report_of(tmp_path, (2, 5, 8, 11), {"Adam.step": 40})
     one = found(report)
     assert (one.severity, one.cause, one.impact_ms) == ("info", "other_optimizer", None)
-    assert "Adam.step runs in 40 of 120 only" in one.message and "No fault" in one.advice
+    claim = claim_of(one, LongSteps)
+    assert (claim.another, claim.another_in, claim.another_of, claim.left_pct) == ("Adam.step", 40, 120, None)
+    assert "No fault" in one.advice
     assert "A round of the training is 3 steps: a typical step tells of the kind" in text_of(report)
     assert any("Steps are of two kinds" in str(block) for block in describe(report).intro)
 
@@ -71,7 +75,8 @@ def test_what_waiting_makes_long_is_not_the_other_optimizers(tmp_path, faults, d
     """A rank that was late in the generator's steps only: 'no fault where the training is meant so'."""
     one = found(report_of(tmp_path, (2, 5, 8, 11), {"Adam.step": 40}, *faults, device=device))
     assert one.cause == "other_work" and one.impact_ms > 0 and "No fault" not in one.advice
-    assert "Adam.step runs in 40 of 120 only. That is not all: " in one.message
+    claim = claim_of(one, LongSteps)
+    assert claim.another == "Adam.step" and claim.left_pct > 50
     assert one.severity != "info" or "TO-S002 (rank 1) explains it" in one.message
 
 

@@ -12,7 +12,9 @@ from measured_runs import across, program
 from traceops import analyze
 from traceops.across.replay.what_if import WORK_SHARED, Prediction
 from traceops.across.work import WorkCompared
+from traceops.core.claims import claim_of
 from traceops.render.report.verdict import verdict
+from traceops.rules.idle_claims import HiddenLoading
 from traceops.rules.stragglers import judge_stragglers
 
 
@@ -51,7 +53,7 @@ def test_loading_that_a_late_rank_hides(tmp_path):
     report = told(tmp_path, made, [*everybody_loads(6000), SlowCompute(2, 2.5)])
     [late], [hidden] = found(report, "TO-S001"), found(report, "TO-I002")
     assert late.ranks == (2,) and hidden.ranks == (0, 1, 2, 3)
-    assert "While the others wait for rank 2, loading is hidden" in hidden.message
+    assert claim_of(hidden, HiddenLoading).late == (2,)
     truth = step_ms(made, everybody_loads(6000)) - step_ms(made, [])
     assert hidden.impact_ms == pytest.approx(truth, rel=0.2)
     assert report.findings[0] == late, "what costs time now comes first"

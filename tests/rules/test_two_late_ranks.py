@@ -12,10 +12,12 @@ from measured_runs import across, program
 import traceops
 from traceops.across import own_times
 from traceops.across.machine_use import CoreWaits
+from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
 from traceops.rules import overlap_gain, pipeline
 from traceops.rules.pipeline import without_loading
 from traceops.rules.steps import causes_of_unlike
+from traceops.rules.steps_claims import LongSteps
 from traceops.rules.straggler_conditions import far_from_all, in_one_place
 from traceops.rules.straggler_findings import of_operators
 from traceops.traces.run_manifest import ended_steps
@@ -75,9 +77,9 @@ def test_what_waits_for_others_is_no_region_that_grew(two_late):
 
 def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, monkeypatch):
     _, run = two_late
-    assert overlap_gain.of_unknown_size(run) == ""
+    assert overlap_gain.of_unknown_size(run) is None
     monkeypatch.setattr(overlap_gain, "MANY", 1)
-    assert "The traces do not say how large they are" in overlap_gain.of_unknown_size(run)
+    assert overlap_gain.of_unknown_size(run).count >= 1
 
 
 def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):
@@ -119,7 +121,8 @@ def test_a_long_step_names_the_rank_that_the_others_wait_for_in_the_next_one():
     report = traceops.analyze(str(DATA / "pipeline_gc_gloo3"))
     [found] = of(report, "TO-T001")
     assert (found.steps, found.cause) == ((10, 15), "host")
-    assert "Meanwhile the host takes longer on rank 0." in found.message
+    claim = claim_of(found, LongSteps)
+    assert (claim.does, claim.ranks) == ("host_itself", (0,))
 
 
 def test_late_sends_are_a_remark_where_senders_may_have_had_no_core(middle, monkeypatch):

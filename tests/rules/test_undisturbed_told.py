@@ -11,6 +11,7 @@ from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.render import write_report
@@ -19,6 +20,7 @@ from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
 from traceops.render.report.verdict import verdict
+from traceops.rules.idle_claims import HostBound, Turns
 
 DATA = Path(__file__).parents[1] / "data"
 GATHER = "_Z38ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorage"
@@ -111,7 +113,8 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     assert card_of(slow).without_profiler and answer.costs[0].ms == pytest.approx(20.0)
     assert "wait" not in verdict(slow).sentence.partition("TO-I001")[2], "not in the steps that it speaks of"
     assert 3.5 < found.evidence[0].value <= 4.5 and found.impact_ms <= 4.51, "of the idle time, the host's share"
-    assert "a step without the profiler, by the light window; the traces show up to 27." in found.message
+    claim = claim_of(found, HostBound)
+    assert claim.profiler == "light" and 27 <= claim.recorded < 28
 
 
 def by_turns(folder):
@@ -141,9 +144,8 @@ def test_hosts_late_by_turns_are_graded_by_what_launches_in_time_save(tmp_path):
     assert [(one.first, one.last) for one in report.undisturbed.windows] == [(20, 25), (130, 135)]
     assert [round(row.idle_ms, 1) for row in report.undisturbed.windows[1].ranks] == [0, 0, 0, 7.0]
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
-    assert (
-        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 130 to 135." in found.message
-    )
+    turns = Turns(rank=0, other=3, steps=(20, 25), other_steps=(130, 135))
+    assert claim_of(found, HostBound).turns == turns
     assert found.severity == "warning", "of 17 % a rank, and a third of the step with all launches in time"
     assert 100 * found.impact_ms / 20.0 > 20 > found.evidence[1].value
     assert not [f for f in report.findings if f.rule == "TO-S001" and f.severity != "info"]
@@ -152,7 +154,7 @@ def test_hosts_late_by_turns_are_graded_by_what_launches_in_time_save(tmp_path):
 def test_windows_in_which_the_same_host_is_late_change_nothing(tmp_path):
     report = in_two_windows(tmp_path, 0, 0)
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
-    assert "in steps" not in found.message
+    assert claim_of(found, HostBound).turns.steps is None
     assert found.severity == "warning" and found.evidence[1].value > 30
 
 
@@ -160,10 +162,7 @@ def test_of_hosts_that_are_late_by_turns_none_alone_is_named(tmp_path):
     report = by_turns(tmp_path)
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
     assert found.ranks == (0, 3)
-    assert (
-        "On ranks 0, 3 the GPU has nothing to run" in found.message
-        and "Whose host is the latest changes: rank 0's in the light window, rank 3's in the traces." in found.message
-    )
+    assert claim_of(found, HostBound).turns == Turns(rank=0, other=3)
 
 
 def test_with_launches_in_time_a_step_keeps_the_work_of_the_busiest_device(tmp_path):
@@ -184,8 +183,9 @@ def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
     for rank in range(2):
         write_light(run, rank, 6, 155.0, lambda step: [("gemm", 0, 50, 7)])
     [found] = [f for f in analyze(run).findings if f.rule == "TO-I001"]
-    assert "In the recorded steps, on rank 0 the optimizer alone" in found.message
-    assert "keeps the host for 194.9 ms." in found.message
+    claim = claim_of(found, HostBound)
+    assert claim.optimizer_recorded and claim.rank == 0
+    assert claim.optimizer_ms == pytest.approx(194.9, abs=0.05)
 
 
 def test_what_the_profiler_costs_is_a_remark(told):
@@ -362,9 +362,8 @@ def test_light_windows_that_follow_are_read_and_told(tmp_path):
     report = analyze(followed(tmp_path, [3]))
     assert windows_of(report) == [(20, 25), (160, 165)] and report.undisturbed.light_steps == 12
     [found] = [f for f in report.findings if f.rule == "TO-I001"]
-    assert (
-        "Whose host is the latest changes: rank 0's in steps 20 to 25, rank 3's in steps 160 to 165." in found.message
-    )
+    turns = Turns(rank=0, other=3, steps=(20, 25), other_steps=(160, 165))
+    assert claim_of(found, HostBound).turns == turns
 
 
 def test_a_rank_without_any_light_window_costs_the_others_none(tmp_path):

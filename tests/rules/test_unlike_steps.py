@@ -8,9 +8,11 @@ import pytest
 from observed_run import Step, usual, write_rank
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.verdict import verdict
+from traceops.rules.steps_claims import LongSteps
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -42,13 +44,15 @@ def test_a_recompilation_is_named_and_weighs_nothing_in_the_typical_step(recompi
     found = one(recompiling, "TO-T001")
     assert (found.severity, found.cause, found.steps) == ("info", "recompilation", (10,))
     assert "TORCH_LOGS=recompiles" in found.advice
-    assert "how often it comes cannot be said" in found.message
+    claim = claim_of(found, LongSteps)
+    assert (claim.unlike, claim.share, claim.once) == (1, None, False)
     assert found.impact_ms is None
 
 
 def test_what_all_ranks_do_is_told_of_all(recompiling):
     """An evaluation on both ranks was other work on rank 1."""
-    assert "compiles again on all ranks" in one(recompiling, "TO-T001").message
+    claim = claim_of(one(recompiling, "TO-T001"), LongSteps)
+    assert claim.does == "recompilation" and claim.all_ranks
 
 
 def test_the_ledger_is_of_the_typical_step(recompiling):
@@ -71,7 +75,8 @@ def test_what_recurs_is_weighed_by_the_steps_timed_without_the_profiler(tmp_path
     report = with_unprofiled(tmp_path, [120.0] * 8 + [1900.0] + [120.0] * 8)
     found = one(report, "TO-T001")
     assert found.severity == "error"
-    assert "Of 21 timed steps 2 are such" in found.message
+    claim = claim_of(found, LongSteps)
+    assert (claim.timed, claim.unlike) == (21, 2) and claim.share > 30
     assert found.impact_ms > 0
 
 
@@ -91,7 +96,8 @@ def test_an_observed_run_weighs_all_its_steps(tmp_path):
     timed = next(e for e in found.evidence if e.fact is Fact.SUCH_STEPS)
     assert (timed.value, found.severity) == (2, "info")
     assert int(timed.unit.split()[1]) > 390
-    assert found.message.endswith("timed steps 2 are such: 5 % of the time.")
+    claim = claim_of(found, LongSteps)
+    assert claim.unlike == 2 and claim.share == pytest.approx(5, abs=0.5)
 
 
 def test_steps_that_are_long_for_another_reason_are_none_of_these(tmp_path):
@@ -106,8 +112,7 @@ def test_steps_that_are_long_for_another_reason_are_none_of_these(tmp_path):
     assert "Evaluation takes" in one(report, "TO-W001").message
     found = one(report, "TO-T001")
     assert (found.severity, found.cause) == ("info", "recompilation")
-    assert "the only one that takes so long" in found.message or "cannot be said" in found.message
-    assert "are such" not in found.message
+    assert claim_of(found, LongSteps).share is None
 
 
 def test_even_steps_are_clear():
@@ -130,7 +135,7 @@ def test_a_late_rank_explains_the_step_it_makes_long():
     assert report.summary.step_time_ms.unlike == (4, 5)  # the others feel it in the step behind
     assert found.message.endswith("TO-S002 (rank 0) explains it.")
     said = verdict(report).sentence
-    assert "without them such a step would take" in said and "instead of 107 ms" in said
+    assert "without these kernels such a step would take" in said and "instead of 107 ms" in said
 
 
 def test_steps_that_are_long_for_another_reason_too_are_such(tmp_path):
@@ -143,4 +148,6 @@ def test_steps_that_are_long_for_another_reason_too_are_such(tmp_path):
             steps[at] = Step(4000.0, compile_ms=1980.0, stacks=stacks)
         write_rank(tmp_path / "run", rank, steps)
     found = one(analyze(tmp_path / "run"), "TO-T001")
-    assert found.cause == "recompilation" and "timed steps 10 are such: 60 % of the time." in found.message
+    claim = claim_of(found, LongSteps)
+    assert (found.cause, claim.unlike) == ("recompilation", 10)
+    assert claim.share == pytest.approx(60, abs=0.5)

@@ -101,6 +101,26 @@ def test_marks_of_steps_and_launches_alone_are_a_trace(tmp_path):
     assert [finding.rule for finding in report.findings] == ["TO-V008"]
 
 
+def test_a_run_without_kernels_leads_with_that_and_shows_no_compute(tmp_path):
+    """'Waits for input for 20 ms of each step' came first, and a table with 'compute 76.2 %'."""
+    rows = [
+        row
+        for at in (1e6 + i * 1e5 for i in range(5))
+        for row in (
+            event(f"ProfilerStep#{int(at)}", at, 9.9e4, "user_annotation"),
+            event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 2e4, "user_annotation"),
+            event("cudaLaunchKernel", at + 5e4, 5, "cuda_runtime", correlation=int(at)),
+            event(OPERATOR, at + 2.1e4, 7.6e4),
+        )
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
+    report = analyze(str(tmp_path / "trace.json"))
+    assert len(report.findings) > 1
+    assert report.findings[0].rule == "TO-V008"
+    assert "TO-V008" in verdict(report).sentence
+    assert (report.summary.ledger_pct.compute, report.summary.compute_pct, report.ranks[0].compute_ms) == (None,) * 3
+
+
 def test_kernels_are_the_compute(analysed):
     kernel = event("gemm", 1.2e6, 9e4, "kernel", device=0, stream=7, correlation=7)
     assert "compute" not in unjudged(

@@ -13,6 +13,7 @@ from trace_text import document, event
 
 from traceops import analyze
 from traceops.core.errors import InputError
+from traceops.hangs.diagnose import diagnose
 from traceops.traces.batch import decode_events
 from traceops.traces.kineto import load_trace
 from traceops.traces.scan import MORE
@@ -300,14 +301,22 @@ def test_bytes_overwritten_anywhere_leave_events_elsewhere_alone(load, at, junk,
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
-    [(b"\x80\x04\x95", "read it with traceops memory"), (b"SQLite format 3\x00", "as nsys exports")],
-    ids=["snapshot", "nsys"],
+    ("name", "head", "said"),
+    [
+        ("trace.json", b"\x80\x04\x95}(\x8c\x08segments", "read it with traceops memory"),
+        ("snapshot.html", b"<html>import {add_local_files} from 'MemoryViz.js'", "with traceops memory"),
+        ("trace.json", b"SQLite format 3\x00", "as nsys exports; read it with nsys stats"),
+        ("run.nsys-rep", b"\x01\x02", "read it with nsys stats"),
+        ("run.qdrep", b"\x01\x02", "read it with nsys stats"),
+    ],
+    ids=["snapshot", "its page", "nsys's database", "nsys", "old nsys"],
 )
-def test_another_tools_file_is_named_with_the_way_on(tmp_path, head, said):
-    (tmp_path / "trace.json").write_bytes(head + bytes(200))
-    with pytest.raises(InputError, match=said):
-        analyze(tmp_path)
+def test_another_tools_file_is_named_with_the_way_on(tmp_path, name, head, said):
+    path = tmp_path / name
+    path.write_bytes(head + bytes(200))
+    for read in (analyze, diagnose):
+        with pytest.raises(InputError, match=said):
+            read(str(path))
 
 
 def test_the_gpus_name_is_read_under_both_keys(tmp_path):

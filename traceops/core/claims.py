@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import replace
 from string import Formatter
 from typing import Any, ClassVar, TypeVar
 
@@ -57,6 +58,12 @@ def claim_of(finding: Finding, kind: type[C]) -> C | None:
     """The claim that a finding makes, where it is one of this kind."""
     known = finding.kind == kind.kind and finding.facts is not UNSET
     return msgspec.convert(finding.facts, kind) if known else None
+
+
+def restated(finding: Finding, kind: type[C], **facts: Any) -> Finding:
+    """The finding with more facts of its claim, of this kind, and the words that they make."""
+    claim = msgspec.structs.replace(msgspec.convert(finding.facts, kind), **facts)
+    return replace(finding, message=claim.message(), headline=claim.headline(), facts=claim.facts())
 
 
 def _is_empty(value: Any) -> bool:
@@ -118,6 +125,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "ms": lambda value: f"{ms_text(value)} ms",
     "pct": percent_text,
     "times": lambda value: f"{value:.2f}",
+    "digits": lambda value: f"{value:.3g}",
     "gbs": lambda value: f"{rate_text(value)} GB/s",
     "size": size_text,
     "sizes": lambda value: size_range_text(*value),
@@ -127,6 +135,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "ranks": lambda value: who(value, 4),
     "Ranks": lambda value: who_first(value, 4),
     "steps": _steps,
+    "Steps": lambda value: _steps(value).capitalize(),
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",

@@ -16,7 +16,7 @@ _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 def stored(value: float) -> float:
     """A figure as reports and findings hold it, to a millionth: it is rounded once, where it is shown."""
-    return round(value, 6)
+    return round(float(value), 6)
 
 
 def as_measured(value: float) -> float:

@@ -34,7 +34,8 @@ from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
 from traceops.hangs.run_files import Found, rank_in_name, rank_of_text, read_dumps, read_run, read_run_file
 from traceops.hangs.settings import setting_of
 from traceops.traces.archives import is_archive
-from traceops.traces.packed import GIT_LFS, is_tar, packing_of
+from traceops.traces.other_files import other_file
+from traceops.traces.packed import is_tar, packing_of
 from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
@@ -216,8 +217,8 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         if path.suffix not in _TEXTS or alone:  # a program that printed nothing is no problem
             found.problems.append((str(path), "it is empty"))
         return
-    if head.startswith(GIT_LFS):
-        found.problems.append((str(path), "it is a pointer of Git LFS, not the file: git lfs pull"))
+    if (said := other_file(head, path.name)) is not None:
+        found.problems.append((str(path), said))
         return
     try:
         packing = packing_of(head, path.name)

@@ -64,6 +64,7 @@ from traceops.report.run import Run
 from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 from traceops.report.summary import Matching, Summary
 from traceops.rules import root_rules
+from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import checks, merge_overlapping, most_important_first
 from traceops.rules.idle_time import within_lateness_ms
@@ -105,6 +106,28 @@ def without_time(report: Report) -> Report:
         steps=(),
         what_if=(),
         inventory=None,
+    )
+
+
+_OF_DEVICE = ("idle_pct", "compute_pct", "non_compute_pct", "overlap_pct")
+
+
+def without_device(report: Report) -> Report:
+    """The same of ranks that ran on GPUs of which nothing was recorded (TO-V008): no shares of a step, and that first.
+
+    The host's operators are no compute of a GPU, nor the time between them its idle time.
+    """
+    unknown = dict.fromkeys(_OF_DEVICE, None)
+    of_steps = dict.fromkeys((f"{bucket}_ms" for bucket in BUCKETS), None)
+    return msgspec.structs.replace(
+        report,
+        summary=msgspec.structs.replace(
+            report.summary, ledger_ms=Ledger(), ledger_pct=Ledger(), ledger_worst_rank={}, **unknown
+        ),
+        ranks=tuple(msgspec.structs.replace(row, **unknown, **of_steps) for row in report.ranks),
+        findings=tuple(
+            sorted(report.findings, key=lambda found: found.rule not in (*root_rules.BY_ID, KERNELS_MISSING.id))
+        ),
     )
 
 
@@ -287,6 +310,8 @@ def assemble(
     )
     if run.unit == "none":
         report = without_time(report)
+    if all(times.summary.kernels_lost for times in run.ranks):
+        report = without_device(report)
     return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
 
 

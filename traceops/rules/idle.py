@@ -10,13 +10,14 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loader_pace import has_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
+from traceops.core.claims import restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import who, who_of
 from traceops.core.rule import Rule, Verdict, described
-from traceops.core.step_words import StepWords
-from traceops.core.units import count_text, ms_text, stored
+from traceops.core.step_words import WINDOW
+from traceops.core.units import stored
 from traceops.rules.compute import of_launches
+from traceops.rules.idle_claims import BlockedOnDevice, HiddenLoading, HostBound, InputBound, WorkersNeeded
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
 from traceops.rules.idle_time import (
     Idle,
@@ -105,23 +106,30 @@ def hidden_loading(
     rest_ms = behind.step_ms - behind.waits_ms
     if by_workers and loads[worst.summary.rank] < rest_ms:
         return None  # they have it ready by then: what is left is the price of taking a batch from them
+    loading: float | None = None
+    need: WorkersNeeded | None = None
+    told: tuple[Evidence, ...] = ()
     if by_workers:
-        said, told = _by_workers(worst, loads[worst.summary.rank], rest_ms, words)
-    elif has_workers(worst.summary):
-        said, told = "", ()
-    else:
-        said, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
-    on = who_of(ranks, len(run.ranks))
-    message = (
-        f"While the others wait for {who(behind.late)}, loading is hidden. With "
-        f"{'it' if len(behind.late) == 1 else 'them'} cured, {on} would wait for the next batch for "
-        f"{behind.waits_ms:.2f} ms of a {words.noun} of {behind.step_ms:.2f} ms "
-        f"({100 * behind.waits_ms / behind.step_ms:.0f} %).{said}"
+        loading, fact = loads[worst.summary.rank], Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS
+        told = (Evidence(fact, stored(loading), words.unit("ms"), rank=worst.summary.rank),)
+    elif not has_workers(worst.summary):
+        need, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
+    claim = HiddenLoading(
+        window=words is WINDOW,
+        ranks=tuple(ranks),
+        late=behind.late,
+        ms=stored(behind.waits_ms),
+        step=stored(behind.step_ms),
+        pct=stored(100 * behind.waits_ms / behind.step_ms),
+        rank=worst.summary.rank,
+        loading=None if loading is None else stored(loading),
+        rest=None if loading is None else stored(rest_ms),
+        need=need,
     )
     return rule.finding(
         severity,
         "medium",
-        message,
+        claim,
         (
             Evidence(Fact.WAITS_FOR_INPUT_BEHIND_LATE_RANKS, stored(behind.waits_ms), words.unit("ms")),
             Evidence(Fact.STEP, stored(behind.step_ms), "ms"),
@@ -132,17 +140,6 @@ def hidden_loading(
         impact_ms=stored(behind.waits_ms),
         cause="input",
     )
-
-
-def _by_workers(
-    times: RankTimes, period_ms: float, rest_ms: float, words: StepWords
-) -> tuple[str, tuple[Evidence, ...]]:
-    rank = times.summary.rank
-    said = (
-        f" The workers of rank {rank}'s loader need {ms_text(period_ms)} ms for what {words.a} takes, the rest of "
-        f"{words.the} {ms_text(rest_ms)} ms."
-    )
-    return said, (Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, stored(period_ms), words.unit("ms"), rank=rank),)
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
@@ -159,10 +156,9 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
     if rank is None or behind < _MOSTLY * idle or not behind:
         return found
-    words, pct = inputs.run.step_words, min(100 * behind / idle, 100)
+    words = inputs.run.step_words
     return replace(
-        found,
-        message=f"{found.message} {pct:.0f} % of it comes behind copies for which the host waits.",
+        restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100))),
         evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=rank)),
         cause=CAUSE,
         advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
@@ -187,13 +183,8 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     if count < _LEAST:
         return found
     words = inputs.run.step_words
-    said = (
-        f"Anomaly detection is on: behind {count_text(count)} functions of backward {words.per} autograd reads whether "
-        f"a value is NaN, which takes {ms_text(ms)} ms of the host as recorded."
-    )
     return replace(
-        found,
-        message=f"{found.message} {said}",
+        restated(found, BlockedOnDevice, reads=stored(count), reads_ms=stored(ms)),
         evidence=(
             *found.evidence,
             Evidence(Fact.ANOMALY_READS, round(count, 1), words.per, rank=times.summary.rank),
@@ -295,7 +286,8 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         found = without_waiting(found, inputs, idle, worst, kind.bounds)
     if kind.rule is BLOCKED_ON_DEVICE:
         found = of_anomaly(of_copies(found, inputs), inputs)
-        found = replace(found, message=found.message + _of_few(few, worst.times))
+        if few is not None:
+            found = restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
     return kind.rule.verdict(found)
 
 
@@ -305,13 +297,6 @@ def _graded_pct(kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst
     if undisturbed is None or undisturbed.turns(kind.bounds[0]) is None:
         return worst.pct
     return max(worst.pct, 100 * (impact_ms(kind, inputs, idle, worst, saved) or 0.0) / worst.step_ms)
-
-
-def _of_few(few: int | None, times: RankTimes) -> str:
-    if few is None:
-        return ""
-    steps = int(times.typical.sum())
-    return f" Nearly all of it lies in {few} of {steps} recorded steps: how often that comes is not known."
 
 
 def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bool:
@@ -325,26 +310,9 @@ def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:
 
 
 _JUDGEMENTS: tuple[IdleJudgement, ...] = (
+    IdleJudgement(HOST_BOUND, "idle_host", (10.0, 20.0, 40.0), "host", True, HOST_IN_TIME, HostBound),
     IdleJudgement(
-        HOST_BOUND,
-        "idle_host",
-        (10.0, 20.0, 40.0),
-        "host",
-        True,
-        HOST_IN_TIME,
-        "On {where} the GPU has nothing to run because the host has not launched it yet: {ms} ms of "
-        "{words.each} ({pct:.0f} %).",
-    ),
-    IdleJudgement(
-        INPUT_BOUND,
-        "idle_input",
-        (5.0, 10.0, 30.0),
-        "input",
-        False,
-        NO_LOADING,
-        "On {where} nothing runs while the next batch is loaded: {ms} ms of {words.each} ({pct:.0f} %).",
-        True,
-        loading_evidence,
+        INPUT_BOUND, "idle_input", (5.0, 10.0, 30.0), "input", False, NO_LOADING, InputBound, True, loading_evidence
     ),
     IdleJudgement(
         BLOCKED_ON_DEVICE,
@@ -353,8 +321,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "host",
         True,
         HOST_IN_TIME,
-        "On {where} the host waits for the device inside {words.the}, and the device then runs dry: {ms} ms "
-        "of {words.each} ({pct:.1f} %).",
+        BlockedOnDevice,
         False,
         blocking_calls,
     ),

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from traceops.across.cross_rank import RankTimes
 from traceops.core.arrays import mean_ms
+from traceops.core.claims import restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
-from traceops.core.rank_text import who_of
 from traceops.core.rule import Rule
-from traceops.core.step_words import StepWords
-from traceops.core.units import count_text, ms_text, stored
+from traceops.core.step_words import WINDOW, StepWords
+from traceops.core.units import stored
 from traceops.measure.held_launches import HeldLaunches
+from traceops.rules.idle_claims import Held, HostBound, Idles, Turns
 from traceops.rules.idle_time import (
     Idle,
     in_time_ms,
     measured,
     next_batch,
     not_by_workers,
-    of_program,
-    other_loaders,
     recording_ms,
+    slow_loader,
     within_lateness_ms,
     workers_needed,
 )
 from traceops.rules.inputs import Inputs
-from traceops.rules.plain_cure import told_of_turns
 
 # Whether it is the optimizer's step that keeps a host from launching, and what to do about that.
 
@@ -65,7 +65,6 @@ _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to mend
 _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
-_MOST_SAID = 2
 _OFTEN = 1.5  # times a step: from there the number is told
 _FULL = 0.5  # of the mean step's: a step that has it
 
@@ -110,9 +109,10 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = replace(found, evidence=(*found.evidence, *evidence))
     if found.proof(Fact.OPTIMIZER_STEP) is not None:  # in which that is
         return found
-    message = f"{found.message} {_said(named[:_MOST_SAID], whole, times, words)}"
+    first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
+    found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
-    return replace(found, message=message, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
+    return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 
 def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
@@ -122,10 +122,8 @@ def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Fin
     if work is None or ms < max(_LEAST_PCT / 100 * times.step_ms, _MOSTLY * times.mean_ms("idle_host")):
         return found
     evidence = Evidence(Fact.HOST_COMPUTES, stored(ms), words.unit("ms"), rank=rank, subject=", ".join(work.names))
-    said = f"For {ms_text(ms)} ms {words.per} the host computes on the CPU instead, in {', '.join(work.names)}."
-    return replace(
-        found, message=f"{found.message} {said}", evidence=(*found.evidence, evidence), advice=rule.advice_for(ON_CPU)
-    )
+    found = restated(found, HostBound, computes=stored(ms), computes_in=", ".join(work.names))
+    return replace(found, evidence=(*found.evidence, evidence), advice=rule.advice_for(ON_CPU))
 
 
 def held_mostly(found: Finding, lost_ms: float) -> Evidence | None:
@@ -148,21 +146,15 @@ def _parts(times: RankTimes) -> list[_Part]:
     return sorted(parts, key=lambda part: -part.ms)
 
 
-def _said(named: Sequence[_Part], whole_ms: float, times: RankTimes, words: StepWords) -> str:
-    """'The host spends 141 ms a step in long stretches: 101 ms in aten::add (20 times) and …'."""
-    steps = int(times.typical.sum())
-    alone = len(named) == 1 and ms_text(named[0].ms) == ms_text(whole_ms)
-    listed = []
-    for part in named:
-        told = []
-        if part.steps < steps:
-            told.append(f"mostly in {part.steps} of {steps} steps")
-        elif part.count >= _OFTEN:
-            told.append(f"{count_text(part.count)} times")
-        took = "" if alone else f"{ms_text(part.ms)} ms in "
-        listed.append(took + part.what + f" ({', '.join(told)})" * bool(told))
-    what = " in " if alone else " in long stretches: "
-    return f"The host spends {ms_text(whole_ms)} ms {words.per}{what}{' and '.join(listed)}."
+def _held(part: _Part, steps: int) -> Held:
+    few = part.steps < steps
+    return Held(
+        ms=stored(part.ms),
+        what=None if part.held.unseen else part.what,
+        count=stored(part.count) if part.count >= _OFTEN and not few else None,
+        steps=part.steps if few else None,
+        of=steps if few else None,
+    )
 
 
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
@@ -180,7 +172,7 @@ class IdleJudgement:
     cause: str
     gpu_only: bool
     change: str  # of traceops.across.replay.what_if
-    message: str  # {where}, {ms}, {pct}, {words}: StepWords
+    claim: type[Idles]
     whole_change: bool = True  # whether `change` takes away this bucket only, so that its saving is the rule's
     detail: Callable[[RankTimes, StepWords], tuple[Evidence, ...]] = lambda times, words: ()
 
@@ -202,23 +194,22 @@ def finding_of(
     impact = impact_ms(kind, inputs, idle, worst, saved)
     gain = impact if worst.light or saved is not None else None
     evidence = _evidence(kind, worst, idle, inputs.run.step_ms, gain, words)
-    at_most = "" if len(ranks) == 1 else "up to "
-    message = kind.message.format(
-        where=who_of(ranks, len(inputs.run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
-    )
-    message += _of_profiler(kind, worst, idle, inputs) + _by_turns(kind, worst, by_light, by_trace, inputs)
-    if kind.bucket == "idle_host" and _bounded_by_trace(worst, inputs):
-        evidence += (Evidence(Fact.RECORDING_AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
+    facts = _of_profiler(kind, worst, idle, inputs)
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
+    if kind.bucket == "idle_host":
+        facts["turns"] = _turns(kind, worst, by_light, by_trace, inputs)
+        if _bounded_by_trace(worst, inputs):
+            evidence += (Evidence(Fact.RECORDING_AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
     if optimizer is not None:
         name, took = optimizer
-        when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
-        message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
+        facts |= {"optimizer": name, "optimizer_ms": stored(took), "optimizer_recorded": worst.light}
         evidence += (Evidence(Fact.OPTIMIZER_STEP, stored(took), words.unit("ms"), rank=rank),)
     if kind.bucket == "idle_input":
-        said, told = not_by_workers(next_batch(inputs, worst))
-        if not said and (not worst.bounded or worst.light or worst.in_time_ms is not None):
-            said, told = workers_needed(
+        by_workers, told = not_by_workers(next_batch(inputs, worst))
+        facts |= by_workers
+        evidence += told
+        if not by_workers and (not worst.bounded or worst.light or worst.in_time_ms is not None):
+            facts["need"], told = workers_needed(
                 worst.times,
                 worst.ms if worst.bounded or saved is None else saved,
                 inputs.manifest,
@@ -226,13 +217,25 @@ def finding_of(
                 step_ms=worst.step_ms,
                 recording_ms=0.0 if measured(inputs) else within_lateness_ms(worst.times),
             )
-        message, evidence = message + said, evidence + told
-        said, told = other_loaders(inputs.run, ranks, worst.step_ms)
-        message, evidence = message + said, evidence + told
+            evidence += told
+        if (slow := slow_loader(inputs.run, ranks, worst.step_ms)) is not None:
+            facts |= {"slow_rank": slow[0], "slow_ms": stored(slow[1])}
+            evidence += (Evidence(Fact.OTHER_LOADER, stored(slow[1]), words.unit("ms"), rank=slow[0]),)
+    claim = kind.claim(
+        window=words is WINDOW,
+        ranks=tuple(ranks) or (rank,),
+        all_ranks=1 < len(ranks) == len(inputs.run.ranks),
+        several=len(ranks) > 1,
+        rank=rank,
+        ms=stored(worst.ms),
+        step=stored(worst.step_ms),
+        pct=stored(worst.pct),
+        **facts,
+    )
     found = kind.rule.finding(
         severity,
         "low" if damaged else _confidence(kind, slowdown, worst.light),
-        message,
+        claim,
         evidence,
         ranks=ranks,
         impact_ms=None if impact is None else stored(impact),
@@ -259,20 +262,17 @@ def _numbers(idle: Sequence[Idle]) -> set[int]:
     return {one.times.summary.rank for one in idle}
 
 
-def _by_turns(
+def _turns(
     kind: IdleJudgement, worst: Idle, by_light: Sequence[Idle], by_trace: Sequence[Idle], inputs: Inputs
-) -> str:
-    """That another host is late in another light window, or in the traces; '' where the same one is."""
-    if kind.bucket == "idle_host" and (told := told_of_turns(inputs.undisturbed, kind.bounds[0])):
-        return f"{told} While one is late, the others wait for it."
+) -> Turns | None:
+    """That another host is late in another light window, or in the traces; None where the same one is."""
+    later = None if inputs.undisturbed is None else inputs.undisturbed.turns(kind.bounds[0])
+    if later is not None:
+        return Turns(rank=later.rank, other=later.other, steps=later.steps, other_steps=later.other_steps)
     if _numbers(by_trace) <= _numbers(by_light):
-        return ""
+        return None
     shown = max(by_trace, key=lambda one: one.recorded_pct)
-    if shown is worst:
-        return ""
-    rank, other = worst.times.summary.rank, shown.times.summary.rank
-    light = "the light window" if inputs.undisturbed is None else inputs.undisturbed.light
-    return f" Whose host is the latest changes: rank {rank}'s in {light}, rank {other}'s in the traces."
+    return None if shown is worst else Turns(rank=worst.times.summary.rank, other=shown.times.summary.rank)
 
 
 def _evidence(
@@ -300,44 +300,32 @@ def _evidence(
     )
 
 
-def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs: Inputs) -> str:
-    """A sentence on what of it is the profiler's, '' where that needs none."""
-    slowdown = inputs.slowdown
+def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs: Inputs) -> dict[str, Any]:
+    """What of it is the profiler's, as the claim has it; nothing where that needs no word."""
     whole = worst.ms >= worst.recorded_ms and not (worst.light and kind.bucket == "idle_host")
-    of_plain = ""
+    facts: dict[str, Any] = {}
     if whole and worst.step_ms != worst.times.step_ms:
-        of_plain = f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
+        facts["plain"] = stored(worst.step_ms)
     if worst.light and whole:
-        return of_plain
-    if worst.light:
-        shown = max(idle, key=lambda one: one.recorded_ms)
-        return (
-            " That is of a step without the profiler, by the light window; the traces show up to "
-            f"{shown.recorded_ms:.2f} of {shown.times.step_ms:.2f} ms."
-        )
-    if worst.by_looks:
-        return (
-            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms; a step without the profiler "
-            f"takes {worst.step_ms:.2f} ms, and looks at the host there see it wait for so long."
-        )
-    if worst.in_time_ms is not None:
-        return (
-            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms; a step without the profiler "
-            f"takes {worst.step_ms:.2f} ms, and {worst.in_time_ms:.2f} where input is in time."
-        )
-    if worst.bounded:
-        return (
-            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
-            f"profiler takes {worst.step_ms:.2f} ms and has no room for more."
-        )
+        return facts
+    if worst.bounded or worst.in_time_ms is not None:
+        shown = max(idle, key=lambda one: one.recorded_ms) if worst.light else worst
+        facts |= {"recorded": stored(shown.recorded_ms), "recorded_step": stored(shown.times.step_ms), "plain": None}
+        if worst.light:
+            return facts | {"profiler": "light"}
+        if worst.by_looks:
+            return facts | {"profiler": "samples"}
+        if worst.in_time_ms is not None:
+            return facts | {"profiler": "in_time", "in_time": stored(worst.in_time_ms)}
+        return facts | {"profiler": "no_room"}
     if kind.bucket != "idle_host":
-        return of_plain
-    if slowdown is None:
-        told = "These traces do not tell how much of it is the profiler's own cost"
-        return f"{of_plain} {of_program(worst) if _bounded_by_trace(worst, inputs) else told}."
-    if slowdown > _SLOWED:
-        return f"{of_plain} The profiler made the step {slowdown:.2f} times as long, most of it host time."
-    return of_plain
+        return facts
+    if inputs.slowdown is None and not _bounded_by_trace(worst, inputs):
+        return facts | {"profiler": "unknown"}
+    if inputs.slowdown is None:
+        cost = recording_ms(worst.times)
+        return facts | {"profiler": "own", "own": stored(worst.ms - cost), "cost": stored(cost)}
+    return facts | ({"profiler": "slowed", "slowdown": stored(inputs.slowdown)} if inputs.slowdown > _SLOWED else {})
 
 
 def _bounded_by_trace(worst: Idle, inputs: Inputs) -> bool:

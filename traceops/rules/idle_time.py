@@ -14,13 +14,14 @@ from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import who
 from traceops.core.step_words import StepWords
-from traceops.core.units import ms_text, percent_text, stored
+from traceops.core.units import ms_text, stored
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
+from traceops.rules.idle_claims import InputBound, WorkersNeeded
 from traceops.rules.inputs import Inputs
 from traceops.rules.machine_use import WAITS_PCT
 
@@ -178,13 +179,6 @@ def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Seve
     return None if found != seen and cost > _MOST * worst.ms else found
 
 
-def of_program(worst: Idle) -> str:
-    """'At least about 9.1 ms of it are the program's own: recording takes this host at most about 31.8 ms'."""
-    cost = recording_ms(worst.times)
-    own = f"At least about {ms_text(worst.ms - cost)} ms of it are the program's own"
-    return f"{own}: recording takes this host at most about {ms_text(cost)} ms"
-
-
 def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
@@ -262,8 +256,8 @@ def workers_needed(
     *,
     step_ms: float | None = None,
     recording_ms: float = 0.0,
-) -> tuple[str, tuple[Evidence, ...]]:
-    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it.
+) -> tuple[WorkersNeeded | None, tuple[Evidence, ...]]:
+    """How many workers would load in time, for the claim and as numbers; nothing where no DataLoader is behind it.
 
     step_ms: the step that `saved` is of, None for the recorded one. recording_ms: about what of the rest of the step
     may be the profiler's: without it more workers keep up.
@@ -273,55 +267,37 @@ def workers_needed(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
     if need is None:
-        return "", ()
+        return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     if need.workers is None or need.load_ms is None:
-        ratio = f"{need.times:.1f}"
-        if need.most_times >= (1 + _MUCH) * need.times:
-            ratio += f" to {need.most_times:.1f}"
-        said = f" Its DataLoader has workers: {ratio} times as many would keep up."
-        return said, (rest, Evidence(Fact.TIMES_AS_MANY_WORKERS, round(need.times, 2), rank=rank))
-    now = f"now {need.now}" if need.now else "now none"
-    most = max(need.most_workers or 0, need.workers)
-    count = f"{need.workers}" if most == need.workers else f"{need.workers} to {most}"
-    workers = f"{count} DataLoader worker{'s' if most > 1 else ''} a rank"
-    times_ = (
-        f"One process needs {need.load_ms:.2f} ms to load what {words.a} takes, the rest of {words.the}"
-        if need.now
-        else f"The rest of {words.the} takes"  # the rank loads itself, and what it waits for that is said
-    )
-    of_it = "" if most == need.workers else f", of which up to {ms_text(recording_ms)} may be recording"
-    said = f" {times_} {need.rest_ms:.2f} ms{of_it}: {workers} would keep up ({now})."
-    if not need.fits:
-        said += (
-            f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
-            "waits for files."
+        much = stored(need.most_times) if need.most_times >= (1 + _MUCH) * need.times else None
+        return (
+            WorkersNeeded(rest=stored(need.rest_ms), times=stored(need.times), most_times=much),
+            (rest, Evidence(Fact.TIMES_AS_MANY_WORKERS, round(need.times, 2), rank=rank)),
         )
+    most = max(need.most_workers or 0, need.workers)
+    certain = most == need.workers
     cores = () if need.cores is None else (Evidence(Fact.CORES_FOR_A_RANK, round(need.cores, 2), rank=rank),)
     loaded = Evidence(Fact.LOADING_BY_ONE_PROCESS, stored(need.load_ms), "ms", rank=rank, subject=words.a)
-    return said, (
-        loaded,
-        rest,
-        Evidence(Fact.WORKERS_THAT_KEEP_UP, need.workers if most == need.workers else count, rank=rank),
-        *cores,
+    count = need.workers if certain else f"{need.workers} to {most}"
+    claimed = WorkersNeeded(
+        rest=stored(need.rest_ms),
+        load=stored(need.load_ms) if need.now else None,  # else the rank loads itself, and its waiting is said
+        recording=None if certain else stored(recording_ms),
+        count=need.workers,
+        most=None if certain else most,
+        now=need.now or 0,
+        cores=None if need.fits or need.cores is None else stored(need.cores),
     )
+    return claimed, (loaded, rest, Evidence(Fact.WORKERS_THAT_KEEP_UP, count, rank=rank), *cores)
 
 
-def other_loaders(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[str, tuple[Evidence, ...]]:
-    """That the input of these ranks alone is no cure, because another rank's loader is about as slow; else nothing."""
+def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[int, float] | None:
+    """Another rank, whose loader is about as slow as those of these ranks, and what it takes; None without one."""
     slowest = slowest_other(run.loading_ms, ranks)
     if slowest is None or slowest[1] < _AS_SLOW * step_ms:
-        return "", ()
-    rank, pace = slowest[0], min(slowest[1], step_ms)
-    return (
-        f" Mend the loaders of all ranks: the workers of rank {rank}'s take {ms_text(pace)} ms for the batches of "
-        f"{run.step_words.a}, so with {who(ranks)} alone in time it would take no less.",
-        (Evidence(Fact.OTHER_LOADER, stored(pace), run.step_words.unit("ms"), rank=rank),),
-    )
-
-
-def _cores(count: float | None) -> str:
-    return "1 core" if count == 1 else f"{count or 0:.3g} cores"
+        return None
+    return slowest[0], min(slowest[1], step_ms)
 
 
 # Whether a rank that waits for its next batch waits for its loader's workers, or for a core of its own.
@@ -397,34 +373,24 @@ def _spared_text(spared: Sequence[NextBatch]) -> str:
     )
 
 
-def not_by_workers(batch: NextBatch | None) -> tuple[str, tuple[Evidence, ...]]:
-    """A sentence where more workers are not known to help, and its numbers; nothing where they may."""
+def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
+    """What is claimed where more workers are not known to help, and its numbers; nothing where they may."""
     if batch is None:
-        return "", ()
+        return {}, ()
     core = Evidence(Fact.WAITS_FOR_A_CORE, stored(batch.core_ms), "ms/recorded step", rank=batch.rank)
     if batch.idle_workers and batch.work is not None:
         busy = Evidence(Fact.LOADER_WORKERS_BUSY, round(batch.work.busy_pct, 1), "%", rank=batch.rank)
-        return (
-            f" The workers of rank {batch.rank}'s loader have nothing to do for {100 - batch.work.busy_pct:.0f} % of "
-            "the time: more of them would not help.",
-            (busy,),
-        )
+        return {"workers": "idle", "workers_idle_pct": stored(100 - batch.work.busy_pct)}, (busy,)
     if batch.work is not None and batch.work.one_busy:
         busiest = Evidence(Fact.BUSIEST_LOADER_WORKER, round(batch.work.busiest_pct, 1), "%", rank=batch.rank)
-        return (
-            f" One of the {batch.work.processes} workers of rank {batch.rank} that were looked at is busy for "
-            f"{batch.work.busiest_pct:.0f} % of the time, all together for {batch.work.busy_pct:.0f} %. The others are "
-            "of another loader, or wait for the slow one, as batches come in order: nothing tells whether more of them "
-            "would help.",
-            (busiest,),
-        )
-    if batch.unsure:
-        return (
-            f" Rank {batch.rank} waits {ms_text(batch.core_ms)} ms of each recorded step for a core: nothing tells "
-            "whether its loader is late too.",
-            (core,),
-        )
-    return "", ()
+        facts = {
+            "workers": "one_busy",
+            "seen_workers": batch.work.processes,
+            "busiest_pct": stored(batch.work.busiest_pct),
+            "workers_busy_pct": stored(batch.work.busy_pct),
+        }
+        return facts, (busiest,)
+    return ({"workers": "unsure", "core_ms": stored(batch.core_ms)}, (core,)) if batch.unsure else ({}, ())
 
 
 def without_waiting(
@@ -437,10 +403,8 @@ def without_waiting(
     if not waits[rank] or SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
         return found
     return replace(
-        found,
+        restated(found, InputBound, core_pct=stored(waits[rank])),
         severity=left,
-        message=f"{found.message} Rank {rank} waits {percent_text(waits[rank])} of these steps for a core: nothing "
-        "tells how much of its loading is that.",
         evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waits[rank], 1), "%", WAITS_PCT, rank)),
     )
 

@@ -67,18 +67,3 @@ def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
     """What the others wait in the undisturbed step, mean over them; None where that is not told."""
     others = [one.wait_ms for one in undisturbed.ranks if one.rank != rank]
     return float(np.mean(others)) if others and undisturbed.of(rank) is not None else None
-
-
-# That hosts are late by turns, as later light windows show it.
-
-
-def told_of_turns(undisturbed: Undisturbed | None, least_pct: float) -> str:
-    """A sentence where the latest host changes, by `least_pct` of the step or more; '' where the same one stays it."""
-    turns = None if undisturbed is None else undisturbed.turns(least_pct)
-    if turns is None:
-        return ""
-    (begin, end), (then, until) = turns.steps, turns.other_steps
-    return (
-        f" Whose host is the latest changes: rank {turns.rank}'s in steps {begin} to {end}, rank {turns.other}'s in "
-        f"steps {then} to {until}."
-    )

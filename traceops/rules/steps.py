@@ -14,39 +14,15 @@ from traceops.across.machine_use import beyond_peers, core_waits
 from traceops.across.unlike import MORE_WORK
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
-from traceops.core.rank_text import who_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import percent_text, stored
+from traceops.core.units import stored
 from traceops.measure.host import ExtraRegion
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import spells, typical_steps
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
+from traceops.rules.steps_claims import LongSteps
 from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
-
-# How TO-T001 names steps and counts them.
-
-
-def steps_text(steps: tuple[int, ...]) -> str:
-    """'Steps 10, 12', the first eight."""
-    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
-    return f"Step{'s' if len(steps) > 1 else ''} {listed}"
-
-
-def takes(took: list[float]) -> str:
-    """'take 20.1 to 30.4 ms'."""
-    return f"takes {took[0]:.1f} ms" if len(took) == 1 else f"take {min(took):.1f} to {max(took):.1f} ms"
-
-
-def the_only(count: int) -> str:
-    """'they are the only ones'."""
-    return "it is the only one" if count == 1 else "they are the only ones"
-
-
-def comes(count: int) -> str:
-    """'such steps come'."""
-    return "it comes" if count == 1 else "such steps come"
-
 
 # TO-T001 where a long step loads kernels, or starts a communicator: that comes once in a process.
 
@@ -203,18 +179,6 @@ class SecondKind:
         """Whether it is the other optimizer for the most part."""
         return self.left <= _MOST
 
-    @property
-    def said(self) -> str:
-        """Two kinds of steps, and what else makes these long."""
-        kinds = self.kinds
-        told = f" Steps are of two kinds: {kinds.another} runs in {kinds.count} of {kinds.steps} only."
-        if not self.explains:
-            told += (
-                f" That is not all: {percent_text(100 * self.left)} of what these take longer is waiting for a rank or "
-                "for input."
-            )
-        return told
-
 
 def second_kind(inputs: Inputs, recorded: int) -> SecondKind | None:
     """None where the unlike steps, of so many recorded ones, do not come as another optimizer does."""
@@ -261,22 +225,7 @@ _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("checkpoint", re.compile(r"(?i)save_?(state|checkpoint|model)|checkpoint_?(save|write)|torch\.save|dcp[._:]")),
     ("garbage_collection", re.compile(r"(?i)\bgc\b|garbage")),
 )
-_DOES = {
-    "recompilation": "torch.compile compiles again",
-    "evaluation": "an evaluation runs",
-    "checkpoint": "a checkpoint is written",
-    "garbage_collection": "Python's garbage collector runs",
-    "input": "the next batch comes late",
-    "host": "the host launches late",
-    "gpu_compute": "the GPU computes longer",
-    "copy": "copies take longer",
-    "other_work": "other work runs",
-    "other_optimizer": "another optimizer steps too",
-    FIRST_USE: "what is used for the first time is loaded or set up",
-    ALLOCATES: "the allocator asks the driver for memory",
-    CAUSE: "",
-    "unknown": "",
-}
+_UNEXPLAINED = (CAUSE, "unknown")
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -311,23 +260,31 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if other is not None and other.explains:
         cause, severity = "other_optimizer", "info"
     kernels, usual = _kernels(worst, run.unlike)
-    message = f"{steps_text(run.unlike)} {takes(took)}; the typical step takes {run.step_ms:.1f} ms."
-    why = "the host takes longer" if cause == "host" and not worst.summary.on_gpu else _DOES[cause]
-    if held:
-        message += f" Meanwhile rank {held[0]} waits for a core."
-    elif why:
-        most = "up to " if len(alike) > 1 else ""
-        shown = f" ({region[0]}, {most}{region[1]:.0f} ms)" if region else ""
-        where = who_of(alike, len(run.ranks))
-        message += f" Meanwhile {why} on {where}{shown}."
-    message += "" if other is None else other.said
-    if once:
-        message += " That comes once in a process."
-    elif seen_often:
-        message += f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
-    else:
-        only, often = the_only(timed.unlike), comes(timed.unlike)
-        message += f" Of {timed.steps} timed steps {only}: how often {often} cannot be said."
+    says_why = not held and cause not in _UNEXPLAINED
+    several = len(alike) > 1
+    place, longer_in = region if region and says_why else (None, None)
+    claim = LongSteps(
+        steps=run.unlike,
+        took=took[0] if len(took) == 1 else None,
+        least=min(took) if len(took) > 1 else None,
+        most=max(took) if len(took) > 1 else None,
+        typical=run.step_ms,
+        waits_for_core=held[0] if held else None,
+        does=("host_itself" if cause == "host" and not worst.summary.on_gpu else cause) if says_why else None,
+        ranks=tuple(alike),
+        all_ranks=several and len(alike) == len(run.ranks),
+        place=place,
+        longer=None if several else longer_in,
+        longer_at_most=longer_in if several else None,
+        another=None if other is None else other.kinds.another,
+        another_in=None if other is None else other.kinds.count,
+        another_of=None if other is None else other.kinds.steps,
+        left_pct=None if other is None or other.explains else 100 * other.left,
+        once=once,
+        timed=timed.steps,
+        unlike=timed.unlike,
+        share=timed.share_pct if seen_often else None,
+    )
     evidence = [
         Evidence(Fact.LONGEST_STEP, stored(max(took)), "ms", stored(run.step_ms * 1.5)),
         Evidence(Fact.TYPICAL_STEP, stored(run.step_ms), "ms"),
@@ -354,7 +311,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             UNLIKE_STEPS.finding(
                 severity,
                 "high" if region else "medium",
-                message,
+                claim,
                 evidence,
                 ranks=[times.summary.rank for times in run.ranks],
                 steps=run.unlike,

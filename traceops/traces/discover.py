@@ -349,7 +349,7 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
         if path.endswith(SUFFIX):
             return _summary(path, rank_in_name, window), None
         with open_binary(path, _HEAD_BYTES) as file:
-            scanner = Scanner(chunks(file))
+            scanner = Scanner(chunks(file), path)
             head = scanner.peek()
     except InputError as error:
         return None, problem_of(error)

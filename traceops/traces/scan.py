@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from traceops.traces.packed import GIT_LFS
+from traceops.traces.other_files import other_file
 from traceops.traces.source import Damaged
 
 # What a sink says when it has read as many events as it can; the numbers are those of native/json.h.
@@ -19,12 +19,6 @@ CLOSED = 2  # the list of events has ended
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR = re.compile(r'\}\s*,\s*(?=\{\s*")')
-_NOT_JSON = "this is not JSON"
-_OTHER_FILES = (
-    (GIT_LFS, "this is a pointer of Git LFS, not the file: git lfs pull"),
-    (b"\x80", "this is a pickle; if it is a memory snapshot of torch, read it with traceops memory"),
-    (b"SQLite format 3", "this is a database, as nsys exports; traceops reads traces of torch.profiler"),
-)
 _BUFFER_LIMIT = 1 << 25  # no header and no event is this long; Python objects of so much text may take 1 GB
 # How much is done for the damaged parts of a file, in characters of failed attempts to read an event.
 _THOROUGH = 1 << 26  # then not every place is tried any more
@@ -64,8 +58,9 @@ class Sink(Protocol):
 class Scanner:
     """Hands the events of a trace to a sink; `meta`, `damage` and `unreadable` tell about the rest."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes], name: str = "") -> None:
         self._chunks = chunks
+        self._name = name  # of the file, where it tells what no trace is
         self._buffer = b""
         self._eof = False
         self._closed = False  # the list of events has ended
@@ -88,7 +83,7 @@ class Scanner:
                 self._buffer = text[1:]
                 return self._buffer[:4096]
             if text and not text.startswith(b"{"):
-                self.damage.append(next((said for begin, said in _OTHER_FILES if text.startswith(begin)), _NOT_JSON))
+                self.damage.append(other_file(text, self._name) or "this is not JSON")
                 return self._give_up()
             if match := _EVENTS_KEY.search(self._buffer, searched):
                 self._read_meta(text[: len(text) - len(self._buffer) + match.end()] + b"]}")

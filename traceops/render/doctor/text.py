@@ -25,6 +25,7 @@ from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
 from traceops.report.inspector_text import inspector_text
 from traceops.rules.fabric.benchmarks import SLOW_TEST, alone_text, benchmark_text
+from traceops.rules.fabric.graph import BELOW_LINKS
 from traceops.rules.machine.judge import COMES_AND_GOES, RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
@@ -309,6 +310,9 @@ def _healthy(checkup: Checkup) -> Headline:
             nothing_sent = all(map(alone_text, checkup.benchmarks))
             but = "" if judged or nothing_sent else " What the links can do is not known."
             return Headline("info", f"Nothing wrong was seen. {said}.{but}")
+        if not checkup.looks and all(check.status == "not_evaluated" for check in checkup.checks):
+            why = next((f": {check.reason}" for check in checkup.checks if check.rule == BELOW_LINKS.id), "")
+            return Headline("info", f"Nothing could be judged{why}.")
         return Headline("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
     return Headline("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

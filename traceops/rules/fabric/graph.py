@@ -20,6 +20,8 @@ RULES = (BELOW_LINKS,)
 _RING = 4  # NCCL's number of the pattern
 _PLANNED_SHARE = 0.6  # of the links' bandwidth: a search that finds the links plans 86 % and more
 _MESH_SHARE = 1 / 3  # where not every pair has a link, rings need not reach what the narrowest cut gives
+_SLOWEST_LINK = (12.0, "a PCIe 3.0 link of 16 lanes gives")  # GB/s as NCCL counts; slower ones join no GPUs that train
+_SLOW_SHARE = 0.5
 _LIMITING = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_TOPO_FILE",
     "NCCL_GRAPH_FILE", "NCCL_ALGO",
@@ -61,6 +63,9 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         graphs += 1
         if rings is None:
             leave += 1
+            continue
+        if not rings.gpus and rings.gbs < _SLOW_SHARE * _SLOWEST_LINK[0]:
+            findings.append(_below_any_link(rings, fabric.log, known))
             continue
         limit = ring_limit(rings.machine, rings.gpus)
         if limit is None or not _comparable(rings.graph, limit):
@@ -146,20 +151,15 @@ def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, k
     each = f" ({limit.count} a GPU)" if limit.count and limit.count > 1 and name else ""
     links = f"{name}{each}" if name else "PCIe links"
     over = "" if name is None or graph.intra_type in (None, "NVL", "NVB", "XGMI") else f", over {graph.intra_type}"
-    made = f"{rings.channels} channel{'' if rings.channels == 1 else 's'}{over}"
+    made = f"{_channels(rings)}{over}"
     fewer = f" of the {graph.channels} that its search found" if rings.channels < graph.channels else ""
     where = f" of {rings.machine.host}" if rings.machine.host else ""
     settings = _limiting(log)
-    because = (
-        f" The log says that {' and '.join(f'{one.name} was set to {one.value}' for one in settings)}."
-        if settings
-        else ""
-    )
     return BELOW_LINKS.finding(
         at_least("warning", known.slow),
         "high" if limit.whole else "medium",
         f"NCCL's rings over {len(rings.gpus)} GPUs{where} carry {rings.gbs:.3g} GB/s ({made}{fewer}), "
-        f"{100 * share:.0f} % of the {limit.gbs:.4g} GB/s that their {links} give one way.{because}",
+        f"{100 * share:.0f} % of the {limit.gbs:.4g} GB/s that their {links} give one way.{_set_text(settings)}",
         [
             Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * _PLANNED_SHARE, 1)),
             Evidence(Fact.LINKS_BY_NCCL, round(limit.gbs, 1), "GB/s"),
@@ -170,6 +170,34 @@ def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, k
         ],
         impact_ms=known.lost_ms,
     )
+
+
+def _below_any_link(rings: _Rings, log: NcclLog | None, known: Circumstances) -> Finding:
+    """Rings that are slow whatever joins their GPUs, where no topology tells what does."""
+    graph, settings, (gbs, gives) = rings.graph, _limiting(log), _SLOWEST_LINK
+    over = f" over {graph.intra_type}" if graph.intra_type else ""
+    return BELOW_LINKS.finding(
+        at_least("warning", known.slow),
+        "medium",
+        f"NCCL's rings within a host carry {rings.gbs:.3g} GB/s ({_channels(rings)}{over}), less than half of the "
+        f"{gbs:g} GB/s that {gives} one way.{_set_text(settings)}",
+        [
+            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(_SLOW_SHARE * gbs, 1)),
+            *quoted((graph.quote,), Fact.NCCL),
+            *quoted((one.quote for one in settings), Fact.NCCL),
+            *known.saved,
+        ],
+        impact_ms=known.lost_ms,
+    )
+
+
+def _channels(rings: _Rings) -> str:
+    return f"{rings.channels} channel{'' if rings.channels == 1 else 's'}"
+
+
+def _set_text(settings: list[NcclSetting]) -> str:
+    said = " and ".join(f"{one.name} was set to {one.value}" for one in settings)
+    return f" The log says that {said}." if said else ""
 
 
 def _limiting(log: NcclLog | None) -> list[NcclSetting]:
