@@ -55,7 +55,7 @@ def test_all_formats_are_written(folder, tmp_path):
     assert "TO-I003" in page
 
 
-@pytest.mark.parametrize(("bound", "code"), [("info", 1), ("warning", 1), ("error", 0)])
+@pytest.mark.parametrize(("bound", "code"), [("info", 1), ("warning", 0), ("error", 0)])
 def test_fail_on(folder, bound, code):
     assert analyze(folder, "--format", "json", "-q", "--fail-on", bound) == code
 

@@ -36,7 +36,7 @@ def late_report(tmp_path: Path, waits_ms: float, profiled_ms: float):
 def test_what_nobody_waits_for_without_the_profiler_is_a_remark(tmp_path):
     found = late(tmp_path, 3.0)
     assert found.severity == "info" and found.confidence == "low"
-    assert "by the light window the others wait for 3.00 ms of it" in found.message
+    assert found.facts["doubt"]["kind"] == "light" and found.facts["doubt"]["waiting"] == pytest.approx(3.0)
 
 
 def test_what_the_light_window_shows_too_stays_as_it_was(tmp_path):
