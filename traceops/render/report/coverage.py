@@ -73,7 +73,11 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     what = BUCKETS[most.bucket].metric
     if most.rule and (check := check_of(report, most.rule)) and check.reason == NO_DEVICE:
         what = _NO_OPERATOR  # nothing was launched
-    rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
+    rest = (
+        f", the largest part {what} ({most.pct:.0f} % of {words.the})"
+        if len(unjudged) > 1 and total - most.pct >= 1
+        else f": {what}"
+    )
     reason = unmatched_reason(report) if most.why == "unmatched" else ""
     cure = to_match(report, reason) or _TO_JUDGE[most.bucket]
     if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:

@@ -49,8 +49,16 @@ _MOST_IDS = 2  # of a family's rules that a sentence names
 _MOST_UNJUDGED = 7  # families or rules that a sentence names
 
 
+def nothing_timed(report: Report) -> bool:
+    """Whether no step, window or run has any length: then no share of it says anything."""
+    timed = undisturbed_of(report) is not None or report.whole_run is not UNSET
+    return not (timed or mean_of_ranks(report) or report.summary.unprofiled_step_time_ms)
+
+
 def clean_bill(report: Report) -> Headline:
     """What a step is like, and what could not be judged: without that it is clear, else a remark."""
+    if nothing_timed(report):
+        return Headline("info", f"No step time was recorded, so nothing could be judged.{_unjudged_text(report)}")
     step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
     waiting, recorded, unrated = report.summary.ledger_pct.comm_wait or 0.0, "", ""
     undisturbed = undisturbed_of(report)
