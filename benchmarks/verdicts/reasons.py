@@ -18,6 +18,7 @@ REASONS: dict[Kind, str] = {
     Kind("TO-K005", "one_hot_product"): _TRACE.format("a product takes rows of aten::one\\_hot"),
     Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),
     Kind("TO-K008", "below_attainable"): _TRACE.format("kernels run at less than 60 % and no cause is known"),
+    Kind("TO-K008", "impossible_speed"): _TRACE.format("an operator is faster than 105 % of the data sheet's peak"),
     Kind("TO-K008", "bandwidth_bound_at_limit"): _TRACE.format("a third of the time goes to products of up to 64 rows"),
     Kind("TO-E004", "wrong_rank"): "NCCL's own words (init.cc); it takes a process with RANK = WORLD_SIZE",
     Kind(

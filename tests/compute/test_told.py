@@ -1,5 +1,6 @@
 """What the rules say of kernels: words for each cause, how serious, and nothing where nothing can be known."""
 
+import json
 from pathlib import Path
 from typing import get_args
 
@@ -7,7 +8,8 @@ import pytest
 from recorded_step import FLOAT, op, tensor, write
 
 from traceops.compute.model import Cause
-from traceops.pipeline.analyze import analyze
+from traceops.pipeline.analyze import analyze, analyze_window, find_traces
+from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.render.report.verdict import verdict
 from traceops.rules.compute import OF_CAUSE, RULES
 from traceops.words.catalogue import texts
@@ -77,6 +79,48 @@ def test_a_trace_without_shapes_is_not_judged_but_for_what_names_tell(tmp_path):
     attention = [op("aten::bmm"), op("aten::div", us=30), op("aten::_softmax", us=40), op("aten::bmm")]
     report, checks = of(tmp_path, attention * 3)
     assert checks["TO-K002"].status == "fired" and report.compute.losses[0].device_ms == pytest.approx(0.21)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "maker"), [("Cijk_Alik_Bljk_HHS", "MI300X"), ("nvjet_sm90_hsh", "H100"), ("my_kernel", "NAME")]
+)
+def test_a_trace_that_names_no_gpu_gets_no_clean_bill_and_asks_for_the_name(tmp_path, kernel, maker):
+    one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel=kernel)
+    report, _ = of(tmp_path, [one] * 3, device={"id": 0})
+    head = verdict(report)
+    assert head.level == "info" and f"not rated because the trace doesn't name the GPU (--gpu {maker})" in head.sentence
+    assert "attainable speed" not in head.sentence
+
+
+def test_a_name_that_is_given_rates_the_kernels(tmp_path):
+    one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel="nvjet_h")
+    found = find_traces(str(write(tmp_path / "trace.json", [one] * 3, device={"id": 0})))
+    report = analyze_window(found, found.latest, MapOptions(jobs=1, gpu="H200"))
+    assert report.compute.rates == "measured" and "attainable speed" in verdict(report).sentence
+
+
+def test_a_speed_that_no_gpu_has_is_told(tmp_path):
+    fast = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=500, kernel="nvjet_h")
+    report, _ = of(tmp_path, [fast] * 3)
+    [found] = [one for one in report.findings if one.cause == "impossible_speed"]
+    assert "mm computes 2.2× what the GPU can" in found.message and report.compute.efficiency_pct is None
+
+
+def test_kernels_whose_calls_have_their_number_find_their_operator(tmp_path):
+    """As some tools write traces: no correlation, operators without a number, types by torch's ScalarType."""
+    one = op("aten::mm", tensor((4096, 4096)), tensor((4096, 4096)), us=300)
+    path = write(tmp_path / "trace.json", [one] * 3, host_us=400)
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        args = event.get("args", {})
+        if event.get("cat") == "cpu_op":
+            del args["External id"]
+            args["Input type"] = ["BFloat16", "BFloat16"]
+        elif "correlation" in args:
+            args["External id"] = args.pop("correlation")
+    path.write_text(json.dumps(trace))
+    rows = analyze(path, jobs=1).compute.operators
+    assert [(row.name, row.flops) for row in rows] == [("aten::mm", pytest.approx(3 * 2 * 4096**3))]
 
 
 def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):

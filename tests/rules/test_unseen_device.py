@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from traceops import analyze
+from traceops.render.report.card import card_of
 from traceops.render.report.verdict import verdict
 from traceops.rules.coverage import unjudged_time
 
@@ -118,7 +119,18 @@ def test_a_run_without_kernels_leads_with_that_and_shows_no_compute(tmp_path):
     assert len(report.findings) > 1
     assert report.findings[0].rule == "TO-V008"
     assert "TO-V008" in verdict(report).sentence
+    assert (card_of(report).rule, card_of(report).judged_pct) == ("TO-V008", None)
     assert (report.summary.ledger_pct.compute, report.summary.compute_pct, report.ranks[0].compute_ms) == (None,) * 3
+
+
+def test_a_window_without_length_gets_no_clean_bill(tmp_path):
+    """'No problem found. Judged 100 % of the window' was said of 0.000 ms."""
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event(OPERATOR, 1e6, 0)]}))
+    report = analyze(str(tmp_path / "trace.json"))
+    card = card_of(report)
+    assert (card.level, card.judged_pct) == ("info", None)
+    for said in (card.headline, verdict(report).sentence):
+        assert said.startswith("No step time was recorded, so nothing could be judged")
 
 
 def test_kernels_are_the_compute(analysed):

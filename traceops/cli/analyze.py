@@ -121,7 +121,9 @@ def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discover
     for window in found.windows if args.select == "all" else best_first:
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own)
+                options = MapOptions(
+                    args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own, args.gpu
+                )
                 report = analyze_window(found, window, options, args.evidence)
         except InputError as error:
             unusable = error

@@ -20,6 +20,8 @@ from traceops.compute.work import Attention, Work
 
 Source = Literal["measured", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
 
+_PEAK_OF_UNIT: dict[Unit, float] = {"tf32": 0.5, "fp8": 2.0}
+_CACHED = 512 << 20  # bytes up to which caches of the GPU may have held what was moved
 _LEAST_NS = 2_000.0  # a kernel of next to no work
 
 
@@ -119,6 +121,20 @@ def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
 def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     """Least time to read and write so many bytes."""
     return max(bytes_ / (_MEMORY.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
+
+
+def times_of_peak(use: Use, work: Work, ns: float, gpu: Gpu) -> tuple[float, bool]:
+    """How many times the data sheet's peak one call's work takes in so long, and whether of memory or of the units."""
+    unit = "half" if work.attention is not None else unit_of_use(use)
+    peak = {"fp64": _H200["fp64"] * gpu.fp64, "simt": _H200["fp32"] * gpu.simt}.get(
+        unit, _H200["bf16"] * gpu.tensor * _PEAK_OF_UNIT.get(unit, 1.0)
+    )
+    if work.kind not in ("product", "convolution", "attention"):  # of which bytes and operations are sure
+        return 0.0, False
+    computes = work.flops / peak / 1e3 / ns * (0.5 if work.attention is not None else 1.0)  # it may be causal
+    size = work.bytes or 0.0
+    moves = size / (_H200["memory"] * gpu.memory) / 1e3 / ns if size > _CACHED else 0.0
+    return (moves, True) if moves > computes else (computes, False)
 
 
 def unit_of_use(use: Use) -> Unit:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
+Maker = Literal["NVIDIA", "AMD"]
 Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 
 _SIMT = re.compile(
@@ -28,6 +30,20 @@ _PRODUCT = re.compile(
     r"gemm|nvjet|cutlass.*(gemm|Kernel2?$)|xmma|cublas|gemv|splitk|Cijk_|triton_tem|_mm_|wgmma", re.IGNORECASE
 )
 _ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
+
+
+_AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
+_NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
+
+
+def maker_of(names: Iterable[str]) -> Maker | None:
+    """Whose GPU ran kernels of these names; None where none of them tells."""
+    for name in names:
+        if _AMD.search(name):
+            return "AMD"
+        if _NVIDIA.search(name):
+            return "NVIDIA"
+    return None
 
 
 _OF_TYPE: dict[str, Unit] = {

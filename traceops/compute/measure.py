@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceops.compute.attainable import gpu_of, moved_ns, product_ns
+from traceops.compute.attainable import Gpu, gpu_of, moved_ns, product_ns, times_of_peak
 from traceops.compute.heavy import (
     find_at_limit,
     find_channels_first,
@@ -22,7 +22,8 @@ from traceops.compute.heavy import (
     find_unsized_attention,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses
-from traceops.compute.model import Bound, Loss, OperatorTime, RankCompute
+from traceops.compute.kernels import maker_of
+from traceops.compute.model import Bound, Impossible, Loss, OperatorTime, RankCompute
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -291,7 +292,9 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     if gpu.source != "assumed":
         losses += find_small_kernels(kernels, bound)
     losses = [with_step(loss, kernels, launched, bound) for loss in losses]
-    known = [one for one in kernels.all if one.attainable_ns is not None]
+    by_time = sorted(kernels.all, key=lambda one: -one.ns)
+    beyond = {} if gpu.source == "assumed" else _beyond_peak(by_time, gpu)
+    known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
     return RankCompute(
         busy_ns=kernels.busy_ns,
         known_ns=sum((one.ns for one in known), 0.0),
@@ -302,9 +305,28 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         bound=bound,
         rates=gpu.source,
         losses=tuple(sorted(losses, key=lambda loss: -_weight(loss, kernels, launched, bound))),
-        operators=tuple(_operator(one) for one in sorted(kernels.all, key=lambda one: -one.ns)[:_OPERATORS]),
+        operators=tuple(_operator(one) for one in by_time[:_OPERATORS]),
         has_shapes=has_shapes,
+        gpu=device or "",
+        maker=maker_of(one.use.main_kernel for one in by_time),
+        impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
     )
+
+
+_BEYOND = 1.05  # times the data sheet's peak, from which a recorded speed is impossible
+_MUCH_OF_BUSY = 0.05  # from which an operator counts
+
+
+def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
+    """Uses, by id, that would have to be faster than the GPU can be."""
+    busy, found = sum(one.ns for one in judged), {}
+    for one in judged:
+        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0:
+            continue
+        times, moves = times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
+        if times > _BEYOND:
+            found[id(one)] = Impossible(one.use.name, times, moves)
+    return found
 
 
 _SPECIFIC = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from traceops.compute.kernels import Maker
 from traceops.compute.work import Kind
 
 Cause = Literal[
@@ -54,6 +55,15 @@ class OperatorTime:
 
 
 @dataclass(frozen=True)
+class Impossible:
+    """An operator whose recorded time is too short for its work: so many times the data sheet's peak."""
+
+    name: str
+    times: float
+    moves: bool  # memory's peak; else that of the units that compute
+
+
+@dataclass(frozen=True)
 class RankCompute:
     """One rank's kernels per step. known_ns: the time of those whose work the trace tells, of which `attainable_ns`."""
 
@@ -68,6 +78,9 @@ class RankCompute:
     losses: tuple[Loss, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
     has_shapes: bool = True
+    gpu: str = ""  # its name, "" where neither the trace nor the user tells
+    maker: Maker | None = None  # by the names of kernels
+    impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
 
     @property
     def efficiency(self) -> float | None:

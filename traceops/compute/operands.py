@@ -13,6 +13,10 @@ _SIZES = {
     "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
 }  # fmt: skip
+_OTHER_NAMES = {  # by torch's ScalarType
+    "Double": "double", "Float": "float", "Half": "c10::Half", "BFloat16": "c10::BFloat16", "Long": "long int",
+    "Int": "int", "Short": "short int", "Char": "signed char", "Byte": "unsigned char", "Bool": "bool",
+}  # fmt: skip
 _MOST_ELEMENTS = 10**14
 FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
 HALVES = frozenset({"c10::Half", "c10::BFloat16"})
@@ -91,6 +95,7 @@ def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     given: list[Tensor | tuple[Tensor, ...] | None] = []
     for at, one in enumerate(dims):
         kind = kinds[at] if at < len(kinds) and isinstance(kinds[at], str) else ""
+        kind = _OTHER_NAMES.get(kind, kind)
         own = steps[at] if at < len(steps) else []
         if not isinstance(one, list):
             given.append(None)

@@ -192,6 +192,17 @@ def _grouped(use: Use) -> Work:
     return Work("product", 2.0 * left.numel * right.dims[-1], left.stored + right.stored + left.numel * 2)
 
 
+def _of_experts(use: Use) -> Work:
+    """Tokens, weights of gate and up, weights of down, weights of the chosen experts: each chosen one is read once."""
+    tokens, up, down, chosen = (use.inputs.tensor(at) for at in range(4))
+    if tokens is None or up is None or down is None or chosen is None or len(up.dims) != 3:
+        return Work("product")
+    experts, used = up.dims[0], tokens.dims[0] * chosen.dims[-1]
+    one = math.prod(up.dims[1:]) + math.prod(down.dims[1:])
+    read = experts * (1 - (1 - 1 / experts) ** used) * one * up.size  # evenly chosen
+    return Work("product", 2.0 * used * one, read + 2 * tokens.stored)
+
+
 def _convolved(use: Use) -> Work:
     """The output's size follows from padding, stride and dilation, which the concrete inputs tell."""
     source, weight = use.inputs.tensor(0), use.inputs.tensor(1)
@@ -224,7 +235,7 @@ def _convolution_backward(use: Use) -> Work:
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.strip("[]").split(",")) if text.startswith("[") else ()
+        return tuple(int(part) for part in text.strip("[]()").split(",")) if text.startswith(("[", "(")) else ()
     except ValueError:
         return ()
 
@@ -292,6 +303,7 @@ _MAKERS: dict[str, Callable[[Use], Work]] = {
     "_scaled_mm": _multiplied(0), "_int_mm": _multiplied(0),
     "addmm": _multiplied(1), "addmm_": _multiplied(1), "baddbmm": _multiplied(1), "_addmm_activation": _multiplied(1),
     "addmv": _multiplied(1), "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped,
+    "vllm::rocm_aiter_fused_moe": _of_experts,
     "cudnn_convolution": _convolved, "_convolution": _convolved, "convolution": _convolved, "conv2d": _convolved,
     "_conv_depthwise2d": _convolved, "conv_depthwise3d": _convolved, "slow_conv2d": _convolved,
     "miopen_convolution": _convolved, "convolution_backward": _convolution_backward,

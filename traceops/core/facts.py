@@ -139,6 +139,7 @@ class Fact(Enum):
     PATH_TO_THE_NEAREST_NIC = "path_to_the_nearest_nic"
     PATH_TO_THE_NIC_IN_USE = "path_to_the_nic_in_use"
     PEAK = "peak"
+    PEAK_PCT = "peak_pct"
     PID = "pid"
     PLAIN_SAVED = "plain_saved"
     PLAIN_STEP = "plain_step"

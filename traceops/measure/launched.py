@@ -27,7 +27,10 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds) -> Laun
     known = np.flatnonzero(launch >= 0)
     if len(nesting.rows) and len(known):
         operator[known] = nesting.innermost_around(launch[known])
-    _by_number(events, activity.row[kept], operator, nesting.rows)
+    _by_number(events, activity.row[kept], operator, nesting.rows, np.arange(len(nesting.rows)))
+    calls = activity.host.launches
+    if len(calls) and len(nesting.rows) and (operator < 0).any():
+        _by_number(events, activity.row[kept], operator, calls, nesting.innermost_around(calls))
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
     optimizing[known] = begin_inside(events, launch[known], rows_named(events, OPTIMIZER_NAME))
     counted = (step >= 0) & (step < len(steps))
@@ -48,18 +51,18 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds) -> Laun
     )
 
 
-def _by_number(events: Events, rows: Int, operator: Int, operators: Int) -> None:
-    """Kernels without a recorded launch: the operator that has their external id."""
+def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs: Int) -> None:
+    """Kernels without an operator: that of the candidate (an operator or a call) with their external id."""
     lost = np.flatnonzero((operator < 0) & (events.external[rows] > 0))
-    if not len(lost) or not len(operators):
+    if not len(lost) or not len(candidates):
         return
-    ids = events.external[operators]
+    ids = events.external[candidates]
     order = np.argsort(ids, kind="stable")
     at = np.searchsorted(ids[order], events.external[rows[lost]])
     at = np.minimum(at, len(order) - 1)
     found = order[at]
     hit = ids[found] == events.external[rows[lost]]
-    operator[lost[hit]] = found[hit]
+    operator[lost[hit]] = theirs[found[hit]]
 
 
 def _waited(events: Events, activity: Activity, steps: StepBounds) -> Int:

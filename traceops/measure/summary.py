@@ -123,11 +123,11 @@ class RankSummary:
 
 
 def summarize(
-    file: TraceFile, with_hta: bool = False, ahead: bool = False, own_kernels: tuple[str, ...] = ()
+    file: TraceFile, with_hta: bool = False, ahead: bool = False, own_kernels: tuple[str, ...] = (), gpu: str = ""
 ) -> RankSummary:
     """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
 
-    `own_kernels`: as in `find_activity`.
+    `own_kernels`: as in `find_activity`. `gpu`: its name, whatever the trace says.
     Raises InputError where the file cannot be opened, or is no trace of torch's profiler.
     """
     trace = load_trace(file.path, ahead)
@@ -181,7 +181,9 @@ def summarize(
         if len(trace.frames)
         else (),
         anomaly=measure_anomaly(activity.host, steps),
-        compute=measure_compute(find_launched(events, activity, steps), trace.meta.device) if activity.on_gpu else None,
+        compute=measure_compute(find_launched(events, activity, steps), gpu or trace.meta.device)
+        if activity.on_gpu
+        else None,
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,

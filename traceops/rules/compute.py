@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceops.compute.model import Loss, RankCompute
+from traceops.compute.model import Impossible, Loss, RankCompute
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict, described
@@ -18,7 +18,8 @@ _BOUNDS = (_LEAST_PCT, 10.0, 30.0)
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _MOST_LAUNCHES = 0.3  # of all, that go with a loop, an optimizer or small batches
 _SHORTER = 0.97  # of the time that the device is occupied: a step that the fix makes shorter for certain
-_LOW_PCT = 60.0  # of the attainable speed, below which a run is not called fine
+_MOST_IMPOSSIBLE = 3  # operators that are named
+LOW_PCT = 60.0  # of the attainable speed, below which a run is not called fine
 
 TYPES = described("compute", "TO-K001")
 ATTENTION = described("compute", "TO-K002")
@@ -32,11 +33,24 @@ RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
 
 
+NO_DEVICE_ACTIVITY = "the traces hold no GPU activity"
+_EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
+
+
+def why_unrated(compute: RankCompute) -> str:
+    """Why nothing tells how fast the kernels could be; '' where it is known."""
+    if compute.rates == "assumed" and not compute.gpu:
+        return f"the trace doesn't name the GPU (--gpu {_EXAMPLES[compute.maker]})"
+    if compute.rates == "assumed":
+        return f"no attainable rates are known for {compute.gpu}"
+    return "" if compute.has_shapes else "the traces hold no shapes (record_shapes=True)"
+
+
 def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule, from the rank whose device is busiest."""
     own = [one for one in inputs.ranks if one.compute is not None]
     if not own:
-        return [rule.not_evaluated("the traces hold no GPU activity") for rule in RULES]
+        return [rule.not_evaluated(NO_DEVICE_ACTIVITY) for rule in RULES]
     if any(one.captures_graphs for one in own):
         return [rule.not_evaluated("a CUDA graph is captured here: the launched kernels did not run") for rule in RULES]
     worst = max(own, key=lambda one: one.compute.busy_ns if one.compute else 0.0)
@@ -44,10 +58,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     assert compute is not None
     findings = [_finding(loss, compute, worst.rank, len(own)) for loss in compute.losses]
     found = [one for one in findings if one is not None]
-    if compute.rates == "assumed":
-        return [rule.not_evaluated("no attainable rates are known for the GPU of these traces") for rule in RULES]
-    if not compute.has_shapes:
-        why = "the traces hold no shapes of operators (record_shapes=True)"
+    if why := why_unrated(compute):
+        found = [] if compute.rates == "assumed" else found
         return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
     verdicts = [
         _verdict(rule, found, rule.clear(f"no loss of {_LEAST_PCT:g} % of the GPU's busy time")) for rule in RULES[:-1]
@@ -148,12 +160,27 @@ def _is_certain(loss: Loss, compute: RankCompute) -> bool:
     return compute.bound == "device" and loss.step_after_ns[1] < _SHORTER * compute.device_ns
 
 
+def _impossible(one: Impossible, rank: int) -> Finding:
+    """An operator that the trace has faster than its GPU can be."""
+    does = "moves" if one.moves else "computes"
+    return SPEED.finding(
+        "warning",
+        "high",
+        f"{one.name} {does} {one.times:.1f}× what the GPU can: the trace's times or shapes are wrong.",
+        [Evidence(Fact.PEAK_PCT, stored(100 * one.times), "%", threshold=100.0, rank=rank, subject=one.name)],
+        impact_ms=None,
+        cause="impossible_speed",
+    )
+
+
 def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict:
+    if compute.impossible:
+        return SPEED.verdict(*(_impossible(one, rank) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
     if compute.efficiency is None:
         return SPEED.not_evaluated("the shapes do not show what most kernels do")
     pct = 100 * compute.efficiency
     said = f"kernels run at {percent_text(pct)} of attainable speed"
-    if pct >= _LOW_PCT or found:
+    if pct >= LOW_PCT or found:
         return SPEED.clear(said)
     slow = sorted(
         (one for one in compute.operators if one.attainable_ns >= 0), key=lambda one: one.attainable_ns - one.ns
@@ -165,7 +192,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
             f"Kernels run at {percent_text(pct)} of attainable speed. Most of the rest is in "
             f"{', '.join(dict.fromkeys(one.name for one in slow))}.",
             [
-                Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", threshold=_LOW_PCT, rank=rank),
+                Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", threshold=LOW_PCT, rank=rank),
                 *(
                     Evidence(
                         Fact.OPERATOR_TIME,

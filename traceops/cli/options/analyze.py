@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file about the machine from outside the run folder: nvidia-smi topo -m, an NCCL log, doctor.json; "
         "repeatable",
     )
+    add("--gpu", default="", metavar="NAME", help="the GPU that ran this, where the traces don't say: 'MI300X', 'H100'")
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-v", "--verbose", action="store_true", help="show evidence, tables and what could not be checked too")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

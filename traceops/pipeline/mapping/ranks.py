@@ -108,8 +108,8 @@ class MapOptions:
 
     `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,
     `dask://HOST:PORT`, or `mpi`; None for processes of this machine, where they pay. `cache`: traces that are
-    known from before are not parsed again. `with_hta`, `own_kernels`: see `summarize`. `meanwhile` is called once
-    workers have begun, if there are any.
+    known from before are not parsed again. `with_hta`, `own_kernels`, `gpu`: see `summarize`. `meanwhile` is called
+    once workers have begun, if there are any.
     """
 
     jobs: int | None = None
@@ -119,6 +119,7 @@ class MapOptions:
     progress: Progress | None = None
     meanwhile: Callable[[], None] | None = None
     own_kernels: tuple[str, ...] = ()
+    gpu: str = ""
 
 
 def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list[RankSummary], list[tuple[str, str]]]:
@@ -138,7 +139,14 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
-    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead, own_kernels=options.own_kernels)
+    do = partial(
+        _outcome,
+        cache=options.cache,
+        with_hta=options.with_hta,
+        ahead=ahead,
+        own_kernels=options.own_kernels,
+        gpu=options.gpu,
+    )
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
@@ -177,11 +185,11 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
 
 
 def _outcome(
-    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = ()
+    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
 ) -> Outcome:
     """In a worker: the summary of a file; no file hides the others."""
     try:
-        return Outcome(_packed(file, cache, with_hta, ahead, own_kernels))
+        return Outcome(_packed(file, cache, with_hta, ahead, own_kernels, gpu))
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
@@ -202,20 +210,20 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...]) -> bytes:
+def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str) -> bytes:
     """The packed summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return read_packed(file.path)
     folder = kept.cache_folder() if cache else None
     content = content_of(file.path) if folder or file.summary else None
-    header = _header(file, content, with_hta, own_kernels)
+    header = _header(file, content, with_hta, own_kernels, gpu)
     if file.summary and (known := kept.read_same(file.summary, header)):
         return known
     if content is None or folder is None:
-        return _measured(file, header, ahead, own_kernels)
+        return _measured(file, header, ahead, own_kernels, gpu)
     if known := kept.load(folder, header):
         return known
-    packed = _measured(file, header, ahead, own_kernels)
+    packed = _measured(file, header, ahead, own_kernels, gpu)
     elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
     if not elsewhere_too and is_unchanged(file.path, content):  # then it is right for any file with these bytes
         kept.store(folder, header, packed)
@@ -223,9 +231,11 @@ def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kerne
 
 
 def _header(
-    file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = ()
+    file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
 ) -> SummaryHeader:
     code = code_fingerprint(with_hta)
+    if code and gpu:
+        code += f" and GPU {gpu!r}"
     return SummaryHeader(
         version=__version__,
         code=f"{code} and kernels {own_kernels!r}" if code and own_kernels else code,
@@ -241,8 +251,10 @@ def _header(
     )
 
 
-def _measured(file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = ()) -> bytes:
-    summary = summarize(file, header.with_hta, ahead, own_kernels)
+def _measured(
+    file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = (), gpu: str = ""
+) -> bytes:
+    summary = summarize(file, header.with_hta, ahead, own_kernels, gpu)
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 
 

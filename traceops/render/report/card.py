@@ -29,11 +29,12 @@ from traceops.render.report.stragglers import (
     stragglers_judged,
 )
 from traceops.render.report.then_text import least_only, unfit_note
-from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding
+from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding, nothing_timed
 from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
 from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
 from traceops.report.card import Card
 from traceops.report.model import Report
+from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
 from traceops.rules.slow_group import SLOW_GROUP
 
@@ -56,6 +57,13 @@ class NoProblem(Claim, frozen=True, kw_only=True):
     judged: float | None = None
     compute: float | None = None
     efficiency: float | None = None
+
+
+class NothingTimed(Claim, frozen=True, kw_only=True):
+    """No rule fired, and none could: a clean bill of no time is none."""
+
+    family = "card"
+    kind = "nothing_timed"
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -179,6 +187,8 @@ def _without_finding(report: Report) -> tuple[Level, str]:
         rank = waiting.rank if waiting.beside is None else None
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=rank, window=window).headline()
+    if nothing_timed(report):
+        return "info", NothingTimed().headline()
     judged, compute = judged_pct(report), report.summary.ledger_pct.compute
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
     if undisturbed is not None:
@@ -191,8 +201,11 @@ def _without_finding(report: Report) -> tuple[Level, str]:
 
 
 def judged_pct(report: Report) -> float | None:
-    """Percent of the step that rules could judge, on the rank with least; None without a step."""
-    if not report.steps:
+    """Percent of the step that rules could judge, on the rank with least; None without a step or what runs in it."""
+    unseen = any(
+        found.rule == KERNELS_MISSING.id and len(found.ranks) == len(report.ranks) for found in report.findings
+    )
+    if unseen or not any(row.duration_ms for row in report.steps):
         return None
     return max(100.0 - sum(one.pct for one in report.summary.unjudged), 0.0)
 

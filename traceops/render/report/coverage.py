@@ -11,6 +11,7 @@ from traceops.render.report.then_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
+from traceops.rules.compute import NO_DEVICE_ACTIVITY, SPEED
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
 
@@ -36,11 +37,27 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
 }
 
 
+def efficiency_of(report: Report) -> float | None:
+    """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
+    if report.compute is UNSET or report.compute.rates == "assumed":
+        return None
+    return report.compute.efficiency_pct
+
+
+def why_unrated(report: Report) -> str:
+    """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
+    check = check_of(report, SPEED.id)
+    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
+    return check.reason if check is not None and unrated else ""
+
+
 def kernels_sentence(report: Report) -> str:
     """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
-    efficiency = UNSET if report.compute is UNSET else report.compute.efficiency_pct
-    if isinstance(efficiency, float):
+    efficiency = efficiency_of(report)
+    if efficiency is not None:
         return f"Kernels run at {efficiency:.0f} % of attainable speed."
+    if why := why_unrated(report):
+        return f"Kernel efficiency is not checked: {why}."
     return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
 
 
@@ -56,7 +73,11 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     what = BUCKETS[most.bucket].metric
     if most.rule and (check := check_of(report, most.rule)) and check.reason == NO_DEVICE:
         what = _NO_OPERATOR  # nothing was launched
-    rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
+    rest = (
+        f", the largest part {what} ({most.pct:.0f} % of {words.the})"
+        if len(unjudged) > 1 and total - most.pct >= 1
+        else f": {what}"
+    )
     reason = unmatched_reason(report) if most.why == "unmatched" else ""
     cure = to_match(report, reason) or _TO_JUDGE[most.bucket]
     if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:

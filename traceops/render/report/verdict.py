@@ -14,7 +14,7 @@ from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.render.document import Headline, Level
-from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.coverage import efficiency_of, unjudged_sentence, why_unrated
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     Cure,
@@ -33,6 +33,7 @@ from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_r
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
+from traceops.rules.compute import LOW_PCT
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_findings import held_mostly
 from traceops.rules.profiler_cost import PROFILER_COST
@@ -43,23 +44,33 @@ from traceops.rules.validity import MISSING_RANKS
 # The verdict on a run in which nothing serious was found: what it is like, and what nobody judged.
 
 
+_MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _MOST_IDS = 2  # of a family's rules that a sentence names
 _MOST_UNJUDGED = 7  # families or rules that a sentence names
 
 
+def nothing_timed(report: Report) -> bool:
+    """Whether no step, window or run has any length: then no share of it says anything."""
+    timed = undisturbed_of(report) is not None or report.whole_run is not UNSET
+    return not (timed or mean_of_ranks(report) or report.summary.unprofiled_step_time_ms)
+
+
 def clean_bill(report: Report) -> Headline:
     """What a step is like, and what could not be judged: without that it is clear, else a remark."""
+    if nothing_timed(report):
+        return Headline("info", f"No step time was recorded, so nothing could be judged.{_unjudged_text(report)}")
     step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
-    waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
+    waiting, recorded, unrated = report.summary.ledger_pct.comm_wait or 0.0, "", ""
     undisturbed = undisturbed_of(report)
     if undisturbed is not None:
         step, recorded = undisturbed.step_ms, " without recording"
         compute, waiting = (share_pct(undisturbed, part) for part in ("compute_ms", "comm_wait_ms"))
     parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
     if compute is not None:
-        parts.append(f"{compute:.0f} % of it compute")
-    if report.compute is not UNSET and report.compute.efficiency_pct is not None:
-        parts.append(f"kernels at {report.compute.efficiency_pct:.0f} % of attainable speed")
+        unrated = why_unrated(report) if compute >= _MOSTLY_PCT else ""
+        parts.append(f"{compute:.0f} % of it compute" + (f", not rated because {unrated}" if unrated else ""))
+    if (efficiency := efficiency_of(report)) is not None:
+        parts.append(f"kernels at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}")
     if waiting >= WAIT_WARNING_PCT:
         parts.append(f"{waiting:.0f} % waiting for each other")
     about = f": {', '.join(parts)}" if parts else ""
@@ -73,9 +84,22 @@ def clean_bill(report: Report) -> Headline:
         found += f" {'of' if unjudged else 'in'} the program's first steps"
     judged = f" {unjudged}" if unjudged else ""
     return Headline(
-        "info" if report.summary.first_steps or notes or unjudged or unlike or waiting >= WAIT_WARNING_PCT else "clear",
+        "info"
+        if report.summary.first_steps or notes or unjudged or unrated or unlike or waiting >= WAIT_WARNING_PCT
+        else "clear",
         f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
+
+
+def _where_slow(report: Report, efficiency: float) -> str:
+    """Which operators take most of the time that slow kernels lose."""
+    if report.compute is UNSET or efficiency >= LOW_PCT:
+        return ""
+    known = [
+        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
+    ]
+    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
+    return f" (most of the rest in {', '.join(names)})" if names else ""
 
 
 def _nothing_recognised(report: Report) -> str:
