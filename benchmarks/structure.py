@@ -103,6 +103,7 @@ LATE: dict[str, str] = {
     "traceops.rules.registry": "the rules of the machine, which no run needs",
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",
     "traceops.traces.columns": "the compiled scanner may not have been built",
+    "traceops.render.report.card": "the types of hang.json: most reports have none; the terminal's marks",
     "traceops.traces.discover": "threads, for remote folders only",
     "traceops.traces.snapshot_rows": "the compiled reader may not have been built",
     "traceops.traces.source": "fsspec, an extra",
