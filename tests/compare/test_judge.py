@@ -320,3 +320,11 @@ def test_a_finding_carries_the_numbers() -> None:
     assert found.rule == "TO-R001" and found.severity == "error" and found.confidence == "high"
     assert found.evidence[0].threshold == 5.0 and found.impact_ms == pytest.approx(10, abs=0.5)
     assert result.checks[0].status == "fired"
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_faster_step_leads_whatever_its_counts(count: int) -> None:
+    """Half the time with more kernels, as after a change of precision."""
+    head = made(profiled=steps(50, count), at=1, counts={"kernels": 815})
+    result = compare([made(profiled=steps(100, count))], [head], QUIET)
+    assert result.verdict == "improvement" and result.sentence.startswith("Faster: step time ")
