@@ -98,7 +98,6 @@ LATE: dict[str, str] = {
     "traceops.render.runs.files": "each format when it is asked for",
     "traceops.report.document": "hangs and fabrics, which few runs have",
     "traceops.render.report.first_screen": "hangs, which few runs have",
-    "traceops.render.report.verdict": "hangs, which few runs have",
     "traceops.render.writers.html": "Jinja2, once a page is written",
     "traceops.rules.registry": "the rules of the machine, which no run needs",
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",

@@ -29,7 +29,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.comparison.text import VERDICT_LEVEL
 from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok, other_findings
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.report.hang_seen import timed_out
 from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.model import Report
@@ -166,8 +166,8 @@ def _of_report(path: Path, where: str) -> Iterator[Said]:
 
 
 def _of_analysed(report: Report, run: str) -> Iterator[Said]:
-    head = verdict(report)
-    yield Said(headline_kind(report, head), head.level, head.sentence, run, opens=True)
+    card = card_of(report)
+    yield Said(headline_kind(report, card), card.level, f"{card.headline}.", run, opens=True)
     for finding in report.findings:
         yield _of_finding(finding, run)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
 from traceops.hangs.crash_table import RULE_OF
-from traceops.render.document import Headline
+from traceops.render.report.card import NothingTimed, WaitForEachOther, without_finding
+from traceops.report.card import Card
 from traceops.report.model import Report
 from traceops.rules.registry import BY_ID, RULES
 
@@ -26,7 +27,9 @@ HEADLINES: dict[Kind, str] = {
     Kind("analyze", "late"): "a rank is late, and that is only a remark",
     Kind("analyze", "waiting"): "ranks wait, and who is late could not be judged",
     Kind("analyze", "clear"): "nothing is wrong",
-    Kind("analyze", "notes"): "nothing is wrong, with remarks",
+    Kind(
+        "analyze", "notes"
+    ): "nothing is wrong, but ranks wait much, kernels are not rated, or recorded steps may not be like the others",
     Kind("analyze", "unjudged"): "more than a tenth of the step was not judged",
     Kind("analyze", "hang"): "the run hung",
     Kind("diagnose", "cause"): "a cause is known",
@@ -74,17 +77,18 @@ def finding_kind(finding: Finding) -> Kind:
     return Kind(finding.rule, told.get(finding.advice, cause or ""))
 
 
-def headline_kind(report: Report, head: Headline) -> Kind:
-    """Which of the sentences that open a report this one is: of a rule where one fired above info."""
+def headline_kind(report: Report, card: Card) -> Kind:
+    """Which of the sentences that open a report its card has: of a rule where one fired above info."""
     serious = [finding for finding in report.findings if finding.severity != "info"]
     if report.hang is not None and report.hang.roots:
         return Kind("analyze", "hang")
     if serious:
         return finding_kind(serious[0])
-    if "for others that are late" in head.sentence:
-        return Kind("analyze", "waiting")
-    if any(finding.rule in ("TO-S001", "TO-S002") for finding in report.findings):
+    if card.rule is not None:
         return Kind("analyze", "late")
-    if "Not judged:" in head.sentence:
+    opening = without_finding(report)[1]
+    if isinstance(opening, WaitForEachOther):
+        return Kind("analyze", "waiting")
+    if isinstance(opening, NothingTimed) or opening.judged is not None:
         return Kind("analyze", "unjudged")
-    return Kind("analyze", "clear" if head.level == "clear" else "notes")
+    return Kind("analyze", "clear" if card.level == "clear" else "notes")

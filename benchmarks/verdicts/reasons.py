@@ -14,6 +14,13 @@ _TRACE = "a trace with shapes of a GPU in which {}; its bounds are those of the 
 
 REASONS: dict[Kind, str] = {
     Kind("compare", "inconclusive"): "too few steps on a side; two default captures of a run have enough",
+    Kind("analyze", "clear"): "a trace with shapes of a known GPU in which no rule fires and kernels are rated",
+    Kind("TO-I001", "computes_on_cpu"): (
+        "operators of the host that compute where the GPU waits; it takes a program that computes on the CPU in between"
+    ),
+    Kind("TO-T001", "allocation"): (
+        "cudaMalloc and cudaFree in the long step; it takes a run whose memory grows between steps"
+    ),
     Kind("TO-K004", "redundant_casts"): _TRACE.format("a tensor is cast to another type and straight back"),
     Kind("TO-K005", "one_hot_product"): _TRACE.format("a product takes rows of aten::one\\_hot"),
     Kind("TO-K007", "low_occupancy"): _TRACE.format("a kernel of 20 µs has fewer blocks than half of the processors"),

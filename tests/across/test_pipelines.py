@@ -24,9 +24,9 @@ from traceops.across.send_receive import NO_END, NO_TRACE, _named
 from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
 from traceops.render.document import TableBlock
+from traceops.render.report.card import card_of
 from traceops.render.report.detail_tables import stages_table
 from traceops.render.report.terminal import describe_summary
-from traceops.render.report.verdict import verdict
 from traceops.rules.inputs import Inputs
 from traceops.rules.pipeline import judge, judge_bubble, judge_late, judge_uneven
 from traceops.traces.discover import Discovery, discover
@@ -144,8 +144,8 @@ def test_uneven_stages_are_told_with_their_cost_and_cure():
     assert (found.severity, found.ranks, found.cause) == ("warning", (1,), None)
     assert "move about 27 % of its blocks to rank 0" in found.message
     assert not [finding for finding in report.findings if finding.rule.startswith("TO-S")]
-    said = verdict(report)
-    assert (said.level, "TO-B001" in said.sentence) == ("warning", True)
+    card = card_of(report)
+    assert (card.level, card.rule) == ("warning", "TO-B001")
     (pipeline,) = report.pipelines
     for stage in pipeline.stages:
         parts = stage.imbalance_ms + stage.fill_drain_ms + stage.late_ms

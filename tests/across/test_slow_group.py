@@ -1,7 +1,5 @@
 """Many ranks that are slow alike are found as one group, with what they have in common, what it costs, and why."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from generated_run import (
@@ -23,11 +21,10 @@ from traceops.across.slow_group import apart_ranks
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.shared_place import shared_place
-from traceops.core.step_words import STEP
-from traceops.core.units import ms_text
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.stragglers import group_clause, late_together
-from traceops.render.report.verdict import cure_of, lead_finding, verdict
+from traceops.render.report.card import card_of
+from traceops.render.report.lead import cure_of, lead_finding
+from traceops.render.report.stragglers import late_together
 from traceops.rules.straggler_claims import Late, Slower
 from traceops.rules.stragglers import judge_late
 
@@ -72,9 +69,7 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     assert [(e.value, e.rank) for e in found.evidence if e.fact is Fact.WORST_OF_THEM] == [
         (pytest.approx(2.452, abs=1e-3), 20)
     ]
-    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP, replay=None)
-    clause, covered = group_clause(SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found)
-    assert clause.startswith(found.headline) and covered == 1
+    assert claim_of(found, Slower).count == 9
     claim = claim_of(found, Slower)
     assert (round(claim.longer_least, 2), round(claim.longer_most, 2), claim.worst) == (0.81, 2.45, 20)
 
@@ -119,15 +114,12 @@ def test_the_headline_of_two_groups_gives_what_curing_both_would(tmp_path):
     report = analyze(tmp_path)
     lead = lead_finding(report)
     assert len(late_together(report, lead)) == 2
-    assert f"{len(report.findings) - 2} more finding" in verdict(report).sentence
-    clause, covered = group_clause(report, lead)
-    assert covered == 2 and clause.startswith(
-        "Ranks 12, 13, 14 and 15 (all on host1) are slower than the others: they wait longer for their input; so are "
-        "ranks 0, 1, 2 and 3 (all on host0): their GPUs take longer for the same work; with all of them at the "
-        "other ranks' pace a step would take 1."
-    )
+    groups = [claim_of(one, Slower) for one in late_together(report, lead)]
+    assert [(one.ranks, one.does) for one in groups] == [((12, 13, 14, 15), "input"), ((0, 1, 2, 3), "slower")]
+    assert card_of(report).headline == "8 of 16 ranks are late, and the others wait for them"
+    assert 1 <= card_of(report).fixed_ms < 2
     cure = cure_of(report, lead)
-    assert f"would take {ms_text(cure.then_ms)} ms" in clause
+    assert card_of(report).fixed_ms == cure.then_ms
 
 
 def test_a_rank_beside_others_is_promised_what_its_cure_alone_would_give(tmp_path):
@@ -140,7 +132,7 @@ def test_a_rank_beside_others_is_promised_what_its_cure_alone_would_give(tmp_pat
     cure = cure_of(report, lead_finding(report))
     assert lead_finding(report).ranks == (1,) and claim_of(lead_finding(report), Late).beside == (3, 6)
     assert cure.then_ms == pytest.approx(true_step(simulate(made, 8, others)) / 1e6, rel=0.05)
-    assert f"would take {ms_text(cure.then_ms)} instead of" in verdict(report).sentence
+    assert card_of(report).fixed_ms == cure.then_ms
 
 
 @pytest.mark.parametrize(("part", "named"), [(0.95, False), (0.3, True)])

@@ -15,7 +15,7 @@ from traceops import analyze
 from traceops.across.match import NO_CALL, match_collectives
 from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_exposed
 from traceops.rules.stragglers import judge_stragglers
@@ -33,7 +33,7 @@ def test_the_rank_that_sleeps_is_named(name, slept_ms):
     assert late[0].impact_ms == pytest.approx(slept_ms, rel=0.4)
     assert report.ranks[1].late_share > 0.9
     assert report.ranks[0].comm_wait_ms > slept_ms
-    assert verdict(report).sentence.startswith("Rank 1's host takes longer")
+    assert card_of(report).headline.startswith("Rank 1's host takes longer")
 
 
 def test_waiting_for_a_functional_collective_is_no_compute():
@@ -181,4 +181,4 @@ def test_gradients_given_to_gloo_in_backward_that_it_begins_later_are_synchronis
 def test_a_rank_whose_operators_take_longer_is_told_by_them(tmp_path):
     """Twelve times the rows: 'Rank 1's host takes longer', which sends the reader to what else its host does."""
     write_traces(simulate(program(ddp, device="cpu", steps=6), 2, [SlowCompute(1, 6.0)]), tmp_path)
-    assert verdict(analyze(tmp_path)).sentence.startswith("Rank 1's operators take longer: the other rank waits")
+    assert card_of(analyze(tmp_path)).headline.startswith("Rank 1's operators take longer: the other rank waits")

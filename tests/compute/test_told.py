@@ -10,7 +10,8 @@ from recorded_step import FLOAT, op, tensor, write
 from traceops.compute.model import Cause
 from traceops.pipeline.analyze import analyze, analyze_window, find_traces
 from traceops.pipeline.mapping.ranks import MapOptions
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
+from traceops.render.report.coverage import kernels_sentence
 from traceops.rules.compute import OF_CAUSE, RULES
 from traceops.words.catalogue import texts
 
@@ -30,12 +31,13 @@ def test_each_cause_has_a_headline_of_90_characters_and_advice():
 
 def test_the_largest_loss_of_a_run_opens_its_report():
     report = analyze(DATA / "odd_width.pt.trace.json.gz", jobs=1)
-    head = verdict(report)
-    assert head.level == "error" and "4095" in head.sentence and "4096" in head.sentence
+    card = card_of(report)
+    assert (card.level, card.rule) == ("error", "TO-K003") and "4095" in card.headline
     [found] = [one for one in report.findings if one.rule == "TO-K003"]
     assert found.cause == report.compute.losses[0].cause == "misaligned_shape"
     assert found.impact_ms == pytest.approx(report.compute.losses[0].device_ms)
     assert report.compute.efficiency_pct < 40
+    assert "% of attainable speed (most of the rest in aten::" in kernels_sentence(report)
 
 
 def of(tmp_path, calls, **rest):
@@ -62,7 +64,7 @@ def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
 def test_fast_kernels_are_clear(tmp_path):
     report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=28)] * 3)
     assert {check.status for check in checks.values()} == {"clear"}
-    assert "attainable speed" in verdict(report).sentence
+    assert "attainable speed" in card_of(report).headline
 
 
 def test_a_gpu_without_known_rates_is_not_judged(tmp_path):
@@ -87,16 +89,16 @@ def test_a_trace_without_shapes_is_not_judged_but_for_what_names_tell(tmp_path):
 def test_a_trace_that_names_no_gpu_gets_no_clean_bill_and_asks_for_the_name(tmp_path, kernel, maker):
     one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel=kernel)
     report, _ = of(tmp_path, [one] * 3, device={"id": 0})
-    head = verdict(report)
-    assert head.level == "info" and f"not rated because the trace doesn't name the GPU (--gpu {maker})" in head.sentence
-    assert "attainable speed" not in head.sentence
+    card = card_of(report)
+    assert card.level == "info" and "attainable speed" not in card.headline
+    assert f"not checked: the trace doesn't name the GPU (--gpu {maker})" in kernels_sentence(report)
 
 
 def test_a_name_that_is_given_rates_the_kernels(tmp_path):
     one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel="nvjet_h")
     found = find_traces(str(write(tmp_path / "trace.json", [one] * 3, device={"id": 0})))
     report = analyze_window(found, found.latest, MapOptions(jobs=1, gpu="H200"))
-    assert report.compute.rates == "measured" and "attainable speed" in verdict(report).sentence
+    assert report.compute.rates == "measured" and "attainable speed" in card_of(report).headline
 
 
 def test_a_speed_that_no_gpu_has_is_told(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.traces.windows import host_in_name
 
 EPOCH_NS = 1_790_857_026 * 10**9
@@ -42,7 +42,7 @@ def said(report, rule):
 
 
 def assert_not_clean(report):
-    assert verdict(report).level in ("warning", "error")
+    assert card_of(report).level in ("warning", "error")
 
 
 def test_one_run_is_not_doubted(tmp_path):
@@ -62,7 +62,7 @@ def test_two_captures_an_hour_apart_are_not_one_run(tmp_path):
     assert "rank_0.json: begins 1:00:00 before rank 1 does: it is of another capture. It is left out" in message
     assert_not_clean(report)
     assert said(report, "TO-V001") == ["1 of 2 ranks has no usable trace: 0."]
-    assert "1 of 2 ranks has no usable trace (0), so nothing is known of it" in verdict(report).sentence
+    assert card_of(report).headline == "1 of 2 ranks has no usable trace: 0"
 
 
 @pytest.mark.parametrize("why", ["hosts", "manifest"])

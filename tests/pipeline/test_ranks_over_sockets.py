@@ -8,7 +8,8 @@ from fault_runs import unpacked
 
 from traceops import analyze
 from traceops.core.claims import claim_of
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
+from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.bandwidth_claims import LowBandwidth
 
 
@@ -61,6 +62,6 @@ def test_one_rank_alone_says_what_of_its_step_nobody_can_judge(tmp_path):
     alone.mkdir()
     shutil.copy(sorted(both.iterdir())[0], alone)
     report = analyze(alone)
-    said = verdict(report).sentence
-    assert said.startswith("1 of 2 ranks has no trace")
-    assert "Not judged: " in said and "Add the traces of the missing ranks" in said
+    card = card_of(report)
+    assert card.headline.startswith("1 of 2 ranks has no trace") and card.judged_pct < 85
+    assert "Add the traces of the missing ranks" in unjudged_sentence(report)

@@ -19,9 +19,9 @@ from traceops.answers.text import describe_answer
 from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
 from traceops.render.document import Checks, Drawing, Terms
+from traceops.render.report.card import card_of
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.terminal import print_report
-from traceops.render.report.verdict import verdict
 from traceops.rules.registry import BY_ID
 
 DATA = Path(__file__).parents[1] / "data"
@@ -57,7 +57,7 @@ def test_everything_that_a_report_says_of_a_window_says_so(report):
     print_report(report, shown, Path("r"), verbose=True)
     assert "where the window goes" in shown.getvalue()
     page = describe(report)
-    assert of_steps([report.findings, report.checks, page.sections, page.intro, verdict(report)]) == set()
+    assert of_steps([report.findings, report.checks, page.sections, page.intro, card_of(report).headline]) == set()
     assert re.search(r"<li[^>]*>costs <b>[\d.]+ ms in the window</b>", render_html(report).decode())
 
 
@@ -70,8 +70,9 @@ def test_answers_too(report):
 
 def test_the_headline_has_what_the_finding_measured_and_not_what_its_cure_saves(report):
     """It read the unit `ms/step` where a window's is `ms`, and so told 59.3 ms beside a finding of 87.93 ms."""
-    assert verdict(report).sentence.startswith(
-        "Rank 1 waits for input for 87.9 ms of the window of 161 ms; with input in time the window would take 102 ms"
+    card = card_of(report)
+    assert (
+        card.window and "87.9" in card.headline and (card.now_ms, card.fixed_ms) == pytest.approx((161, 102), rel=0.01)
     )
 
 

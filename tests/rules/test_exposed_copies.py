@@ -9,7 +9,7 @@ from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.idle_claims import BlockedOnDevice
 from traceops.rules.registry import BY_ID
@@ -43,7 +43,7 @@ def test_the_step_that_is_promised_is_the_one_that_the_cure_gave(reports, name, 
     (one,) = found(reports[name])
     assert (one.cause, one.severity, one.ranks) == (cause, severity, (0,))
     assert value(one, "step") - one.impact_ms == pytest.approx(cured_ms, rel=within)
-    assert f"{value(one, 'step') - one.impact_ms:.2f} ms" in verdict(reports[name]).sentence
+    assert card_of(reports[name]).fixed_ms == pytest.approx(value(one, "step") - one.impact_ms)
 
 
 @pytest.mark.parametrize(("name", "cured_ms"), [("saved_on_host", 9.109), ("adam_on_host", 5.502)])

@@ -10,7 +10,7 @@ from observed_run import BEGAN_NS, usual, write_machine, write_rank
 
 from traceops import analyze
 from traceops.across.machine_use import MachineUse
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules import machine_use
 
 RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
@@ -76,7 +76,7 @@ def test_waits_in_the_recorded_steps_alone_name_the_rank(tmp_path, looks):
     assert (held.ranks, held.cause, held.severity) == ((1,), "shared_cores", "warning")
     assert "65.0 ms of each recorded step beyond its peers" in held.message
     assert 60 < held.impact_ms < 67, "what the replay says that its lateness costs"
-    assert verdict(report).sentence.startswith("Rank 1 is late because it waits for a core")
+    assert card_of(report).headline.startswith("Rank 1 is late because it waits for a core")
     assert not told(report, "TO-S001")
     check = next(check for check in report.checks if check.rule == "TO-S001")
     assert check.reason.endswith("see TO-W002")

@@ -10,9 +10,10 @@ import pytest
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.core.claims import claim_of
+from traceops.core.facts import Fact
 from traceops.measure.summary import summarize
 from traceops.pipeline.mapping.summary_file import check_summary
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules.idle_claims import Held, HostBound
 from traceops.traces.discover import TraceFile
 
@@ -61,8 +62,10 @@ def holes(events):
 
 def test_the_first_sentence_names_what_holds_the_host_most():
     """It said that the GPU waits for launches, and not that one thing takes nearly all of that."""
-    told = verdict(analyze(COLLECTED.parent)).sentence
-    assert "for 123 ms of each 141 ms step, 107 ms of it in what the trace does not show; with" in told
+    report = analyze(COLLECTED.parent)
+    card = card_of(report)
+    assert (card.rule, card.now_ms) == ("TO-I001", pytest.approx(141, abs=0.5))
+    assert starves(COLLECTED.parent).number(Fact.HELD_IN) == pytest.approx(107, abs=0.5)
 
 
 def test_an_operator_that_takes_long_is_named(tmp_path):

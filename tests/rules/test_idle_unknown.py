@@ -8,7 +8,8 @@ import pytest
 
 from traceops import analyze
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
+from traceops.render.report.coverage import unjudged_sentence
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -45,16 +46,15 @@ def test_it_is_listed_as_unjudged_with_what_would_change_that(without_calls):
     [unknown] = [one for one in without_calls.summary.unjudged if one.bucket == "idle_unknown"]
     assert (unknown.why, unknown.rule) == ("no_launch", None)
     assert unknown.pct > 10
-    said = verdict(without_calls)
-    assert said.level != "clear"
+    assert card_of(without_calls).level != "clear"
 
 
 def test_a_clean_bill_says_so(without_calls):
-    """Whatever else was found in this run, with nothing found the sentence would say what was not judged."""
+    """Whatever else was found in this run, with nothing found the card says that something was not judged."""
     import msgspec
 
     nothing = msgspec.structs.replace(without_calls, findings=())
-    said = verdict(nothing)
-    assert said.level == "info"
-    assert "idle: cause unknown, because the traces do not hold the calls that launched" in said.sentence
-    assert "ProfilerActivity.CPU beside CUDA" in said.sentence
+    card, said = card_of(nothing), unjudged_sentence(nothing)
+    assert card.level == "info" and "we could judge" in card.headline
+    assert "idle: cause unknown, because the traces do not hold the calls that launched" in said
+    assert "ProfilerActivity.CPU beside CUDA" in said

@@ -15,7 +15,7 @@ from traceops.across.host_difference import Longer
 from traceops.core.claims import claim_of
 from traceops.measure.host_places import CodePlace
 from traceops.measure.loader_work import loader_work
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules.host_difference import _as_replayed, _only
 from traceops.rules.idle_claims import InputBound
 from traceops.traces.observed import read_observed
@@ -73,7 +73,7 @@ def test_the_input_leads_and_no_rank_is_accused(tmp_path):
     assert not of_rule(report, "TO-W003")
     [check] = [check for check in report.checks if check.rule == "TO-W003"]
     assert check.status == "clear" and "rank 0's loader are no faster" in check.reason
-    assert "with input in time on all ranks" in verdict(report).sentence
+    assert card_of(report).rule == "TO-I002" and card_of(report).fixed_ms < card_of(report).now_ms
     assert all(one.severity == "info" for one in of_rule(report, "TO-S001"))
 
 

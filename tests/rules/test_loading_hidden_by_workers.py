@@ -17,8 +17,8 @@ from traceops.answers.opening import open_run
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
+from traceops.render.report.card import card_of
 from traceops.render.report.cross_tables import replay_sentence
-from traceops.render.report.verdict import verdict
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
 from traceops.rules.idle_claims import HiddenLoading
 from traceops.rules.straggler_claims import Late
@@ -80,7 +80,8 @@ def test_a_late_ranks_cure_leaves_the_loaders_pace(tmp_path):
     assert late.impact_ms == pytest.approx(79.38 - step, abs=0.01)
     assert predicted(report, "rank 1 as its peers") == pytest.approx(step, abs=0.001)
     assert predicted(report, "all ranks as their median") == pytest.approx(step, abs=0.001)
-    assert f"a step would take {step:.1f} instead of" in verdict(report).sentence
+    card = card_of(report)
+    assert card.fixed_ms == pytest.approx(step, abs=0.01) and card.fixed_least_ms is None
 
 
 def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
@@ -88,7 +89,9 @@ def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
     report, late, hidden = behind_late(tmp_path, {})
     assert not hidden and report.summary.replay.loaders_unknown == (0, 1, 2, 3)
     assert claim_of(late, Late).then_or_more == pytest.approx(63.69, abs=0.01)
-    assert "a step would take 63.7 or more instead of 79.4 ms (up to 20 % less)" in verdict(report).sentence
+    card = card_of(report)
+    assert (card.fixed_least_ms, card.saved_pct) == pytest.approx((63.69, 19.8), rel=0.01)
+    assert card.fixed_ms == card.now_ms
     assert "the pace of data loaders' workers is not known" in replay_sentence(report)
     shown = answer(open_run(tmp_path / "run"), Asked("what-if"))
     assert shown.loaders_unknown == (0, 1, 2, 3)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
-from traceops.render.report.verdict import verdict
+from traceops.core.facts import Fact
+from traceops.render.report.card import card_of
 
 DATA = Path(__file__).parents[1] / "data"
 LATE = DATA / "stacks_late2"
@@ -40,9 +41,9 @@ def test_a_late_rank_is_named_with_the_function_that_its_host_is_in():
     )
     held = next(e for e in one.evidence if e.subject == "busy (ranks_ddp.py:32)")
     assert (held.value, held.peers, held.rank) == (pytest.approx(60.03, abs=0.01), 0, 1)
-    assert verdict(report).sentence.startswith(
-        "Rank 1's host launches late: the other rank waits 26.8 ms per step (in busy (ranks_ddp.py:32)); "
-    )
+    card = card_of(report)
+    assert card.headline == "Rank 1's host launches late: the other rank waits 26.8 ms per step"
+    assert found(report, "TO-S001").proof(Fact.REASON).value == "in busy (ranks_ddp.py:32)"
 
 
 def test_what_a_library_does_counts_for_the_function_that_calls_it(tmp_path):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.core.units import ms_text
-from traceops.render.report.verdict import cure_of, lead_finding, verdict
+from traceops.render.report.card import card_of, told_first
+from traceops.render.report.lead import lead_finding
 from traceops.report.model import Report
+from traceops.rules.straggler_claims import Late
 
 DATA = Path(__file__).parents[1] / "data"
 RUNS = sorted({path.parent for path in DATA.rglob("*trace.json*")} - {DATA / "hostile"})
@@ -33,14 +35,12 @@ def test_evidence_of_a_saving_is_the_impact(report: Report) -> None:
         assert len(saved) <= 1, finding
 
 
-def test_the_sentence_and_the_bars_give_one_step(report: Report) -> None:
-    lead = lead_finding(report)
-    cure = None if lead is None else cure_of(report, lead)
-    if lead is None or cure is None or not cure.how or cure.late:
+def test_the_claim_and_the_card_give_one_step(report: Report) -> None:
+    lead, card = lead_finding(report), card_of(report)
+    claim = None if lead is None else claim_of(lead, Late)
+    if claim is None or claim.then is None or card.fixed_ms is None or claim.steps:
         return
-    if lead.kind != "late" or lead.severity == "info":
-        return
-    assert f"would take {ms_text(cure.then_ms)}" in verdict(report).sentence
+    assert claim.then == pytest.approx(card.fixed_ms, abs=0.01) or len(told_first(report)) > 1
 
 
 def test_the_claim_says_what_the_impact_is(report: Report) -> None:

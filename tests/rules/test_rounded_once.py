@@ -11,9 +11,9 @@ from measured_runs import program
 
 from traceops import analyze
 from traceops.render.finding_blocks import evidence_lines
+from traceops.render.report.card import card_of
 from traceops.render.report.csv import findings_csv
 from traceops.render.report.html import describe
-from traceops.render.report.verdict import verdict
 from traceops.render.writers.html import write_html
 
 LOADS_US = 5914.9  # 5.91 ms; rounded to the µs first it is 5.915, and then 5.92
@@ -31,7 +31,7 @@ def test_a_time_is_rounded_once(tmp_path):
     report, found = waiting(tmp_path)
     shown = {
         "message": re.search(r"up to ([\d.]+) ms", found.message),
-        "headline": re.search(r"for up to ([\d.]+) ms", verdict(report).sentence),
+        "headline": re.search(r"([\d.]+) ms", card_of(report).headline),
     }
     assert {where: told[1] for where, told in shown.items()} == {"message": "5.91", "headline": "5.91"}
     assert f"{found.evidence[0].value:.2f}" == "5.91" and f"{report.ranks[0].idle_input_ms:.2f}" == "5.91"

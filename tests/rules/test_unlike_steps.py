@@ -11,7 +11,7 @@ from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.verdict import verdict
+from traceops.render.report.card import card_of
 from traceops.rules.steps_claims import LongSteps
 
 DATA = Path(__file__).parents[1] / "data"
@@ -66,9 +66,9 @@ def test_the_ledger_is_of_the_typical_step(recompiling):
 def test_a_healthy_run_with_one_recompilation_is_not_said_to_starve(recompiling):
     """97 % busy between recompilations, measured without the profiler: 120 ms a step."""
     assert one(recompiling, "TO-I001") is None
-    said = verdict(recompiling)
-    assert said.level == "info"
-    assert "step 10 takes 2150 ms" in said.sentence
+    card = card_of(recompiling)
+    assert card.level in ("info", "clear") and card.now_ms == pytest.approx(recompiling.summary.step_time_ms.typical)
+    assert card.now_ms < 1000 and one(recompiling, "TO-T001").steps == (10,)
 
 
 def test_what_recurs_is_weighed_by_the_steps_timed_without_the_profiler(tmp_path):
@@ -134,8 +134,8 @@ def test_a_late_rank_explains_the_step_it_makes_long():
     assert (found.severity, found.cause) == ("info", "gpu_compute")
     assert report.summary.step_time_ms.unlike == (4, 5)  # the others feel it in the step behind
     assert found.message.endswith("TO-S002 (rank 0) explains it.")
-    said = verdict(report).sentence
-    assert "without these kernels such a step would take" in said and "instead of 107 ms" in said
+    card = card_of(report)
+    assert (card.rule, card.now_ms) == ("TO-S002", pytest.approx(107, abs=0.5)) and card.fixed_ms < 100
 
 
 def test_steps_that_are_long_for_another_reason_too_are_such(tmp_path):

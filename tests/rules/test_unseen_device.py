@@ -8,7 +8,7 @@ import pytest
 
 from traceops import analyze
 from traceops.render.report.card import card_of
-from traceops.render.report.verdict import verdict
+from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.coverage import unjudged_time
 
 GPU = {"id": 0, "name": "NVIDIA GeForce RTX 4080 SUPER"}
@@ -44,10 +44,10 @@ def unjudged(report):
 def test_operators_beside_a_gpu_are_not_called_healthy_compute(analysed):
     report = analysed()
     assert unjudged(report)["compute"] == "no_device"
-    said = verdict(report)
-    assert said.level == "info"
-    assert "the trace names a GPU and holds only the host's operators" in said.sentence
-    assert "ProfilerActivity.CUDA" in said.sentence
+    card, said = card_of(report), unjudged_sentence(report)
+    assert card.level == "info" and card.judged_pct < 90
+    assert "the trace names a GPU and holds only the host's operators" in said
+    assert "ProfilerActivity.CUDA" in said
 
 
 def test_without_a_gpu_operators_are_the_compute(analysed):
@@ -118,7 +118,6 @@ def test_a_run_without_kernels_leads_with_that_and_shows_no_compute(tmp_path):
     report = analyze(str(tmp_path / "trace.json"))
     assert len(report.findings) > 1
     assert report.findings[0].rule == "TO-V008"
-    assert "TO-V008" in verdict(report).sentence
     assert (card_of(report).rule, card_of(report).judged_pct) == ("TO-V008", None)
     assert (report.summary.ledger_pct.compute, report.summary.compute_pct, report.ranks[0].compute_ms) == (None,) * 3
 
@@ -129,8 +128,7 @@ def test_a_window_without_length_gets_no_clean_bill(tmp_path):
     report = analyze(str(tmp_path / "trace.json"))
     card = card_of(report)
     assert (card.level, card.judged_pct) == ("info", None)
-    for said in (card.headline, verdict(report).sentence):
-        assert said.startswith("No step time was recorded, so nothing could be judged")
+    assert card.headline == "No step time was recorded, so nothing could be judged"
 
 
 def test_kernels_are_the_compute(analysed):

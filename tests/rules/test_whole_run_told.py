@@ -19,7 +19,6 @@ from traceops.render import write_report
 from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
-from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run_sentence
 from traceops.render.writers.terminal import write_terminal
 from traceops.rules import whole_run as whole_run_rule
@@ -351,7 +350,8 @@ def test_a_stranger_is_the_reason_that_a_late_ranks_headline_has(tmp_path):
     report = machine(tmp_path, "slow_gpu4", stranger=4242, rank=2)
     [late] = found(report, "TO-S001")
     assert late.ranks == (2,) and "pid 4242 holds 5.4 GB" in late.message
-    assert "(another process on its GPU, pid 4242)" in verdict(report).sentence
+    assert late.proof(Fact.REASON).value == "another process on its GPU, pid 4242"
+    assert card_of(report).rule == "TO-S001"
     [stranger] = found(report, "TO-W002")
     assert stranger.severity == "info" and stranger.message.endswith("TO-S001 (rank 2) explains it.")
 
@@ -365,10 +365,9 @@ def test_a_lower_clock_is_a_reason_only_where_the_rank_computes_longer(tmp_path)
 def test_a_gpu_at_its_power_cap_is_the_reason_that_its_rank_is_late(tmp_path):
     """Two H200s: products of zeros on the one, of random numbers on the other. Its host ran 40 steps ahead."""
     report = analyze(unpacked("power_cap", tmp_path))
-    said = verdict(report).sentence
-    assert said.startswith(
-        "Rank 1's GPU takes longer for the same work: the other rank waits 6.84 ms per step (its GPU is"
-    )
+    said = card_of(report).headline
+    assert said == "Rank 1's GPU takes longer for the same work: the other rank waits 6.84 ms per step"
+    assert found(report, "TO-S001")[0].proof(Fact.REASON).value.startswith("its GPU is")
     assert report.whole_run.early_window is None and report.whole_run.typical_ms == pytest.approx(39.8, abs=0.1)
 
 
@@ -404,7 +403,6 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     steps = [usual(400.0) for _ in range(60)]
     report = observed(run_of(tmp_path), *[steps] * 4)
     said = terminal_of(report, tmp_path)
-    assert verdict(report).level != "clear" and "this need not hold for it" in verdict(report).sentence
     assert card_of(report).level != "clear" and card_of(report).caveat == "unlike_run"
     times = 400.0 / report.summary.step_time_ms.typical
     assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
@@ -416,7 +414,7 @@ def test_recorded_steps_unlike_the_run_make_no_error(tmp_path, step_ms, severity
     report = observed(run_of(tmp_path, "straggler_gloo2"), steps, steps)
     [late] = found(report, "TO-S001")
     assert late.severity == severity
-    assert ("But the run's typical step takes 400 ms" in verdict(report).sentence) == (step_ms == 400.0)
+    assert (card_of(report).caveat == "unlike_run") == (step_ms == 400.0)
 
 
 @pytest.mark.parametrize("late_ms, others_ms", [(0.0, 0.0), (20.0, 0.0), (60.0, 60.0)])
@@ -455,7 +453,7 @@ def test_a_window_before_the_training_has_settled(tmp_path):
         "24.0; traceops run --skip-first 17 records those"
     ]
     assert "The recorded steps may not be like later ones" in terminal_of(report, tmp_path)
-    assert "But later steps take 24.0 ms" in verdict(report).sentence
+    assert card_of(report).caveat == "unlike_run"
 
 
 def terminal_of(report, tmp_path):
@@ -603,8 +601,8 @@ def test_what_is_compiled_once_is_no_recompilation(tmp_path):
 def test_what_is_said_of_first_steps():
     report = analyze(DATA / "ddp4")
     report = replace(report, findings=(), summary=replace(report.summary, first_steps=True))
-    said = verdict(report)
-    assert said.level == "info" and "the program's first steps" in said.sentence
+    card = card_of(report)
+    assert (card.level, card.caveat) == ("info", "first_steps")
     lines = io.StringIO()
     write_terminal(describe_summary(report, Path("x"), verbose=True), lines)
     assert "The recorded steps are the program's first whole ones" in lines.getvalue()

@@ -12,9 +12,9 @@ from unmarked import as_is, write_unmarked
 from traceops import analyze
 from traceops.cli import main
 from traceops.core.capture_failure import shorter_schedule
+from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
-from traceops.render.report.verdict import verdict
 
 SIZE = Size(kernel_us=30.0)
 SCHEDULE = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
@@ -77,9 +77,8 @@ def test_exit_codes_match_that(window, tmp_path):
 
 def test_a_window_is_called_one_everywhere(window, tmp_path):
     report = analyze(window)
-    said = verdict(report).sentence
-    assert "of the window of" in said
-    assert not re.search(r"\bstep\b", said)
+    card = card_of(report)
+    assert card.window and not re.search(r"\bstep\b", card.headline)
     shown = [
         *texts(describe_summary(report, Path("x"), verbose=True)[:-1]),
         *texts(describe(report).verdict),
@@ -109,7 +108,8 @@ def test_a_program_that_ended_before_the_schedule_is_told_so_and_what_would_reco
     assert report.summary.steps_found_by == "cut_off"
     assert (report.steps, report.summary.step_time_ms.typical) == ((), None)
     assert all(row.compute_ms is None and row.late_share is None for row in report.ranks)
-    assert found.message.rstrip(".") in verdict(report).sentence
+    card = card_of(report)
+    assert (card.rule, card.now_ms) == ("TO-V010", None) and "10 steps" in card.headline
     by_rule = {check.rule: check for check in report.checks}
     for rule in ("TO-S001", "TO-I001", "TO-I002", "TO-O001", "TO-V004"):
         assert by_rule[rule].status == "not_evaluated"

@@ -41,9 +41,7 @@ class Rule:
     """A documented rule. `id` is a contract: it never changes its meaning.
 
     `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in
-    place of `advice`. `loses` is what one rank and what several do meanwhile, where a finding costs time of the step:
-    'waits for input for' makes 'rank 3 waits for input for 9 ms'. `cured` is the state in which it costs nothing:
-    'with input in time'.
+    place of `advice`. `cured` is the state in which it costs nothing: 'with input in time'.
     """
 
     id: str
@@ -51,7 +49,6 @@ class Rule:
     fires: str = ""
     advice: str = ""
     by_cause: tuple[tuple[str, str], ...] = ()
-    loses: tuple[str, str] | None = None
     cured: str = ""
     judged_by: JudgedBy = JudgedBy.ANALYZE
 
@@ -114,14 +111,12 @@ class Rule:
 def described(family: str, id: str, judged_by: JudgedBy = JudgedBy.ANALYZE) -> Rule:
     """The rule with this id, as words/<family>.ini describes it."""
     text = sections(family)[id]
-    one, _, several = text.get("loses", "").partition(" | ")
     return Rule(
         id,
         text["title"],
         text.get("fires", ""),
         text.get("do", ""),
         tuple((key.removeprefix("do."), said) for key, said in text.items() if key.startswith("do.")),
-        (one, several) if one else None,
         text.get("cured", ""),
         judged_by,
     )

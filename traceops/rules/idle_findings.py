@@ -126,15 +126,6 @@ def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Fin
     return replace(found, evidence=(*found.evidence, evidence), advice=rule.advice_for(ON_CPU))
 
 
-def held_mostly(found: Finding, lost_ms: float) -> Evidence | None:
-    """The one long thing that is most of these ms, where the advice is about such."""
-    first, ms = found.proof(Fact.HELD_IN), found.number(Fact.HELD_IN)
-    whole, idle_ms = found.number(Fact.HELD_BY_ONE_THING), found.number(Fact.RECORDED) or found.number(Fact.BUCKET)
-    if ms is None or whole is None or idle_ms is None or found.proof(Fact.OPTIMIZER_STEP) is not None:
-        return None
-    return first if whole >= _MOSTLY * idle_ms and _MOSTLY * lost_ms <= ms <= lost_ms else None
-
-
 def _parts(times: RankTimes) -> list[_Part]:
     """Most idle time first. What a damaged trace has lost looks like nothing recorded."""
     parts = []

@@ -19,7 +19,8 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, efficiency_of, why_unrated
+from traceops.render.report.lead import cure_of, hang_leads, is_unrecorded, lead_finding, nothing_timed
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     Cure,
@@ -29,7 +30,6 @@ from traceops.render.report.stragglers import (
     stragglers_judged,
 )
 from traceops.render.report.then_text import least_only, unfit_note
-from traceops.render.report.verdict import cure_of, hang_leads, is_unrecorded, lead_finding, nothing_timed
 from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
 from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
 from traceops.report.card import Card
@@ -44,6 +44,7 @@ _LEAST_CLAUSE = 20
 _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
+_MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
@@ -94,11 +95,11 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
         return _of_hang(report, hang)
     if told := told_first(report):
         return _of_finding(report, told)
-    level, headline = _without_finding(report)
+    level, claim = without_finding(report)
     undisturbed = undisturbed_of(report)
     return Card(
         level=level,
-        headline=headline,
+        headline=claim.headline(),
         now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
         judged_pct=judged_pct(report),
         not_checked=not_checked(report),
@@ -178,26 +179,26 @@ def _saved_pct(cure: Cure) -> float:
     return cure.pct if cure.least_ms is None else 100 * (cure.now_ms - cure.least_ms) / cure.now_ms
 
 
-def _without_finding(report: Report) -> tuple[Level, str]:
+def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | WaitForEachOther]:
+    """What is said where no rule fired above a remark."""
     waiting, undisturbed = waiting_of(report), undisturbed_of(report)
     window = report.summary.step_words is WINDOW
     calm = undisturbed is not None and share_pct(undisturbed, *_MAY_WAIT) < WAIT_INFO_PCT
     accused = not calm and not stragglers_judged(report) and not report.pipelines
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
-        rank = waiting.rank if waiting.beside is None else None
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
-        return level, WaitForEachOther(waiting=waiting.ms, rank=rank, window=window).headline()
+        return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
     if nothing_timed(report):
-        return "info", NothingTimed().headline()
+        return "info", NothingTimed()
     judged, compute = judged_pct(report), report.summary.ledger_pct.compute
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
     if undisturbed is not None:
         compute = share_pct(undisturbed, "compute_ms")
-    efficiency = None if report.compute is UNSET else report.compute.efficiency_pct
-    found = NoProblem(judged=judged if much else None, compute=compute, efficiency=efficiency, window=window)
+    unrated = compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report))
+    found = NoProblem(judged=judged if much else None, compute=compute, efficiency=efficiency_of(report), window=window)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
-    doubtful = much or waits or _caveat(report) is not None
-    return "info" if doubtful else "clear", found.headline()
+    doubtful = much or waits or unrated or _caveat(report) is not None
+    return "info" if doubtful else "clear", found
 
 
 def judged_pct(report: Report) -> float | None:

@@ -11,7 +11,7 @@ from traceops.render.report.then_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.compute import NO_DEVICE_ACTIVITY, SPEED
+from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, SPEED
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
 
@@ -55,13 +55,24 @@ def kernels_sentence(report: Report) -> str:
     """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
     efficiency = efficiency_of(report)
     if efficiency is not None:
-        return f"Kernels run at {efficiency:.0f} % of attainable speed."
+        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
     if why := why_unrated(report):
         return f"Kernel efficiency is not checked: {why}."
     return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
 
 
-def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
+def _where_slow(report: Report, efficiency: float) -> str:
+    """Which operators take most of the time that slow kernels lose."""
+    if report.compute is UNSET or efficiency >= LOW_PCT:
+        return ""
+    known = [
+        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
+    ]
+    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
+    return f" (most of the rest in {', '.join(names)})" if names else ""
+
+
+def unjudged_sentence(report: Report) -> str:
     """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
     unjudged = report.summary.unjudged
     total = sum(one.pct for one in unjudged)
@@ -93,8 +104,7 @@ def unjudged_sentence(report: Report, *, with_cure: bool = True) -> str:
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
         cure = _WHOM
     why = _why(report, most, reason).removesuffix(_SEE) if cure == _FIT else _why(report, most, reason)
-    said = f"Not judged: {total:.0f} % of {who}{rest}, because {why}."
-    return f"{said} {cure}." if with_cure else said
+    return f"Not judged: {total:.0f} % of {who}{rest}, because {why}. {cure}."
 
 
 def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:

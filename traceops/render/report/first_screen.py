@@ -18,9 +18,9 @@ from traceops.render.answer import AlignedSteps, Mark, Piece, PieceKind, StepLan
 from traceops.render.document import Answer, Block, Fold, Span, fold, items, soft, spans, text
 from traceops.render.report.card import card_answer
 from traceops.render.report.cross_figures import thinned
+from traceops.render.report.lead import hang_leads, lead_finding
 from traceops.render.report.stragglers import late_together
 from traceops.render.report.terms import TERMS
-from traceops.render.report.verdict import hang_leads, lead_finding
 from traceops.report.alike import alike_spent
 from traceops.report.card import Card
 from traceops.report.model import Report

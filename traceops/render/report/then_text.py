@@ -1,4 +1,4 @@
-"""How long a step would take with a cause gone, in words that say where it is only the least."""
+"""Why nothing is said of what a change would save, or only the least, and why communication was not matched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
-from traceops.core.units import ms_text
 from traceops.core.words import NoReplay
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
@@ -40,13 +39,6 @@ def why_no_what_if(report: Report, least_pct: float) -> str:
         return ""
     words = report.summary.step_words
     return f"What if: no change that was replayed saves {least_pct:g} % of {words.the}."
-
-
-def then_text(report: Report, then_ms: float, pct: float, now_ms: float | None = None) -> str:
-    """'21.9 instead of 53.8 ms (60 % less)'; 'or more' where hidden loaders or hosts may hold the step up."""
-    more, up_to = (" or more", "up to ") if least_only(report) else ("", "")
-    now = "" if now_ms is None else f" instead of {ms_text(now_ms)} ms"
-    return f"{ms_text(then_ms)}{' ms' * (not now)}{more}{now} ({up_to}{pct:.0f} % less)"
 
 
 def least_only(report: Report) -> bool:
