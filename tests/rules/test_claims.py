@@ -8,6 +8,7 @@ from string import Formatter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from plain_words import TICS
 
@@ -107,3 +108,10 @@ def test_what_a_rule_says_of_itself_is_short_and_plain(rule: Rule) -> None:
     assert len(rule.fires.split()) <= 60
     for said in (rule.title, rule.fires, rule.advice, *(advice for _, advice in rule.by_cause)):
         assert not TICS.search(said), TICS.search(said)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_numbers_of_numpy_are_facts_like_others(kind: type[Claim]) -> None:
+    plain = sample(kind, {})
+    numbers = {name: np.float64(value) for name, value in msgspec.structs.asdict(plain).items() if type(value) is float}
+    assert msgspec.structs.replace(plain, **numbers).facts() == plain.facts()

@@ -44,11 +44,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     def facts(self) -> dict[str, Any]:
         """The facts that are known, as report.json holds them."""
-        return {name: value for name, value in msgspec.to_builtins(self).items() if not _is_empty(value)}
+        known = msgspec.to_builtins(self, enc_hook=_number)
+        return {name: value for name, value in known.items() if not _is_empty(value)}
 
     def part(self, name: str) -> str:
         """A part that is one sentence."""
         return " ".join(self.sentences(name))
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy's as Python's own. Raises TypeError for anything else."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no fact of a claim")
 
 
 C = TypeVar("C", bound=Claim)
