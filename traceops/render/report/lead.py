@@ -68,6 +68,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
         return straggler_cure(report, finding)
     if (together := joint_cure(report, finding)) is not None:
         return together
+    if (faster := _faster_kernels(report, finding)) is not None:
+        return faster
     if finding.impact_ms is None or not finding.impact_ms:
         return None
     predicted = _rule_cure(report, finding) or _replayed(report, finding)
@@ -77,6 +79,16 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
         return None
     return Cure(step, step, step - finding.impact_ms)
+
+
+def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
+    """Of kernels that take longer than their work needs: the range of the step that their loss holds."""
+    step, losses = mean_of_ranks(report), report.compute.losses if report.compute else ()
+    loss = next((one for one in losses if one.cause == finding.cause), None)
+    if loss is None or step is None or not finding.rule.startswith("TO-K"):
+        return None
+    least, most = (min(ms, step) for ms in loss.step_after_ms)
+    return Cure(step, most, least)
 
 
 def _of_other_steps(report: Report, finding: Finding) -> bool:
