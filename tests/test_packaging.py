@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("traceops", "runners", "templates", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+BUNDLED = {"runners": "runners", "templates": "templates", "demo": "tests/data/slow_loader4"}
+SOURCES = ("traceops", *BUNDLED.values(), "pyproject.toml", "setup.py", "README.md", "LICENSE")
 METADATA = ".dist-info/"
 COMPILED = ".so"
 
@@ -75,9 +76,9 @@ def unpacked(wheel, tmp_path_factory) -> Path:
 
 
 def _expected() -> set[str]:
-    """What a wheel has of this checkout: all files of the package but C, and those of the two bundled folders."""
+    """What a wheel has of this checkout: all files of the package but C, and those of the bundled folders."""
     package = {file for file in _files(ROOT / "traceops") if not file.endswith((".c", ".h", COMPILED))}
-    data = {f"_bundled/{name}/{file}" for name in ("runners", "templates") for file in _files(ROOT / name)}
+    data = {f"_bundled/{name}/{file}" for name, folder in BUNDLED.items() for file in _files(ROOT / folder)}
     return {f"traceops/{file}" for file in package | data}
 
 

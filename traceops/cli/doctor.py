@@ -90,7 +90,7 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
             checkup = check_files(args.saved)
         except InputError as error:
             raise InputError("\n".join((str(error), *failures))) from error
-    folder = Path(args.output)
+    folder = _beside_measured(Path(args.output))
     make_writable(folder)
     _report(checkup, folder, formats, args)
     for said in () if args.json or args.quiet else failures:

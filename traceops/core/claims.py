@@ -45,11 +45,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     def facts(self) -> dict[str, Any]:
         """The facts that are known, as report.json holds them."""
         known = msgspec.to_builtins(self, enc_hook=_number)
-        return {name: value for name, value in known.items() if not _is_empty(value)}
+        return {name: _as_read(value) for name, value in known.items() if not _is_empty(value)}
 
     def part(self, name: str) -> str:
         """A part that is one sentence."""
         return " ".join(self.sentences(name))
+
+
+def _as_read(value: Any) -> Any:
+    """A value as it comes back from a file: lists in place of tuples."""
+    if isinstance(value, dict):
+        return {name: _as_read(one) for name, one in value.items()}
+    return [_as_read(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _number(value: Any) -> Any:

@@ -388,7 +388,7 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
         most = max(first, key=lambda one: one.ms)
         return FIRST_USE, (most.name, most.ms)
     asking = [one for one in extra if allocates(one)]
-    if sum(one.allocating_ms for one in asking) >= least:
+    if asking and sum(one.allocating_ms for one in asking) >= least:
         most = max(asking, key=lambda one: one.ms)
         return ALLOCATES, (most.name, most.ms)
     kernels, usual = _kernels(times, unlike)

@@ -88,6 +88,8 @@ _LOSS = re.compile(
 _FEWEST_SKIPPED = 50  # steps
 _SHARE_SKIPPED = 0.5
 _SAME = 10  # losses in a row that are 0 or NaN
+_JSON = re.compile(rb'\s{0,20}(?:\{\s{0,20}["}]|\[\s{0,20}[\[{"\]]|")')
+_LEAST_ASCII = 0.2  # of a block's bytes: logs have their times, numbers and paths in it, whatever their language
 _INTERRUPT = "KeyboardInterrupt"
 
 
@@ -98,6 +100,8 @@ def how_it_ends(path: Path) -> LogEnd:
     epoch: float | None = None
     done, last, number = False, 0, 0
     for number, block in last_blocks(str(path)):
+        if not _is_text(block):
+            continue
         last = number + block.count(b"\n") - block.endswith(b"\n")
         for sight in sightings(block):
             if sight.scale == "epochs":
@@ -111,6 +115,13 @@ def how_it_ends(path: Path) -> LogEnd:
         str(path), last, step, of if of is not None and step is not None and of >= step else None, epoch, done,
         stopped, asked_to_stop(str(path)), _interrupted_in(path) if stopped is not None else (),
     )  # fmt: skip
+
+
+def _is_text(block: bytes) -> bool:
+    """Whether it is a log's text and no JSON document: that no failure is in anything else says nothing."""
+    if _JSON.match(block) and b"\n" not in block.strip():
+        return False
+    return sum(0x20 <= one < 0x7F for one in block[:4096]) >= _LEAST_ASCII * min(len(block), 4096)
 
 
 def _interrupted_in(path: Path) -> tuple[Frame, ...]:
