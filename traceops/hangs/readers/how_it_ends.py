@@ -118,7 +118,7 @@ def how_it_ends(path: Path) -> LogEnd:
 
 
 def _is_text(block: bytes) -> bool:
-    """Whether it is a log's text and no JSON document: that no failure is in anything else says nothing."""
+    """Whether it is a log's text: bytes or a JSON document without a failure prove nothing about a run."""
     if _JSON.match(block) and b"\n" not in block.strip():
         return False
     return sum(0x20 <= one < 0x7F for one in block[:4096]) >= _LEAST_ASCII * min(len(block), 4096)
