@@ -6,9 +6,11 @@ import hashlib
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from changed import replace
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from changed import replace
 from generated_run import (
     Program,
     Size,

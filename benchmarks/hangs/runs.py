@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -108,12 +108,13 @@ def make(args: argparse.Namespace) -> None:
     faults = [f for f in args.faults.split(",") if f]
     cases = plan(args.nproc, gpu, args.strategies.split(","), faults, args.shift)
     out = Path(args.out)
+    path = out / "cases.json"
+    known = {case["name"]: case for case in (json.loads(path.read_text()) if path.exists() else [])}
     with ThreadPoolExecutor(args.parallel) as pool:
-        done = list(pool.map(lambda case: run_case(case, out, args.timeout, args.init_timeout, args.at), cases))
-    known = json.loads((out / "cases.json").read_text()) if (out / "cases.json").exists() else []
-    names = {case.name for case in done}
-    merged = [case for case in known if case["name"] not in names] + [asdict(case) for case in done]
-    (out / "cases.json").write_text(json.dumps(merged, indent=1))
+        running = [pool.submit(run_case, case, out, args.timeout, args.init_timeout, args.at) for case in cases]
+        for one in as_completed(running):  # written after each: a machine may be taken away
+            known[one.result().name] = asdict(one.result())
+            path.write_text(json.dumps(list(known.values()), indent=1))
     if not args.no_score:
         score(args)
 

@@ -162,7 +162,7 @@ def decide(work: Path) -> list[dict[str, Any]]:
 
 
 def make_harm(part: Part, seconds: float) -> None:
-    """The same programs by torchrun and by `traceops run`, all at once: nothing is timed."""
+    """The same programs by torchrun and by `traceops run`, some at once: nothing is timed."""
     jobs = []
     for name, how in [("none", "plain"), *SIGNALLED]:
         for way, options in (("torchrun", None), ("traceops", ())):
@@ -176,7 +176,7 @@ def make_harm(part: Part, seconds: float) -> None:
         jobs.insert(0, Job(folder, words, lock="lock.full", profile="profile/run"))
     else:
         print("full_disk: left out, no file system can be mounted here")
-    part.all(iter(jobs), min(16, (os.cpu_count() or 1) // 2 + 1))
+    part.all(iter(jobs), min(5, (os.cpu_count() or 1) // 2 + 1))
     if profile.is_mount():
         shutil.copytree(profile, folder / "kept", dirs_exist_ok=True)
         subprocess.run(["umount", "-l", profile], check=False)

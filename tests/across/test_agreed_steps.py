@@ -2,11 +2,11 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import LateWindow, Size, SlowHost, ddp, fsdp2, simulate, step_time
 from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarked
 

@@ -1,10 +1,10 @@
 """All exposed waiting is charged to somebody or was no loss; where it is not, stragglers are not evaluated."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import SlowCompute, SlowHost, ddp, fsdp2, simulate
 from hypothesis import given

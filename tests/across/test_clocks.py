@@ -1,9 +1,8 @@
 """Clocks of different hosts are brought together, and what is said of a run does not depend on them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import (
     ClockShift,

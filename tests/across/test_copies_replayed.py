@@ -1,9 +1,8 @@
 """Steps without exposed copies, as generated runs without them take: of all ranks, of one, and of a part of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import SlowCopy, simulate
 from measured_runs import across, program, true_step
 

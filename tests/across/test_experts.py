@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops import analyze
 from traceops.across.cross_rank import CrossRank

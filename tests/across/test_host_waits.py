@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import HostSync, Size, SlowCompute, SlowLink, ddp, fsdp2, simulate
 from measured_runs import across, predicted, program, true_step
 

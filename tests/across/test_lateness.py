@@ -1,9 +1,8 @@
 """On generated runs all waiting is charged, and to the rank the fault was planted on."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import Collective, SlowCompute, SlowHost, SlowInput, ddp, fsdp2, hsdp, simulate, tp_dp
 from hypothesis import given

@@ -1,11 +1,12 @@
 """On generated runs the replay gives the steps that were, and those that would be without the fault."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import (
     ClockShift,

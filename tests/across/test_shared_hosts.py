@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import Compute, SlowHost, ddp, simulate
 from measured_runs import across, program, true_step
 

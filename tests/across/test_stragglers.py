@@ -1,12 +1,12 @@
 """On generated runs the ranks that cost time are found, with their cause and what they cost, and no others."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import (
     Collective,

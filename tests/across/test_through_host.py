@@ -1,9 +1,8 @@
 """Ranks on GPUs whose hosts exchange the data (gloo): who is late, why, and what it costs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from fault_runs import unpacked
 from generated_run import Size, SlowCompute, SlowCopy, SlowHost, SlowInput, ddp, fsdp2, simulate
 from measured_runs import CAUSES, across, findings, predicted, program, true_step

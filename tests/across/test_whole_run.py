@@ -1,11 +1,11 @@
 """Every step of a run: which are unlike the others, and what the ranks do in them."""
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from changed import replace
 from observed_run import Step, usual, write_machine, write_rank
 
 from traceops.across.host_difference import longer_on_one

@@ -3,11 +3,11 @@
 import gzip
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import SlowCompute, SlowHost, ddp, simulate, summaries, write_traces
 from measured_runs import across, findings, program
 

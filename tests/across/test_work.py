@@ -1,9 +1,9 @@
 """Whether a rank that computes longer is slower, or has more to do."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from msgspec import UNSET
 
 from traceops import analyze

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
-from msgspec.structs import replace
+from changed import replace
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import QUESTIONS, Asked

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import pytest
+from changed import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sample_captures import RUN, capture, run_of

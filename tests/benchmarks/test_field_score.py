@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 
 import pytest
+from changed import replace
 
 from benchmarks.field.inputs import INPUTS
 from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from changed import replace
 
 from benchmarks.harm.__main__ import LISTED, Outcome, captured, python, run
 from benchmarks.harm.programs import DISTRIBUTED, PROGRAMS, SIGNALS, Program

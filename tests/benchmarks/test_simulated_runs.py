@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from changed import replace
 
 from benchmarks.simulated.cures import Truths
 from benchmarks.simulated.draw import draw

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops.capture.joined import is_first, unrecorded
 from traceops.capture.manifest import RankManifest

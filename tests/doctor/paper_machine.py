@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
+
+from changed import replace
 
 from traceops.core.rule import Verdict
 from traceops.doctor.checkup import Options, Tools, check_up

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS
 from traceops.doctor.candidates import changes, pairs, removal, suspicious, words

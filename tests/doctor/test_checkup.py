@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from changed import replace
 from paper_machine import PaperMachine
 
 from traceops.core.errors import UsageError

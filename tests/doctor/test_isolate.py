@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from changed import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from paper_machine import PaperMachine

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+from changed import replace
 from paper_machine import PaperMachine
 from ports import free_port
 

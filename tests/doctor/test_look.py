@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from looks_help import HEALTHY, one, put, wrong
 
 from traceops.machine.files import Output

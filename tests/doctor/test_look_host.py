@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from looks_help import one, put, wrong
 
 from traceops.machine.files import cores, listed

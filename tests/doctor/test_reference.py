@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from changed import replace
 
 from traceops.core.errors import InputError
 from traceops.doctor.assess import large_all_reduce

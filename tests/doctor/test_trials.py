@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
+from changed import replace
 from started import environment
 
 from traceops.across.links import bus_factor

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from changed import replace
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,7 @@
 """TO-P001 to TO-P005 from small fabrics written by hand: each fires for its cause and for nothing else."""
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric

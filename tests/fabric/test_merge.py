@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path as File
 
+from changed import replace
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 
 from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.model import Gpu, Machine, Path

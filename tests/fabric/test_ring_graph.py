@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops.doctor.saved_files import check_files
 from traceops.fabric.discover import named_fabric

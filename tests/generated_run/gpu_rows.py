@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from changed import replace
 
 from .nccl import arguments, names_of, operation
 from .rows import Clock, row

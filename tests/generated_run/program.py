@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from changed import replace
 
 Device = Literal["cuda", "cpu"]
 DTYPE_BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Long": 8}

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
+
 import traceops.launch.process as process
 from traceops.capture.manifest import write_json
 from traceops.capture.merged_manifest import merge
@@ -24,7 +26,7 @@ progress = out / "progress"
 with held(out) as lock:
     progress.mkdir()
     run = merge([], name="small", command=[], argv=[], environment={}, versions={}, git=None, world_size=2)
-    write_json(out / "run.json", {**vars(run), "launcher": vars(Launcher.this())})
+    write_json(out / "run.json", {**vars(run), "launcher": msgspec.to_builtins(Launcher.this())})
     Reserve(out)
     env = {"PATH": "/bin:/usr/bin", ENV: json.dumps({"out": str(out)})}
     with held_signals() as received:

@@ -1,10 +1,10 @@
 import argparse
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress

@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
+from changed import replace
 from started import environment
 
 from traceops.capture.later_windows import LaterWindow

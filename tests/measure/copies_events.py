@@ -1,5 +1,6 @@
 """Events of copies between host and device, for tests: rows of ns, as `events_builder` has them."""
 
+import msgspec
 import numpy as np
 from events_builder import MAIN, build, call, note
 
@@ -25,4 +26,4 @@ def with_sizes(rows):
     sizes = [row.get("bytes") for row in rows]
     known = sorted({size for size in sizes if size is not None})
     shape = np.array([known.index(size) if size is not None else -1 for size in sizes], dtype=np.int32)
-    return type(events)(**{**vars(events), "shape": shape, "shapes": tuple(map(str, known))})
+    return type(events)(**{**msgspec.structs.asdict(events), "shape": shape, "shapes": tuple(map(str, known))})

@@ -1,11 +1,11 @@
 """On generated runs, whose truth is known, steps begin and end, and ranks wait, exactly as they did."""
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changed import replace
 from drawn import examples
 from generated_run import (
     ClockShift,

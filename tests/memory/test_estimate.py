@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from changed import replace
 
 from benchmarks.memory.estimates import DATA, MEASURED, errors, estimates
 from benchmarks.memory.torchtitan import Peak, drawn_out

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from changed import replace
 
 from traceops import analyze
 from traceops.across.memory_use import growth

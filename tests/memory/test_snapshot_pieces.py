@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 
 from traceops.render.document import Text
 from traceops.render.memory import describe_device

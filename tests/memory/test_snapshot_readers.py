@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import random
 import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -51,10 +51,10 @@ def test_recorded_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = native_rows(path)
     assert rows is not None
     assert content(rows) == content(rows_of(load_plain(path.read_bytes())))
-    compiled = [dataclasses.asdict(device) for device in read_snapshot(path)]
+    compiled = [msgspec.to_builtins(device) for device in read_snapshot(path)]
     monkeypatch.setenv("TRACEOPS_NATIVE", "0")
     assert native_rows(path) is None
-    assert [dataclasses.asdict(device) for device in read_snapshot(path)] == compiled
+    assert [msgspec.to_builtins(device) for device in read_snapshot(path)] == compiled
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))

@@ -1,9 +1,9 @@
 """Real traces and the summaries made of them, and what a report of either says."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from traceops.pipeline.analyze import analyze
@@ -54,9 +54,9 @@ def report_text(path, **options):
 
 def assert_same(one, other, where=""):
     """Every part of two summaries is the same, bit by bit."""
-    if dataclasses.is_dataclass(one):
-        for field in dataclasses.fields(one):
-            assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    if isinstance(one, msgspec.Struct):
+        for name in one.__struct_fields__:
+            assert_same(getattr(one, name), getattr(other, name), f"{where}.{name}")
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape) == (other.dtype, other.shape), where
         assert one.tobytes() == other.tobytes(), where

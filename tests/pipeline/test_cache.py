@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from summary_folders import DATA, copied, report_text
 
 import traceops

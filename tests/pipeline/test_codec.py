@@ -1,6 +1,5 @@
 """What the codec writes it reads back, and whatever else it is given is a ValueError."""
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -9,20 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.pipeline.mapping.summary_file import decode, encode
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     op: str
     ranks: tuple[int, ...] | None = None
     sequence: int | None = None
 
 
-@dataclass(frozen=True)
-class Everything:
+class Everything(Struct, frozen=True):
     times: NDArray[np.int64]
     codes: NDArray[np.uint8]
     shares: NDArray[np.float64]

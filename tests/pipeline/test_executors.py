@@ -10,11 +10,11 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from changed import replace
 from started import environment
 from summary_folders import DATA, report_text, to_summaries
 

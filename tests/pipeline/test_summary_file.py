@@ -1,6 +1,5 @@
 """A summary in a file is the summary: exactly it, and small; anything else is refused with its name."""
 
-import dataclasses
 import functools
 import pickle
 import random
@@ -9,6 +8,7 @@ from datetime import datetime, timezone
 import msgspec
 import numpy as np
 import pytest
+from changed import replace
 from isal import isal_zlib
 from summary_folders import DATA, RUNS, assert_same, copied, report_text, to_summaries
 
@@ -52,7 +52,7 @@ def test_summaries_give_the_report_that_the_traces_give(name, tmp_path):
 def test_a_summary_is_smaller_than_its_pickle_and_shares_what_ranks_have_in_common():
     first, second = summaries("fsdp2_4")[:2]
     assert len(first.detail) < 30_000  # is zipped already
-    bare = dataclasses.replace(first, detail=b"")
+    bare = replace(first, detail=b"")
     assert len(zipped(pack(HEADER, bare))) < len(pickle.dumps(bare)) / 3
     seen = {}
     one, two = (unpack(pack(HEADER, summary), seen)[1] for summary in (first, second))
@@ -112,11 +112,9 @@ def test_parts_that_do_not_fit_each_other_are_refused(part, changed):
         changed = summary.program.ready * 4
     owner, _, name = part.rpartition(".")
     if owner:
-        broken = dataclasses.replace(
-            summary, **{owner: dataclasses.replace(getattr(summary, owner), **{name: changed})}
-        )
+        broken = replace(summary, **{owner: replace(getattr(summary, owner), **{name: changed})})
     else:
-        broken = dataclasses.replace(summary, **{name: changed})
+        broken = replace(summary, **{name: changed})
     with pytest.raises(ValueError, match="does not fit"):
         unpack(pack(HEADER, broken), {})
 
@@ -141,7 +139,7 @@ def test_a_file_that_unzips_without_end_is_refused(tmp_path, packed, monkeypatch
 
 def test_another_format_is_named_and_never_read(ddp):
     path, *_ = to_summaries(ddp)
-    other = dataclasses.replace(read_header(str(path)), format=FORMAT + 1, version="9.9")
+    other = replace(read_header(str(path)), format=FORMAT + 1, version="9.9")
     path.write_bytes(zipped(with_header(other, bytes(split(read_packed(str(path)))[1]))))
     report = analyze(ddp)
     assert report.run.ranks_present == (1, 2, 3)
@@ -156,7 +154,7 @@ def test_another_format_is_named_and_never_read(ddp):
 )
 def test_a_header_that_cannot_be_is_refused(tmp_path, packed, changed):
     path = tmp_path / "rank_0.summary.msgpack.gz"
-    path.write_bytes(zipped(with_header(dataclasses.replace(HEADER, **changed), bytes(split(packed)[1]))))
+    path.write_bytes(zipped(with_header(replace(HEADER, **changed), bytes(split(packed)[1]))))
     with pytest.raises(InputError, match="a rank or a time that cannot be"):
         discover(str(path))
 

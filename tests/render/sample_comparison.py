@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from msgspec.structs import replace
+from changed import replace
 
 from traceops.compare.model import (
     CaptureInfo,

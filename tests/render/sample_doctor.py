@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from changed import replace
 from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narrow
 
 from traceops.core.facts import Fact

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
+
+from changed import replace
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote, Reference

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_report import sample_report
 
 from traceops.pipeline.analyze import analyze

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from plotly_schema import drawn
 from sample_report import HOSTILE, LATE, sample_report, with_tables
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_report import sample_report, with_tables
 
 from traceops.core.findings import Check
@@ -56,12 +54,12 @@ def test_replay_says_its_error_and_the_slowdown() -> None:
     report = sample_report()
     assert "steps 3–5 is within 0.27 %" in replay_sentence(report)
     assert "S = 1.67" in replay_sentence(report)
-    unfit = replace(report, findings=(dataclasses.replace(report.findings[0], rule="TO-V006"),))
+    unfit = replace(report, findings=(replace(report.findings[0], rule="TO-V006"),))
     assert "S =" not in replay_sentence(unfit) and "cross-rank numbers are unreliable" in replay_sentence(unfit)
     doubtful = Replay(error_pct=7.0, straggler_slowdown=1.004, steps=(3,))
     report = replace(report, summary=replace(report.summary, replay=doubtful))
     assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)
-    late = dataclasses.replace(report.findings[0], rule="TO-S001")
+    late = replace(report.findings[0], rule="TO-S001")
     assert "S =" not in replay_sentence(replace(report, findings=(late,)))  # half of the ranks are late
     report = replace(report, summary=replace(report.summary, replay=None))
     assert replay_sentence(report) == ""

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from changed import replace
 from html_page import TABLES, TABLES_HASH, Page
 from plotly_schema import drawn
 from sample_doctor import beyond_help, broken, cpu_only, eight_with_a_slow_pair, healthy, hostile, many_hosts, p2p_off

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
+from changed import replace
 from html_page import Page
 from msgspec import structs
 from sample_fabric import fabric, nvswitch, shm_log

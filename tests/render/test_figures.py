@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from plotly_schema import drawn
 from sample_report import LATE, sample_report
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from changed import replace
 from html_page import Page
 from msgspec import UNSET
-from msgspec.structs import replace
 from sample_report import sample_report, with_tables
 
 from traceops.core.facts import Fact
@@ -169,7 +168,7 @@ def test_ranks_are_alike_where_their_longest_step_is(slow_loader: Report) -> Non
 
 
 def replace_finding(finding: Finding, **changes: object) -> Finding:
-    return dataclasses.replace(finding, **changes)  # type: ignore[arg-type]
+    return replace(finding, **changes)  # type: ignore[arg-type]
 
 
 def test_what_a_cure_gives_is_a_range_where_no_rule_predicts_it() -> None:

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import sample_doctor
 import sample_hang
-from msgspec.structs import replace
+from changed import replace
 
 from traceops.core.errors import InputError
 from traceops.core.file_formats import FORMATS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
+from changed import replace
 from msgspec import structs
 from sample_hang import dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 
 from traceops.hangs.model import Diagnosis

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changed import replace
 from html_page import TABLES, Page
 from jinja2 import Environment, Template
-from msgspec.structs import replace
 from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.core.findings import Check

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_report import typed_report
 
 from traceops.core.facts import Fact
@@ -109,7 +108,7 @@ def test_of_a_family_hardly_judged_a_number_is_said_and_no_list() -> None:
 
 def test_a_finding_that_has_a_headline_opens_with_it() -> None:
     exposed = make_finding("TO-O001", "warning", (0, 1), 5.887)
-    exposed = dataclasses.replace(exposed, headline="Communication that nothing hides takes 13.3 ms per step")
+    exposed = replace(exposed, headline="Communication that nothing hides takes 13.3 ms per step")
     assert card_of(make_report([exposed])).headline == "Communication that nothing hides takes 13.3 ms per step"
 
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 
 from traceops import analyze
 from traceops.across.send_receive import NO_END

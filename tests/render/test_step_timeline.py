@@ -6,13 +6,13 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from changed import replace
 from html_page import TABLES, Page
 from sample_report import sample_report
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed import replace
 from html_page import Page
-from msgspec.structs import replace
 
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_report

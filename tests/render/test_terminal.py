@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from msgspec.structs import replace
+from changed import replace
 from sample_report import sample_report
 
 from traceops.core.facts import Fact

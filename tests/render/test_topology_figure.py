@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from changed import replace
 from html_page import Page
 from sample_fabric import dgx1, no_gpu, nvswitch, pair_sweep, pcie_box, shm_log, sweep, two_l4, with_narrow
 from sample_report import HOSTILE

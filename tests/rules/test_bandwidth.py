@@ -1,9 +1,9 @@
 """What links gave and should give: references by GPU, bus factors, slow groups found and no others."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from changed import replace
 from generated_run import Mesh, Size, SlowCompute, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
 from measured_runs import across, program, true_step
 

@@ -1,9 +1,9 @@
 """A rank that others hide behind, and ranks that share cores: who is late is told where the waits leave no doubt."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from changed import replace
 from generated_run import SlowHost, ddp, simulate
 from measured_runs import across, program
 

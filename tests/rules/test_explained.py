@@ -1,9 +1,9 @@
 """Findings that another one explains become remarks that say so; all others stay as they are."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from changed import replace
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence

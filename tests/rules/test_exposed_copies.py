@@ -1,9 +1,9 @@
 """TO-I004 on real traces of one H200: what is copied, what of it is exposed, and what its cure saves as measured."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops import analyze
 from traceops.core.claims import claim_of

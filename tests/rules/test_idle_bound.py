@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from generated_run import HostWork, Size, ddp, simulate, write_traces
 
 from traceops import analyze

@@ -1,9 +1,9 @@
 """TO-B003 claims no more waiting than a step without the profiler has room for."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 
 from traceops.across.light_window import LightRank
 from traceops.across.measure_across import measure_across

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from generated_run import ddp, simulate
 from measured_runs import across, program
@@ -100,7 +101,7 @@ def test_a_claim_is_a_bound_where_nobody_looked_at_the_workers(tmp_path):
 @pytest.mark.parametrize(("pace_ms", "told"), [(0.0, False), (12.0, False), (13.5, True)])
 def test_batches_that_workers_have_ready_are_waited_for_by_nobody(pace_ms, told):
     """'Rank 1 would wait 1.66 ms; its workers need 0.000 ms', and a warning that asked for more workers."""
-    run = SimpleNamespace(**vars(across(simulate(program(ddp, device="cpu"), 2))))
+    run = SimpleNamespace(**msgspec.structs.asdict(across(simulate(program(ddp, device="cpu"), 2))))
     run.loading_ms, run.step_words = dict.fromkeys((0, 1), pace_ms), step_words("step")
     behind = BehindLate((1,), (), 14.06, 1.66, serious=True)
     found = hidden_loading(INPUT_BOUND, (5.0, 10.0, 25.0), SimpleNamespace(run=run, manifest={}), behind)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 
 from traceops.core.rule import Verdict
 from traceops.doctor.judge_tests import judge_tests

@@ -1,11 +1,11 @@
 """TO-M001 to TO-M005: what is said of a run's memory, and what is not."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from changed import replace
 
 from traceops.across.memory_use import MemoryUse, growth
 from traceops.core.step_words import STEP

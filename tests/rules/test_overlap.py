@@ -1,9 +1,8 @@
 """Collectives that latency bounds, and gradients whose transfer nothing can hide."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import (
     Collective,
     HostWork,

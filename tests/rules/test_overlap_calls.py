@@ -1,8 +1,7 @@
 """Gradients in calls of some MB: whether calls or bytes set their time, by the run's own calls."""
 
-from dataclasses import replace
-
 import pytest
+from changed import replace
 from generated_run import Collective, Size, ddp, simulate
 from measured_runs import across, program, true_step
 

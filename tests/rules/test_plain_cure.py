@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from changed import replace
 
 from traceops.across.light_window import LightRank
 from traceops.across.run_steps import Share

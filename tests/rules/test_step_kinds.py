@@ -2,10 +2,10 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed import replace
 from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 
 from traceops import analyze

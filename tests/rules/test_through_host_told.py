@@ -1,9 +1,9 @@
 """TO-C003: what it costs that hosts exchange what is on their GPUs."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from changed import replace
 from generated_run import Mesh, Size, SlowInput, ddp, simulate, write_traces
 from measured_runs import across
 

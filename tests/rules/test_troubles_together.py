@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import SlowCompute, SlowHost, SlowInput, ddp, simulate, step_durations, write_traces
 from measured_runs import across, program
 

@@ -1,11 +1,11 @@
 """Two troubles at once, on small real pieces: both are named, and nothing false beside them."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from changed import replace
 from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 

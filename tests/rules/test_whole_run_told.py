@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from changed import replace
 from fault_runs import unpacked
 from msgspec import UNSET
-from msgspec.structs import replace
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze

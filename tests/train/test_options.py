@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from changed import replace
 
 from traceops.core.errors import UsageError
 from traceops.train.config import TrainConfig, sizes_for

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.match import MatchedCollectives, match_collectives
 from traceops.core.arrays import Int
@@ -209,8 +210,7 @@ _LEAST_APART_NS = 10**9
 _WINDOWS_APART = 2
 
 
-@dataclass(frozen=True)
-class ApartInTime:
+class ApartInTime(Struct, frozen=True):
     """A rank whose window begins so long after (negative: before) that of the ranks it is held against, ns."""
 
     rank: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
@@ -20,8 +20,7 @@ _OF_LAYERS = 0.1  # of the calls in forward, and so many in backward: layers mak
 _FITS = 0.2  # of a call's time: what the median call is off
 
 
-@dataclass(frozen=True)
-class CallTimes:
+class CallTimes(Struct, frozen=True):
     """The calls of one operation that reduce gradients in one group; calls, size and ms are a step.
 
     fixed_ms: what a call takes whatever its size, and ms_per_byte what comes on top; None where sizes or times do not

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.match import MatchedCollectives
 from traceops.core.arrays import Int
@@ -26,8 +26,7 @@ _NOISE = 4.0  # times what the ends of a collective lie apart: no less is told f
 _DRIFT_PPM = 500.0  # no clock of a computer is worse: what looks like more is noise
 
 
-@dataclass(frozen=True)
-class ClockFit:
+class ClockFit(Struct, frozen=True):
     """How a rank's clock maps to the common one: t + offset + drift · (t − reference), ns."""
 
     offset_ns: int = 0
@@ -40,8 +39,7 @@ class ClockFit:
         return moved
 
 
-@dataclass(frozen=True)
-class ClockAlignment:
+class ClockAlignment(Struct, frozen=True):
     """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
 
     `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts

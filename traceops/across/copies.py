@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import StepGraph
@@ -29,8 +29,7 @@ CHANGES: Mapping[Purpose, str] = {
 _LEAST_PCT = 4.0  # of the step: less is not replayed
 
 
-@dataclass(frozen=True)
-class ExposedCopies:
+class ExposedCopies(Struct, frozen=True):
     """One rank's copies of one purpose, ms a step in the mean of the typical ones; kinds: of these, most exposed first.
 
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockAlignment
@@ -37,8 +37,7 @@ _MOST_OF_WAITING = 0.05  # that nobody is charged for: with more, shares of it m
 _MOST_OF_STEPS = 0.02  # of the ranks' time: less hides no straggler
 
 
-@dataclass(frozen=True)
-class ChargedWaiting:
+class ChargedWaiting(Struct, frozen=True):
     """Exposed waiting (comm_wait in the ledger) of all ranks in the steps that they share, ns, and who answers for it.
 
     unheld_ns: something else kept the waiting rank, such as its own host, so that it lost nothing by waiting.
@@ -92,8 +91,7 @@ def charged_waiting(
     return ChargedWaiting(waited, unheld, charged, steps)
 
 
-@dataclass(frozen=True)
-class RankTimes:
+class RankTimes(Struct, frozen=True):
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
 
     `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
@@ -131,8 +129,7 @@ class RankTimes:
         return 100.0 * int(self.buckets[bucket][self.typical].sum()) / total if total > 0 else None
 
 
-@dataclass(frozen=True)
-class CrossRank:
+class CrossRank(Struct, frozen=True):
     """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
 
     What compares ranks step by step (`graph` and all behind it) is None where there is only one rank, or

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.graph import WORK, spent_before
@@ -18,8 +18,7 @@ _COUNTS = 0.01  # of the largest all-to-all: what is smaller tells how many toke
 _COMPUTE = WORK.index("compute")
 
 
-@dataclass(frozen=True)
-class ExpertTimes:
+class ExpertTimes(Struct, frozen=True):
     """What a rank's experts of one layer get and do in a step, means over its steps; times in ns.
 
     `received` is in bytes, of the dispatch in forward and of the gradients in backward; `compute` is the rank's
@@ -32,8 +31,7 @@ class ExpertTimes:
     compute: float
 
 
-@dataclass(frozen=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """The experts that a group of ranks shares. Shares of `imbalance` are the most that a rank receives over the mean.
 
     `imbalance` is by step; `dispatch_ns` and `combine_ns` are transfer a step, all members there, and `gbs` is bytes

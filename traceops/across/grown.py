@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.traces.collective import is_annotation
@@ -14,8 +14,7 @@ _LEAST_MS = 0.01  # a step: what a kernel or region must have grown by
 _MOST = 3
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(Struct, frozen=True):
     """A kernel or a region of the host: ms a step on the rank, and on its median peer."""
 
     name: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.run_steps import WholeRun
@@ -21,8 +21,7 @@ _SIGMAS = 4.0
 _WAITED = 0.25  # of what a rank takes longer: the others are seen to wait that much more
 
 
-@dataclass(frozen=True)
-class Longer:
+class Longer(Struct, frozen=True):
     """A rank spends ms a step in a function, its median peer peers_ms; place: the line that differs most.
 
     claimed_ms: as much of the difference as its device was idle for, None where that is not known.
@@ -96,8 +95,7 @@ _LEAST_CALL_NS = 4 * LEAST_FRAME_NS  # shorter calls may be as many on a peer, j
 _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
 
 
-@dataclass(frozen=True)
-class LongerInFunction:
+class LongerInFunction(Struct, frozen=True):
     """A late rank's host is `ms` a step in a function, its median peer's peers_ms.
 
     unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers',

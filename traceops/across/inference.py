@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.core.arrays import Int, subtract, union
@@ -16,8 +16,7 @@ from traceops.measure.summary import RankSummary
 KINDS: tuple[PassKind, ...] = ("prefill", "mixed", "decode")
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(Struct, frozen=True):
     """Passes of one kind on all ranks, a value each; ns.
 
     `between`: the device runs nothing from the end of the pass before to the first kernel. `scheduling`: the host is

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
@@ -32,8 +32,7 @@ _BEFORE = "unknown"  # what lies before the window
 Shares = dict[tuple[int, str], float]  # (rank, cause) -> ns
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(Struct, frozen=True, dict=True):
     """Waiting in ns by the rank that caused it, CAUSES and step of `steps`: `caused[rank]` has shape (causes, steps).
 
     `waited[rank]` is what the rank itself was held up, per step. Both count only moments in which the
@@ -59,8 +58,7 @@ def least_share(ranks: int) -> float:
     return min(LEAST_SHARE, _OF_MANY / max(ranks, 1))
 
 
-@dataclass(frozen=True)
-class _RankDelays:
+class _RankDelays(Struct, frozen=True):
     """One rank's own time at the moments that matter, as plain lists."""
 
     summary: RankSummary

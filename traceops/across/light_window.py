@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks
@@ -17,8 +17,7 @@ from traceops.measure.steps import usual_steps
 from traceops.measure.summary import RankSummary
 
 
-@dataclass(frozen=True)
-class LightRank:
+class LightRank(Struct, frozen=True):
     """One rank's light or undisturbed step, ms by bucket; they add up to it, unless the device is busy for longer.
 
     wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer. least_wait: of
@@ -43,8 +42,7 @@ class LightRank:
         return self.compute_ms + self.transfer_ms + self.unmatched_ms + self.memory_ms
 
 
-@dataclass(frozen=True)
-class LightLook:
+class LightLook(Struct, frozen=True):
     """One light window by itself. steps: the first and the last. wait_ms, idle_ms: a step, by rank."""
 
     steps: tuple[int, int]
@@ -52,8 +50,7 @@ class LightLook:
     idle_ms: Mapping[int, float]
 
 
-@dataclass(frozen=True)
-class LightWindow:
+class LightWindow(Struct, frozen=True):
     """One light window's ledger of each rank, as recorded, and of how many usual steps it is."""
 
     steps: tuple[int, ...]
@@ -81,8 +78,7 @@ def light_window(own: Mapping[int, LightActivity], summaries: Sequence[RankSumma
     return LightWindow(next(iter(own.values())).steps, ranks, int(like.sum()))
 
 
-@dataclass(frozen=True)
-class _Split:
+class _Split(Struct, frozen=True):
     """When collectives ran: until their last member came, from then on, and where that cannot be told."""
 
     wait: Intervals

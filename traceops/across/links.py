@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
@@ -43,8 +43,7 @@ _FAST_PATHS = ("NVL", "NVB", "C2C")
 _TRUSTED_SHARE = 0.3
 
 
-@dataclass(frozen=True)
-class LinkReference:
+class LinkReference(Struct, frozen=True):
     """What a link should give, GB/s of bus bandwidth, and where that is known from.
 
     link: what gives it. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),

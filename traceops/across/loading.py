@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.across.cross_rank import RankTimes
 from traceops.across.loader_pace import has_workers
@@ -16,8 +17,7 @@ _ALONE = re.compile(r"_SingleProcessDataLoaderIter")
 _SPARE = 1.1  # loaders that are just fast enough are late at every second batch
 
 
-@dataclass(frozen=True)
-class LoadingNeed:
+class LoadingNeed(Struct, frozen=True):
     """What a rank's loading takes, and what would keep up.
 
     now: worker processes of the rank's DataLoader, None where only known to be some. load_ms: what one process needs

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.rank_files import CORE_WAIT_NS, RECORDED
@@ -21,8 +22,7 @@ _LEAST_LOOKS = 3
 _LEAST_PRESENT = 0.25  # of the looks: a process that only passed by is left out
 
 
-@dataclass(frozen=True)
-class Stranger:
+class Stranger(Struct, frozen=True):
     """A process that is not of the run. busy_pct: of the GPU's time, or of a core's, in the median; None: not known."""
 
     pid: int
@@ -31,8 +31,7 @@ class Stranger:
     busy_pct: float | None = None
 
 
-@dataclass(frozen=True)
-class MachineUse:
+class MachineUse(Struct, frozen=True):
     """Of one rank; None where the machine does not tell.
 
     waited_pct: of the time, in which its main thread wanted a core and had none; crowded_pct: the same, of the time in
@@ -222,8 +221,7 @@ _LEAST_STEPS = 3
 _AS_IN_THE_RUN = 1.5  # times as far apart as in the whole run: the recorded steps are no other time
 
 
-@dataclass(frozen=True)
-class CoreWaits:
+class CoreWaits(Struct, frozen=True):
     """What ranks waited for a core in their recorded steps.
 
     of_rank: ns by rank and number of the step; ranks that do not tell are left out, as may be those that waited
@@ -236,8 +234,7 @@ class CoreWaits:
     fair_ns: Mapping[int, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class RecordedWait:
+class RecordedWait(Struct, frozen=True):
     """What a rank wanted for a core in its recorded steps: ms a step, and percent of their time.
 
     beside_pct: the same without the step in which it waited longest. One such step is an event, and no lack of cores.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.groups import group_of, only_group, tensor_group
 from traceops.across.messages import Event
@@ -35,8 +35,7 @@ _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One matched collective: per member rank its event and how long it waited there.
 
     `transfer_ns` is the shortest duration among the members: the last to arrive waits for nobody, so
@@ -71,8 +70,7 @@ class Collective:
         return self.members[self.wait_ns.index(min(self.wait_ns))][0]
 
 
-@dataclass(frozen=True)
-class MatchedCollectives:
+class MatchedCollectives(Struct, frozen=True):
     """Matched collectives and how many events found no partner, with the reason.
 
     apart: send and receive of messages that are in no collective, as (rank, position): a grouped call waits for several

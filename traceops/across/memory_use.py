@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.measure.summary import RankSummary
@@ -19,8 +19,7 @@ _LEAST_STEPS = 16
 _EVEN = 0.35  # of the mean: what each quarter of the run adds at least, where something grows steadily
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """Bytes at the ends of steps that grow all through the run: by so many a step, from one to another.
 
     first, last: the least of the first and of the last quarter, at the end of first_step and last_step.
@@ -33,8 +32,7 @@ class Growth:
     last: int
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Of one rank, bytes; None where nobody told.
 
     capacity: of its GPU. peak, reserved: most that tensors, and that the allocator, held. held: at the end of a step,

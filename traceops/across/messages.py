@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.across.groups import Ranks
 from traceops.across.pair import in_rhythm
@@ -18,8 +19,7 @@ LEAST_SHARE = 0.9  # of the messages that have to keep that order where clocks o
 Event = tuple[int, int]  # rank, position in the rank's CommEvents
 
 
-@dataclass(frozen=True)
-class Half:
+class Half(Struct, frozen=True):
     """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known.
 
     `way` is FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells.
@@ -49,8 +49,7 @@ class Half:
         return -1 if self.to_stage < 0 else self.to_stage + (1 if self.way == BACKWARD else -1)
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """A send and its receive."""
 
     send: Half

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
@@ -22,8 +23,7 @@ _FEW = 0.15  # of an edge's messages that cannot be a way of their own
 _AHEAD = 2  # activations that a stage may ask for before it sends the first gradient, in 1F1B
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """Ranks in the order of the stages that a batch passes first.
 
     `schedule` is the order of sends and receives: zero-bubble only where the trace notes weight gradients apart.
@@ -40,8 +40,7 @@ class Pipeline:
     gradients: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True)
-class _Passed:
+class _Passed(Struct, frozen=True):
     """One message between two ranks: by which collective, in which step, and at which positions of both ranks."""
 
     edge: Edge
@@ -250,8 +249,7 @@ _SLOW_RANK = 1.15  # times the work of the same stage in other pipelines
 _MOST_OF = 0.5  # of what a stage takes more than the mean of its pipeline
 
 
-@dataclass(frozen=True)
-class StageTimes:
+class StageTimes(Struct, frozen=True):
     """A rank of a pipeline, ns a step, the mean over its typical steps.
 
     `bubble` is waiting for activations and gradients with nothing else to do. Of it, `imbalance` goes to a slower
@@ -273,8 +271,7 @@ class StageTimes:
     drain: float = 0.0
 
 
-@dataclass(frozen=True)
-class Bubble:
+class Bubble(Struct, frozen=True):
     """A pipeline and its stages in order."""
 
     pipeline: Pipeline

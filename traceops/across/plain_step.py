@@ -7,10 +7,11 @@ CUPTI was ended behind the last window, and without GPUs, what differs is the tr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.run_steps import Mask, WholeRun
@@ -46,8 +47,7 @@ _MOST = 1.5  # behind ÷ before: beyond that nobody knows whether it is the prof
 _MORE = 1.03  # behind ÷ before from which it is told
 
 
-@dataclass(frozen=True)
-class StepsBefore:
+class StepsBefore(Struct, frozen=True):
     """Steps before the windows: how many, the shortest and the longest of them."""
 
     count: int
@@ -55,8 +55,7 @@ class StepsBefore:
     most_ms: float
 
 
-@dataclass(frozen=True)
-class SlowerBehind:
+class SlowerBehind(Struct, frozen=True):
     """Steps behind the windows take longer than those before them."""
 
     before_ms: float
@@ -68,8 +67,7 @@ class SlowerBehind:
         return self.behind_ms >= SLOWED * self.before_ms
 
 
-@dataclass(frozen=True)
-class PlainStep:
+class PlainStep(Struct, frozen=True):
     """ms: without recording, before any window where that is shorter. whole_ms: of all such steps.
 
     near_ms: of those that a light window lies among. behind_ms: the same, None where it is hardly longer than ms, or
@@ -185,8 +183,7 @@ _SETTLED = 1.1  # times the later step, over this many steps:
 _RUN = 8
 
 
-@dataclass(frozen=True)
-class EarlyWindow:
+class EarlyWindow(Struct, frozen=True):
     """A step took near_ms just before the window and takes later_ms behind it; settled: the first such step."""
 
     near_ms: float
@@ -247,8 +244,7 @@ _LOOKS = 5  # there
 _ALIKE, _FAR = 0.75, 1.25  # so many of these steps take about as long as they do in the median
 
 
-@dataclass(frozen=True)
-class EarlyPlace:
+class EarlyPlace(Struct, frozen=True):
     """ms: a step, on this rank, beyond what it spends there in typical steps."""
 
     rank: int

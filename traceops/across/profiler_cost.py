@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import WholeRun
@@ -15,8 +16,7 @@ from traceops.traces.run_manifest import ended_cupti
 _MANY = 0.2  # of the steps without the profiler
 
 
-@dataclass(frozen=True)
-class ProfilerCost:
+class ProfilerCost(Struct, frozen=True):
     """Profiled ÷ unprofiled step.
 
     ratio: as the median steps have it; None where one of them is not known, or is no measure. core_pct: the most that a

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.match import MatchedCollectives
 from traceops.across.replay.graph import Label, RankNodes, StepGraph
@@ -16,8 +16,7 @@ from traceops.core.words import Role
 from traceops.measure.summary import RankSummary
 
 
-@dataclass(frozen=True)
-class RoleTimes:
+class RoleTimes(Struct, frozen=True):
     """Exposed communication of one rank and role, ns per step; over all roles they add up to the ledger's buckets."""
 
     wait: Int

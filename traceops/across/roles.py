@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks, group_of, only_group
@@ -46,8 +46,7 @@ _FUSED = re.compile(
 _TABLES = re.compile(r"embedding_?bag|split_embedding|table_batched|fbgemm.*embedding", re.I)
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """What the ranks compute, as far as it tells what they communicate for, by the names of kernels and operators.
 
     infers: GPUs that compute nothing of a backward pass or an optimizer. experts: kernels of a mixture of experts.
@@ -72,8 +71,7 @@ def computed_by(names: Iterable[str], on_gpu: bool, has_backward: bool) -> Compu
     )
 
 
-@dataclass
-class Moved:
+class Moved(Struct):
     """What one group moved: how many calls, and elements, by kind and pass, in `steps` steps of one member.
 
     `without_size` are calls whose size is not known, `uneven` all-to-alls that take in another
@@ -233,8 +231,7 @@ _Group = tuple[Ranks, str]  # members, description
 _Told = tuple[Role, RoleTold]
 
 
-@dataclass(frozen=True)
-class GroupRole:
+class GroupRole(Struct, frozen=True):
     """What a process group is for; `ranks` is empty for sends and receives, whose members differ.
 
     A group without a name that tells may serve two purposes, told by different operations: then it is here twice.
@@ -246,8 +243,7 @@ class GroupRole:
     told_by: RoleTold
 
 
-@dataclass(frozen=True)
-class Roles:
+class Roles(Struct, frozen=True, dict=True):
     """The role of each group, each matched collective (as in `matching.collectives`) and each event of each rank."""
 
     groups: tuple[GroupRole, ...]

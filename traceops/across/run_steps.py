@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
@@ -21,8 +21,7 @@ _APART = 1.5  # times the quickest rank's usual step: the slowest one's
 _TOGETHER = 1.2  # times the least mean step of a rank: the longest of ranks that stay together
 
 
-@dataclass(frozen=True)
-class Occasion:
+class Occasion(Struct, frozen=True):
     """Steps that are unlike the others for one reason.
 
     cause: as in TO-W001; "unknown" where nothing shows one. place: the function of the program that is seen most, and
@@ -40,16 +39,14 @@ class Occasion:
     placed: float = 1.0
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """A part of a rank's time, percent, and in how many steps it took a twentieth or more."""
 
     pct: float
     steps: int
 
 
-@dataclass(frozen=True)
-class WholeRun:
+class WholeRun(Struct, frozen=True):
     """All steps of a run.
 
     took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.groups import Ranks, group_of, only_group, pipeline_group
 from traceops.across.messages import APART_NS, LEAST_SHARE, Event, Half, Message, alike, pair_messages
@@ -121,8 +123,7 @@ NO_PARTNER = "outside the window of other ranks"
 OTHER_SIZE = "sizes differ between ranks"
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Events that a chain of messages ties together, at most one a rank, and the messages between them.
 
     `transfer_ns` is how long they take once all events have begun.

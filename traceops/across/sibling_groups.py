@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
@@ -20,8 +20,7 @@ _LEAST_BYTES = 1_000_000
 _Kind = tuple[object, ...]
 
 
-@dataclass(frozen=True)
-class SlowSibling:
+class SlowSibling(Struct, frozen=True):
     """A group, and the worst of the operations in which it is slow. Times in ns.
 
     median and usual: of one transfer, here and in its siblings. longer: of all its transfers, a step. saved: what a

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
@@ -25,8 +24,7 @@ _GAP = 2.0  # times what the other ranks' slowest is beyond their median: how fa
 _COVERS = 0.80  # of what they take longer: what a cause must explain to be named
 
 
-@dataclass(frozen=True)
-class SlowGroup:
+class SlowGroup(Struct, frozen=True):
     """Ranks of one program whose own time lies apart from that of all others, `peers`. Times in ns.
 
     `middle` is the one with the median own time. `longer` is what it takes longer than the peers' median in each step,
@@ -49,8 +47,7 @@ class SlowGroup:
     beside: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class SlowGroups:
+class SlowGroups(Struct, frozen=True):
     """The ranks of one program that are slower than the rest of it, by what they are slower for.
 
     `groups` have four ranks or more, most saved first. `single` are fewer, late for another reason than any group.

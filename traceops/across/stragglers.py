@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness, least_share
@@ -114,8 +115,7 @@ _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """A rank that others wait for. Times in ns.
 
     `saved` is what each step gains if this rank runs as its peers do and the other stragglers are cured already.
@@ -136,8 +136,7 @@ class Straggler:
     apart: bool
 
 
-@dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Struct, frozen=True):
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
 
     `joint_ns` are the step times with all of `found` cured, `fed_ns` those without loading too. `host_share` is the

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.light_window import LightLook, LightRank, LightWindow, light_window
 from traceops.across.plain_step import PlainStep, StepsBefore
@@ -18,8 +19,7 @@ from traceops.measure.summary import RankSummary
 # Hosts that are late by turns: of hosts alike, now the one is the latest and now the other.
 
 
-@dataclass(frozen=True)
-class HostTurns:
+class HostTurns(Struct, frozen=True):
     """Two light windows in which another rank's device has the least to do. steps: the first and the last of each."""
 
     rank: int
@@ -48,8 +48,7 @@ def _latest(look: LightLook) -> int | None:
 _FAR = {"cupti": 1.25, "torch": 1.5}
 
 
-@dataclass(frozen=True)
-class Undisturbed:
+class Undisturbed(Struct, frozen=True):
     """The undisturbed step of a run.
 
     step_ms: without any recording. light_ms: in the light windows, the median over ranks. steps: of the light windows
@@ -161,9 +160,9 @@ def _mean(one: Sequence[LightRank], windows: Sequence[LightWindow]) -> LightRank
     """One rank's step over all usual steps of these windows."""
     weights = [window.count for window in windows]
     means = {
-        kind.name: float(np.average([getattr(rank, kind.name) for rank in one], weights=weights))
-        for kind in fields(LightRank)
-        if kind.name != "rank"
+        name: float(np.average([getattr(rank, name) for rank in one], weights=weights))
+        for name in LightRank.__struct_fields__
+        if name != "rank"
     }
     return LightRank(rank=one[0].rank, **means)
 

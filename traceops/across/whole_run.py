@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.run_steps import (
     Floats,
@@ -111,8 +112,7 @@ _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every
 _Key = tuple[str, Unit]  # a cause, and where
 
 
-@dataclass(frozen=True)
-class _OwnTime:
+class _OwnTime(Struct, frozen=True):
     """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
 
     ms: float
@@ -120,8 +120,7 @@ class _OwnTime:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _CauseTime:
+class _CauseTime(Struct, frozen=True):
     """ms of the step at an index, by one cause."""
 
     at: int

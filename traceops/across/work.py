@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from traceops.core.findings import ComputesLonger
 from traceops.measure.inventory import KernelStats
@@ -22,8 +21,7 @@ _ALIKE = 0.9  # of the peers' time: kernels that the rank has too
 _FEW = 0.25  # of the peers' time: what is launched more often is a part of the step, not a share of its work
 
 
-@dataclass(frozen=True)
-class WorkCompared:
+class WorkCompared(Struct, frozen=True):
     """A rank's computation beside its median peer's, a step.
 
     `kind` is why it computes longer, UNSET where the traces do not tell. `alone_ms` is what it

@@ -8,12 +8,13 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.as_module import command_of
 from traceops.core.errors import FileError, InputError
@@ -39,8 +40,7 @@ _MOST_NAMED = 8
 _HANG = "hang.json"
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """A report, and where it is from. folder: the report's own, None where traces were analysed.
 
     hang: of a report that was read, whose `Report.hang` is None: a diagnosis is not made again from its document.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from math import comb
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.baseline.entry import Entry, Key, StoredReport
@@ -31,8 +31,7 @@ _CLEARLY_NOTHING = 20  # of the first ones that are as clear as what was seen
 _MOST_CELLS = 1 << 21  # of distances in memory at once
 
 
-@dataclass(frozen=True)
-class ChangePoint:
+class ChangePoint(Struct, frozen=True):
     """The level changed with value number `index`.
 
     before, after: medians from the change point before it, and to the one after it. p: the share of
@@ -156,8 +155,7 @@ SHOWN = (*UNPROFILED, "profiled_step_time", "exposed_comm", "idle", "peak_memory
 MOST_COMMITS = 400  # the last ones, in which changes are looked for
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One capture: its entry, and the value of each metric in SHOWN, None where it is not known."""
 
     entry: Entry
@@ -170,8 +168,7 @@ class Sample:
         return self.values["profiled_step_time"] if own is None else own
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """Captures of one commit, in time order: replicates. `label` is short; a capture of changed code stands alone."""
 
     label: str
@@ -189,8 +186,7 @@ class Commit:
         return float(np.median(known)) if known else None
 
 
-@dataclass(frozen=True)
-class LevelChange:
+class LevelChange(Struct, frozen=True):
     """A lasting change of a metric.
 
     position: of the first commit at the new level among the key's commits; since, last: that commit, and the
@@ -208,8 +204,7 @@ class LevelChange:
     verdict: Literal["worse", "better", "neither"]
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """One metric over the commits of a key: a value a commit, None where it is not known."""
 
     metric: str
@@ -220,8 +215,7 @@ class Trend:
     changes: tuple[LevelChange, ...]
 
 
-@dataclass(frozen=True)
-class KeyHistory:
+class KeyHistory(Struct, frozen=True):
     """Everything known of one key, in time order. Metrics that no capture knows have no trend."""
 
     key: Key

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
 from urllib.request import url2pathname
+
+from msgspec import Struct
 
 from traceops.core.errors import FileError, InputError
 from traceops.core.regular_file import read_regular
@@ -29,8 +30,7 @@ _STORE_ERRORS = (
 )
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """A name in a folder. modified_ns: Unix ns, None where the place does not say."""
 
     name: str
@@ -70,8 +70,7 @@ def open_place(url: str) -> Place:
     return LocalPlace(Path(url).expanduser())
 
 
-@dataclass(frozen=True)
-class LocalPlace:
+class LocalPlace(Struct, frozen=True):
     """A folder of this machine. No folder is ever removed, so no other process loses the one it writes into."""
 
     root: Path
@@ -133,8 +132,7 @@ class LocalPlace:
         return True
 
 
-@dataclass(frozen=True)
-class RemotePlace:
+class RemotePlace(Struct, frozen=True):
     """An fsspec store. Objects are put in one piece, which object stores do whole or not at all."""
 
     url: str

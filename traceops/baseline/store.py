@@ -6,9 +6,11 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from traceops.baseline.entry import NAME, SLUG, Entry, Key, StoredReport, decode, encode, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
@@ -28,8 +30,7 @@ VARIABLE = "TRACEOPS_BASELINES"
 _HOUR_NS = 3600 * 10**9
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something in the store that is no usable entry, and was left alone. `what` says what is wrong with it."""
 
     url: str

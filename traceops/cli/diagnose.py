@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traceops.cli.arguments import fails, output_folder, report_formats
 from traceops.core.errors import InputError, UsageError

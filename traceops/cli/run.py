@@ -7,9 +7,11 @@ import os
 import shlex
 import sys
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.capture.light.window import NEEDED
 from traceops.capture.schedule import Schedule
@@ -42,8 +44,7 @@ _OF_TORCHRUN = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """What the options of `traceops run` come to, before anything is started or written.
 
     series: of --against. told: lines to say before it starts.

@@ -6,11 +6,12 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.capture.manifest import write_json
 from traceops.cli.analyze import report_each
@@ -31,8 +32,7 @@ _STATUS: dict[str, TrialStatus] = {"finished": "finished", "hung": "hung"}
 _MOST_REASON = 300
 
 
-@dataclass
-class Trainings:
+class Trainings(Struct):
     """What is to be trained and what was; `ended` is the exit code where the user ended it, else 0.
 
     command: what all share. train: runs one, returns its exit code.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.explanation_text import joined
@@ -32,8 +34,7 @@ _JOB_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(Struct, frozen=True):
     """Something that runs `count` times a step and takes `ms` of it, on the average rank."""
 
     name: str

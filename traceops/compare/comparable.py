@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.compare.capture import ComparedCapture, damaged_ranks, half_known_ranks, inventories, unseen_ranks
 from traceops.compare.metrics import METRICS, enough_unprofiled
@@ -31,8 +32,7 @@ _MORE = 0.5
 _UNMARKED = {"window", "cut_off"}  # nothing said where a step begins
 
 
-@dataclass(frozen=True)
-class Unlike:
+class Unlike(Struct, frozen=True):
     """A reason not to judge these metrics; none where it is only told.
 
     why: a clause of the verdict; short: the same behind a metric's numbers. cure: what makes them judgeable, an order.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Waiver
@@ -14,8 +16,7 @@ from traceops.core.errors import UsageError
 from traceops.core.settings_file import nearest, only, read_settings
 
 
-@dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Struct, frozen=True):
     """How two runs are compared.
 
     thresholds: percent for the worse from which a metric fails the gate; None takes it out of the gate.

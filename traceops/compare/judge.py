@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
@@ -35,8 +35,7 @@ from traceops.core.units import digits_text
 _WORK = ("compute", "memory")  # of the device itself; communication may wait
 
 
-@dataclass(frozen=True)
-class StepBound:
+class StepBound(Struct, frozen=True):
     """A side's devices work for longer in each step than the other's whole recorded steps take.
 
     least_ms: their work in the step that has least of it, or (whole) that step itself. most_ms: the longest step of the

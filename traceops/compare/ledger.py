@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.compare.model import MetricChange
 
 _WORTH_PCT = 1.0  # of the step: less explains nothing
 
 
-@dataclass(frozen=True)
-class LedgerChange:
+class LedgerChange(Struct, frozen=True):
     """Change of each bucket in ms a step, what base and head had, and what a step of the base takes.
 
     in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.

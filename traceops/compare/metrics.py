@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.links import bus_factor
 from traceops.compare.capture import ComparedCapture, step_series, unprofiled_series
@@ -20,8 +21,7 @@ MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]
 Series = Callable[[ComparedCapture], Float]
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A number of a capture. `series` gives one value a step, or one in all; empty where it is not known.
 
     threshold_pct: change for the worse that fails the gate, None if it is only shown unless asked for.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from datetime import date
 from pathlib import PurePath
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
@@ -228,8 +228,8 @@ def _key(found: Finding) -> Hashable:
 
 def _finding(found: Finding) -> Finding:
     """A finding of a side, without its steps, which are those of one capture."""
-    evidence = tuple(dataclasses.replace(known) for known in found.evidence)  # with the keys its report lacked
-    return dataclasses.replace(found, steps=(), evidence=evidence)
+    evidence = tuple(msgspec.structs.replace(known) for known in found.evidence)  # with the keys its report lacked
+    return msgspec.structs.replace(found, steps=(), evidence=evidence)
 
 
 def _undecided(rows: Sequence[MetricChange], verdict: str) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -85,8 +85,7 @@ _MOST_KEPT = 200_000  # values whose places are kept: series of up to 100 steps,
 _SEED = 20_240_607  # the same input gives the same interval
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Base and head over all captures and the change between them, in the metric's unit.
 
     error: standard error of the change; df: its degrees of freedom, math.inf where it rests on an assumption.

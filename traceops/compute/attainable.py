@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
+
+from msgspec import Struct, field
 
 from traceops.compute.kernels import Unit, fused_names, unit_of
 from traceops.compute.operands import HALVES
@@ -25,8 +26,7 @@ _CACHED = 512 << 20  # bytes up to which caches of the GPU may have held what wa
 _LEAST_NS = 2_000.0  # a kernel of next to no work
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """Rates relative to the H200's: of tensor cores, of float32 units, and of memory; and where they are from."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.kernels import Unit
@@ -13,8 +14,7 @@ from traceops.compute.uses import Launched, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
 
 
-@dataclass
-class Judged:
+class Judged(Struct, dict=True):
     """One use. ns, attainable_ns (of all calls), calls and launches: per step."""
 
     use: Use
@@ -41,8 +41,7 @@ class Judged:
         return max((t.numel for t in self.use.inputs.tensors), default=0)
 
 
-@dataclass
-class Kernels:
+class Kernels(Struct):
     """All of a rank's kernels; causes claim uses, and each use has one cause."""
 
     all: list[Judged]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.compute.attainable import Gpu, gpu_of, moved_ns, product_ns, times_of_peak
 from traceops.compute.heavy import (
@@ -132,8 +133,7 @@ def with_loop(loss: Loss, kernels: Kernels) -> Loss:
     return replace(loss, device_ns=loss.device_ns + saved, launches=loss.launches + launches)
 
 
-@dataclass
-class LoopPart:
+class LoopPart(Struct):
     """A use in the bodies of loops: its calls there per step, and in how many loops."""
 
     one: Judged

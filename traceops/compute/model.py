@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from traceops.compute.kernels import Maker
 from traceops.compute.work import Kind
@@ -18,8 +19,7 @@ Cause = Literal[
 Bound = Literal["device", "host", "unclear"]  # of the step without a profiler, as far as the trace decides
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """One reason why kernels take longer than their work needs; times per step.
 
     device_ns: what the fix saves of the device's time. more_ns: what it may save besides, which the trace does not
@@ -39,8 +39,7 @@ class Loss:
     step_after_ns: tuple[float, float] = (0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class OperatorTime:
+class OperatorTime(Struct, frozen=True):
     """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known."""
 
     name: str
@@ -54,8 +53,7 @@ class OperatorTime:
     cause: Cause | None
 
 
-@dataclass(frozen=True)
-class Impossible:
+class Impossible(Struct, frozen=True):
     """An operator whose recorded time is too short for its work: so many times the data sheet's peak."""
 
     name: str
@@ -63,8 +61,7 @@ class Impossible:
     moves: bool  # memory's peak; else that of the units that compute
 
 
-@dataclass(frozen=True)
-class RankCompute:
+class RankCompute(Struct, frozen=True):
     """One rank's kernels per step. known_ns: the time of those whose work the trace tells, of which `attainable_ns`."""
 
     busy_ns: float

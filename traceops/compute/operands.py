@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 _SIZES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "short int": 2,
@@ -22,8 +23,7 @@ FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
 HALVES = frozenset({"c10::Half", "c10::BFloat16"})
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True, dict=True):
     """One input; a scalar tensor has no dimensions. strides: of the contiguous layout where the trace has none."""
 
     dims: tuple[int, ...]
@@ -57,8 +57,7 @@ class Tensor:
         )
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(Struct, frozen=True, dict=True):
     """Inputs by position: a tensor, a list of tensors, or None for what is neither; `values` are texts of scalars."""
 
     given: tuple[Tensor | tuple[Tensor, ...] | None, ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.compute.operands import NO_INPUTS, Inputs, read_inputs
@@ -18,8 +18,7 @@ _NODE = "autograd::engine::evaluate_function: "
 _ANCESTORS = 5  # operators around the innermost one that tell what it is for
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """What one rank's recorded steps launched, collectives left out, in the order of launch.
 
     `row` is a kernel's, copy's or fill's; `operator` the position of the innermost operator around its launch in
@@ -40,8 +39,7 @@ class Launched:
     steps: int
 
 
-@dataclass
-class Use:
+class Use(Struct, dict=True):
     """An operator called with one set of inputs, in one place of the program: its calls of all recorded steps.
 
     path: names of the operators around it, the innermost first. node: of autograd, in backward. again: repeats a
@@ -77,8 +75,7 @@ class Use:
         return self.name in names or any(name in names for name in self.path)
 
 
-@dataclass(frozen=True)
-class Uses:
+class Uses(Struct, frozen=True):
     """All uses; `order` has the use of each call of one typical step, in the order of launch."""
 
     uses: tuple[Use, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from traceops.compute.kernels import fused_names, kind_of_kernel
 from traceops.compute.operands import Tensor
@@ -18,8 +19,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Struct, frozen=True):
     """One matrix product, `batch` times: rows x inner by inner x columns."""
 
     batch: int
@@ -39,8 +39,7 @@ class Product:
         return min(self.rows, self.inner, self.columns)
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Queries of `batch` heads in all, `query` long, over keys `key` long; heads are `width` wide."""
 
     batch: int
@@ -58,8 +57,7 @@ class Attention:
         return (10.0 if self.backward else 4.0) * self.batch * self.query * self.key * self.width
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings."""
 
     kind: Kind

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int = NDArray[np.int64]
@@ -20,8 +20,7 @@ def mean_ms(ns: Int) -> float:
 # Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.
 
 
-@dataclass(frozen=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """Sorted, disjoint, non-empty half-open intervals [start, end), in ns."""
 
     start: Int
@@ -144,8 +143,7 @@ _LONGEST = (1 << 62 - _NAME_BITS) - 1  # ns, 18 minutes: what lasts longer is as
 _CELL_BITS = 3  # what is drawn together spans at most 8 times what counts as short
 
 
-@dataclass(frozen=True, eq=False)
-class Bars:
+class Bars(Struct, frozen=True, eq=False):
     """Bars of one row that do not overlap, in order of begin: equally long columns.
 
     `start` and `end` in ns; `name` is a number of a name. A bar stands for `count` events: one with its own name, or

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class CauseWords:
+class CauseWords(Struct, frozen=True):
     """One cause of a rank's lateness.
 
     label: its name in a table. clause: what the rank does. changed: the same of a rank that was not late before;
@@ -54,8 +54,7 @@ CAUSES: Mapping[str, CauseWords] = {
 # Words for each part of a step, the same in reports, rules and comparisons. Literal maps, no logic.
 
 
-@dataclass(frozen=True)
-class BucketWords:
+class BucketWords(Struct, frozen=True):
     """One bucket of the step ledger.
 
     label: in a table or legend. metric: as a metric of a comparison, inside a sentence. definition: one line.

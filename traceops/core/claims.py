@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import replace
 from string import Formatter
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who, who_first

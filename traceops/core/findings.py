@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 from traceops.core.facts import Fact, fact_of, label_of
 from traceops.core.words import Role
@@ -22,8 +22,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One number behind a finding; `peers` is the median peer's, where a rank is compared with others.
 
     A line quoted from a file instead has its text as `value`, and `file` and `line` (from 1) say where it stands.
@@ -55,17 +54,16 @@ class Evidence:
     def __post_init__(self) -> None:
         if self.fact is Fact.OTHER and self.subject is UNSET and self.metric:  # earlier versions wrote the label only
             fact, subject = fact_of(self.metric)
-            object.__setattr__(self, "fact", fact)
-            object.__setattr__(self, "subject", subject or UNSET)
+            force_setattr(self, "fact", fact)
+            force_setattr(self, "subject", subject or UNSET)
         about = self.subject if isinstance(self.subject, str) else ""
-        object.__setattr__(self, "metric", label_of(self.fact, about))
+        force_setattr(self, "metric", label_of(self.fact, about))
 
 
 MOST_STEPS = 64  # of a finding: there may be more of which it is told
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something wrong, the proof of it, what it costs a step and what to do. steps: the first ones."""
 
     rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
@@ -110,8 +108,7 @@ class Finding:
         return None if found is None or not isinstance(found.value, (int, float)) else float(found.value)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """Whether a rule could be judged, and how it came out.
 
     `unjudged` is set where no data of this run could decide: the rule is only planned, or another command judges it.
@@ -126,8 +123,7 @@ class Check:
     ] = UNSET
 
 
-@dataclass(frozen=True)
-class CheckCounts:
+class CheckCounts(Struct, frozen=True):
     """How many rules fired, are clear, and could not be judged on the data at hand.
 
     Rules that no data of the run could decide (see `Check.unjudged`) are in none of them.

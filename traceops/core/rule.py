@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from traceops.core.claims import Claim
 from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
@@ -23,8 +22,7 @@ class JudgedBy(Enum):
     NOBODY = "nobody"  # the id is reserved
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What one rule's judge says: findings, or why there are none. `rule` is the rule's id.
 
     `not_evaluated` (why) counts only where there are no findings, `clear` (why) only where neither is given.
@@ -36,8 +34,7 @@ class Verdict:
     clear: str = ""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A documented rule. `id` is a contract: it never changes its meaning.
 
     `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in

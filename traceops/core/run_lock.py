@@ -9,9 +9,10 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.core.installation import stat_fields
@@ -33,8 +34,7 @@ class FolderInUse(UsageError):
     """Another run is writing to the folder."""
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(Struct, frozen=True):
     """The process that runs a run. start_ticks: when it began, in the kernel's clock ticks; None if not known."""
 
     pid: int

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traceops.core.words import Unit
 
 
-@dataclass(frozen=True)
-class StepWords:
+class StepWords(Struct, frozen=True):
     """Words for what times are of. Whoever makes a sentence is given them; none is changed afterwards.
 
     a: 'a step would take'. each: 'of each step'. per: 'a step', behind an amount. rate: '/step', behind a unit.

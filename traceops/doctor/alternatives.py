@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
@@ -31,8 +32,7 @@ WHAT_IT_HOLDS: dict[str, str] = {
 Applies = Callable[[Situation], bool]
 
 
-@dataclass(frozen=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """A change that may help where something is broken, and where it is only slow."""
 
     change: EnvironmentChange

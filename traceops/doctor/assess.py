@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
+
+from msgspec import Struct
 
 from traceops.across.links import LinkReference as Link
 from traceops.across.links import link_by_name
@@ -26,8 +27,7 @@ _MOST_SHARED = 3
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
 
     bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.capture.environment import printable
 from traceops.core.errors import InputError, UsageError
@@ -38,8 +40,7 @@ from traceops.rules.machine.judge import NODES, judge_looks
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """gpus: to test, as nvidia-smi counts, None for all visible ones. nproc: ranks on the CPU. quick: fewer tests.
 
     tests: False only looks. budget_s: for all tests together.
@@ -53,8 +54,7 @@ class Options:
     budget_s: float = BUDGET_S
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """What a checkup calls: to look at this machine, to run a job, and to judge. Tests put others in their place.
 
     count_gpus: for machines whose GPUs nvidia-smi does not tell of.

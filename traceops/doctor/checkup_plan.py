@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traceops.doctor.assess import Assessment, Pair, assess, assess_each, expected_gbs, large_all_reduce, shared_by
 from traceops.doctor.candidates import words

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of

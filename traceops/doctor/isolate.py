@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.doctor.assess import Pair as RankPair
 from traceops.doctor.assess import assess, to_leave_out
@@ -74,8 +76,7 @@ def _pair(one: int, other: int) -> Pair:
 _T = TypeVar("_T")
 
 
-@dataclass
-class Isolation:
+class Isolation(Struct):
     """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike.
 
     alone: the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no

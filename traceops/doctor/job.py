@@ -7,15 +7,16 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
 
 Backend = Literal["nccl", "gloo"]
 
 
-@dataclass(frozen=True)
-class JobStage:
+class JobStage(Struct, frozen=True):
     """One test of a job. deadline_s: what it may take before it counts as hung, by default."""
 
     tests: str
@@ -49,8 +50,7 @@ _OF_A_LAUNCHER = (
 _OF_A_LAUNCHER_PREFIX = "TORCHELASTIC_"
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True):
     """Where the ranks of a job on several nodes meet. first_rank: of this node. world_size: of all nodes."""
 
     address: str
@@ -59,8 +59,7 @@ class Rendezvous:
     world_size: int
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """Stages to run in one launch, one process a device.
 
     stages: names of STAGES in their order, ``start`` first. devices: GPUs as CUDA counts the visible ones in PCI
@@ -101,8 +100,7 @@ class Job:
         return self.deadlines_s.get(stage, LAUNCH_S if stage == LAUNCH else STAGES[stage].deadline_s)
 
 
-@dataclass(frozen=True)
-class WorkerTask:
+class WorkerTask(Struct, frozen=True):
     """What one worker is told. folder: where it reports. parent: pid of the process it must not outlive."""
 
     ENV = "TRACEOPS_DOCTOR_JOB"
@@ -121,7 +119,7 @@ class WorkerTask:
         return Path(self.folder) / f"rank_{self.rank}.jsonl"
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @staticmethod
     def from_text(text: str) -> WorkerTask:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from traceops.core.findings import Check, Finding
 from traceops.doctor.failure_cause import FailureCause
@@ -19,16 +18,14 @@ Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
 BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
 
 
-@dataclass(frozen=True)
-class PairState:
+class PairState(Struct, frozen=True):
     """What became of two devices' test; ``not_evaluated`` where it was not begun, or one waited for the other."""
 
     gpus: tuple[int, int]
     outcome: Outcome
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One test in child processes with a deadline.
 
     name: ``start``, ``all_reduce``, ``pair 0-1``, ``ddp_step``, ``sweep``. gpus: the devices that took part (ranks, on
@@ -64,8 +61,7 @@ class Trial:
         return not self.set and not self.unset
 
 
-@dataclass(frozen=True)
-class EnvironmentChange:
+class EnvironmentChange(Struct, frozen=True):
     """Variables to set and to remove, what that does and what it costs, in words."""
 
     set: dict[str, str] = field(default_factory=dict)
@@ -79,8 +75,7 @@ class EnvironmentChange:
         return len(self.set) + len(self.unset)
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """A change that was tried and worked, with the largest all-reduce's bus bandwidth with and without it, GB/s.
 
     before_gbs: None where nothing worked before.
@@ -91,8 +86,7 @@ class Remedy:
     before_gbs: float | None
 
 
-@dataclass(frozen=True)
-class Checkup:
+class Checkup(Struct, frozen=True):
     """Everything the doctor found: what each renderer draws from and doctor.json holds.
 
     backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked.

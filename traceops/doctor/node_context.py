@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+from msgspec import Struct, field
 
 from traceops.capture.environment import environment_that_matters
 from traceops.doctor.candidates import is_left_alone
@@ -24,8 +24,7 @@ _INSIDE_ONLY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class NodeContext:
+class NodeContext(Struct, frozen=True):
     """One node. gpus: those a job sees, as nvidia-smi counts, in the order in which CUDA counts them."""
 
     host: str

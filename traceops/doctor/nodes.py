@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from traceops.capture.environment import host
 from traceops.core.errors import InputError, UsageError
@@ -25,8 +25,7 @@ class NodeError(InputError):
     """A node did not come, or answers no more."""
 
 
-@dataclass(frozen=True)
-class NodeIdentity:
+class NodeIdentity(Struct, frozen=True):
     """This process's node among all nodes, and where they meet.
 
     agent: torchrun's agent already serves a store there. names: of the nodes as the launcher has them, by number.

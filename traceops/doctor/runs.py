@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.doctor.job import STAGES, Backend, Job, Rendezvous
 from traceops.doctor.model import BAD, EnvironmentChange, Outcome, Trial
@@ -17,8 +19,7 @@ _WORST: tuple[Outcome, ...] = ("hung", "failed", "wrong", "not_evaluated", "ok")
 _SAME: EnvironmentChange = EnvironmentChange()
 
 
-@dataclass(frozen=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True):
     """What a job is to test, under which change; the fields are those of Job."""
 
     stages: tuple[str, ...]
@@ -28,8 +29,7 @@ class JobRequest:
     budget_s: float = 10.0
 
 
-@dataclass(frozen=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """What every job of a checkup has in common.
 
     gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for the CPU. devices: which of them take part, as

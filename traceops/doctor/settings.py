@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from traceops.core.errors import InputError
 from traceops.core.regular_file import read_regular
@@ -17,8 +17,7 @@ from traceops.core.regular_file import read_regular
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Variables to set and to remove for a job on this machine.
 
     fallback: ranks that one GPU has to stand in for by gradient accumulation, None where several GPUs work.

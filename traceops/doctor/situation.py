@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """What is known when alternatives are chosen.
 
     environ: variables of all nodes, those of node 0 before the others'. world: ranks of all nodes. interfaces: network

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.core.rank_text import ranks_text, who
@@ -34,8 +36,7 @@ _LONG_MESSAGE = 400
 _NCCL_LAST_ERROR = re.compile(r"Last error:\s*(\S[^\n]*)")
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How a stage, or ``launch``, ended, and after how many seconds."""
 
     stage: str

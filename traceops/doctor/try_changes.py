@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.doctor.alternatives import WITHOUT_P2P
 from traceops.doctor.candidates import changes, pairs, removal, suspicious
@@ -19,8 +21,7 @@ class NoTime(Exception):
     """The checkup's time is used up; what was tried until then counts."""
 
 
-@dataclass(frozen=True)
-class TriedChange:
+class TriedChange(Struct, frozen=True):
     """A change and what came of it. gbs: bus bandwidth of a large all-reduce, None where not measured."""
 
     change: EnvironmentChange
@@ -33,8 +34,7 @@ class TriedChange:
         return bool(ran) and all(outcome == "ok" for outcome in ran)
 
 
-@dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """Everything tried, in order, and the one to use.
 
     complete: False where time ran out before the end. passed: what was broken worked the next time without any change.
@@ -53,8 +53,7 @@ class SearchResult:
         return tuple(Remedy(one.change, one.gbs, before_gbs) for one in first + worked)
 
 
-@dataclass
-class _Log:
+class _Log(Struct):
     """Calls `attempt` and keeps what it gave, also where it then runs out of time."""
 
     attempt: Callable[[EnvironmentChange], TriedChange]

@@ -7,13 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from traceops.doctor.job import Reporter
 
@@ -21,8 +21,7 @@ FAULT_ENV = "TRACEOPS_DOCTOR_FAULT"
 _SLOW_S = 0.05
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A fault to test the doctor with: ``stage:device:hang|die|fail|wrong|slow``, and ``:VARIABLE`` that cures it."""
 
     stage: str
@@ -38,8 +37,7 @@ class Fault:
         return None if cured or int(faulty) != device else Fault(stage, kind)
 
 
-@dataclass
-class WorkerContext:
+class WorkerContext(Struct):
     """A rank of the job. device: of its tensors. stage: the one it is in. store: once it has met the others."""
 
     rank: int

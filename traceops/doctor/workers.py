@@ -10,8 +10,9 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 import traceops
 from traceops.core.as_module import command_of
@@ -32,8 +33,7 @@ _NOISE = re.compile(
 _NCCL_WARN = re.compile(r"NCCL WARN\b.*")
 
 
-@dataclass
-class WorkerProcess:
+class WorkerProcess(Struct):
     """One rank. exit: its return code once it has ended (negative: of a signal)."""
 
     rank: int

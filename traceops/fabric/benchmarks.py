@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from traceops.fabric.model import Quote
 
@@ -13,8 +12,7 @@ LARGE_BYTES = 32_000_000  # from here the links set the time of a test that runs
 _FALLEN, _FALLING = 0.5, 0.75  # of the best rate: the largest message, and the one before it
 
 
-@dataclass(frozen=True)
-class BenchmarkRank:
+class BenchmarkRank(Struct, frozen=True):
     """Where a rank of a test ran. device: as its process counts. bus_id: as far as told (``0000:1b:00.0``)."""
 
     rank: int
@@ -24,8 +22,7 @@ class BenchmarkRank:
     bus_id: str | None = None
 
 
-@dataclass(frozen=True)
-class BenchmarkSize:
+class BenchmarkSize(Struct, frozen=True):
     """One row of the table: the faster of its two ways (out of place, in place).
 
     bytes: of the message, as nccl-tests counts. wrong: elements that came out wrong, of both ways; None where they
@@ -39,8 +36,7 @@ class BenchmarkSize:
     quote: Quote
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Struct, frozen=True):
     """One run of a test. op: ``all_reduce``, …, None where nothing tells it. ranks: by rank.
 
     alone: processes that each ran a test of one rank, as nccl-tests does when it was built without MPI. out_of_bounds:

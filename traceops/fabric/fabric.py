@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity
@@ -14,8 +15,7 @@ from traceops.fabric.model import Machine, Measured, Quote, Reference
 from traceops.fabric.nccl import GraphBandwidth, NcclLog
 
 
-@dataclass(frozen=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """All evidence of the fabric of one run. problems: files that could not be used, and why.
 
     graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what
@@ -49,8 +49,7 @@ class Fabric:
 _MOST_HOSTS = 4
 
 
-@dataclass(frozen=True)
-class Circumstances:
+class Circumstances(Struct, frozen=True):
     """device: name of the GPUs as the traces say. slow: how severe TO-C001 found the measured bandwidth, None if well.
 
     exposed_pct: of the step that is transfer which nothing hides. hung: ranks wait in a collective. lost_ms: a step,

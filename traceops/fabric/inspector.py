@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from statistics import median
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True)
-class InspectorRank:
+
+class InspectorRank(Struct, frozen=True):
     """One rank of one communicator, and one operation of it that Inspector saw complete.
 
     rank: in its communicator, of `ranks`; of a subgroup that is not the job's rank. communicator: NCCL's hash. name:
@@ -30,8 +30,7 @@ class InspectorRank:
     line: int
 
 
-@dataclass(frozen=True)
-class InspectorSpeed:
+class InspectorSpeed(Struct, frozen=True):
     """How fast one rank's operations of like size were. least, most: bytes of a message, within a factor of 2.
 
     rank, communicator, name, ranks: as in `InspectorRank`. busbw_gbs: the median.
@@ -48,8 +47,7 @@ class InspectorSpeed:
     busbw_gbs: float
 
 
-@dataclass(frozen=True)
-class Inspector:
+class Inspector(Struct, frozen=True):
     """What the files of NCCL Inspector tell together. dropped: operations that it says it lost."""
 
     files: tuple[str, ...]
@@ -83,8 +81,7 @@ class Inspector:
         )  # fmt: skip
 
 
-@dataclass
-class InspectorTally:
+class InspectorTally(Struct):
     """What was read so far of one rank, communicator and operation."""
 
     count: int = 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 # One spelling for PCI bus ids, however a source writes them.
 
@@ -47,8 +46,7 @@ PathKind = Literal["NV", "XGMI", "C2C", "PIX", "PXB", "PHB", "NODE", "SYS", "PCI
 PATH_KINDS: tuple[PathKind, ...] = ("NV", "XGMI", "C2C", "PIX", "PXB", "PHB", "NODE", "SYS", "PCIE")
 
 
-@dataclass(frozen=True)
-class Quote:
+class Quote(Struct, frozen=True):
     """A line of a file, as evidence. line: from 1. text: as it stands there, cut to 300 characters."""
 
     path: str
@@ -56,8 +54,7 @@ class Quote:
     text: str
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(Struct, frozen=True):
     """How two devices reach each other. count: links of kind NV or XGMI. gbs: one-way GB/s where the source says it.
 
     back_share: of the links from the first device to the second, as many as lead back, where a source tells of both
@@ -71,8 +68,7 @@ class Path:
     back_share: float | None = None
 
 
-@dataclass(frozen=True)
-class Pcie:
+class Pcie(Struct, frozen=True):
     """A device's PCIe link as it is and as the device and slot could be; None where not known.
 
     generation: 1 to 7. width: lanes. An idle GPU lowers its generation by itself; width does not change.
@@ -84,8 +80,7 @@ class Pcie:
     most_width: int | None = None
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU of one machine. index: as nvidia-smi counts. bus_id: ``0000:3b:00.0``, lower case. numa: -1 is None.
 
     cpus: near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way; of
@@ -108,8 +103,7 @@ class Gpu:
         return f"GPU{self.index}"
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """A network device. label: what the matrix calls it (``NIC0``). name: the device (``mlx5_0``, ``eth0``).
 
     kind: as far as known. speed_gbs: one way, GB/s (a 200 Gbit/s port: 25). bonded: several ports joined in one
@@ -127,8 +121,7 @@ class Nic:
     up: bool | None = None
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """One host's devices and the paths between them.
 
     host: None where the source does not say. paths: by two labels, either way round: ask `path`.
@@ -146,8 +139,7 @@ class Machine:
         return self.paths.get((one, other)) or self.paths.get((other, one))
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Bandwidth measured on a machine, by nccl-tests' rules: bus bandwidth in GB/s (1e9 bytes).
 
     op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``send_recv``. gpus: indices as nvidia-smi counts.
@@ -163,8 +155,7 @@ class Measured:
     backend: str = "nccl"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """Bandwidths that a machine gave when it was measured at its best, for the runs made on it later.
 
     gpu: name of its GPUs, None for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from traceops.fabric.model import Machine, Quote
 
@@ -26,8 +25,7 @@ NETWORK_FAILURES: tuple[NetworkEventKind, ...] = (
 HostRemarkKind = Literal["no_iommu_pt", "numa_balancing"]
 
 
-@dataclass(frozen=True)
-class RankPlace:
+class RankPlace(Struct, frozen=True):
     """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts there,
     which in a container, or in a job that has a part of its host, is not as outside."""
 
@@ -39,8 +37,7 @@ class RankPlace:
     bus_id: str | None = None
 
 
-@dataclass(frozen=True)
-class Connection:
+class Connection(Struct, frozen=True):
     """One rank sends to another: all channels of one way together; ranks count inside the communicator.
 
     detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
@@ -70,8 +67,7 @@ class Connection:
         return self.destination if self.of_receiver else self.source
 
 
-@dataclass(frozen=True)
-class GraphBandwidth:
+class GraphBandwidth(Struct, frozen=True):
     """What NCCL expects of one way to connect the ranks, from its own search; GB/s one way over all channels.
 
     pattern: 4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them.
@@ -91,8 +87,7 @@ class GraphBandwidth:
     leaves_host: bool | None = None
 
 
-@dataclass(frozen=True)
-class Communicator:
+class Communicator(Struct, frozen=True):
     """One NCCL communicator as its ranks' lines tell of it.
 
     id: ``commId`` where NCCL says it (from 2.16; a split's is made of its parent's), else made of host, pid and
@@ -115,8 +110,7 @@ class Communicator:
     at_least: bool = False
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """What one process says of the network. plugin: ``Socket``, ``IB``, ``AWS Libfabric``, … as it stands there.
 
     devices: numbers and names of what NCCL uses (``mlx5_0:1/RoCE``, ``eth0``). gdr: whether GPUDirect RDMA is on for
@@ -132,8 +126,7 @@ class Network:
     provider: str | None = None
 
 
-@dataclass(frozen=True)
-class NetworkEvent:
+class NetworkEvent(Struct, frozen=True):
     """A line by which a network or its plugin is absent or failed; plugin: ``IB``, …, as far as told."""
 
     kind: NetworkEventKind
@@ -148,8 +141,7 @@ class NetworkEvent:
         return self.kind in NETWORK_FAILURES
 
 
-@dataclass(frozen=True)
-class HostRemark:
+class HostRemark(Struct, frozen=True):
     """What RCCL warns of about a host: ``no_iommu_pt``, its kernel was not told to pass devices' addresses through;
     ``numa_balancing``, it moves memory between NUMA nodes.
     """
@@ -159,8 +151,7 @@ class HostRemark:
     quote: Quote
 
 
-@dataclass(frozen=True)
-class TunerChoice:
+class TunerChoice(Struct, frozen=True):
     """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first.
 
     op: ``AllReduce``, …, None before NCCL 2.23. algorithm: ``RING``, ``TREE``, ``NVLS``, …. protocol: ``LL``,
@@ -176,8 +167,7 @@ class TunerChoice:
     quote: Quote
 
 
-@dataclass(frozen=True)
-class NcclSetting:
+class NcclSetting(Struct, frozen=True):
     """A variable that NCCL says was set; value: as far as the line tells."""
 
     name: str
@@ -185,8 +175,7 @@ class NcclSetting:
     quote: Quote
 
 
-@dataclass(frozen=True)
-class NcclLog:
+class NcclLog(Struct, frozen=True):
     """What the NCCL lines of some files say; every tuple in the order of the lines, equal lines of ranks once.
 
     cuda_driver: the CUDA version that the driver is for (``13.0``). network_events: also those that are normal.

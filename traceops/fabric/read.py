@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.regular_file import open_regular
@@ -223,12 +225,12 @@ def _better(known: DevicePath, path: DevicePath) -> DevicePath:
 def _filled(known: _Told, told: _Told) -> _Told:
     """What is known, and where it says nothing, what the other source says."""
     changes: dict[str, Any] = {}
-    for one in fields(known):
-        ours, theirs = getattr(known, one.name), getattr(told, one.name)
+    for name in known.__struct_fields__:
+        ours, theirs = getattr(known, name), getattr(told, name)
         if isinstance(ours, Pcie) and isinstance(theirs, Pcie):
-            changes[one.name] = _filled(ours, theirs)
-        elif ours is None or (one.name in ("nvlinks_down", "bonded") and theirs):
-            changes[one.name] = theirs
+            changes[name] = _filled(ours, theirs)
+        elif ours is None or (name in ("nvlinks_down", "bonded") and theirs):
+            changes[name] = theirs
     return replace(known, **changes)
 
 
@@ -236,8 +238,7 @@ _HEAD = 1 << 16
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     machines: list[Machine] = field(default_factory=list)
     graphs: list[GraphBandwidth] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)

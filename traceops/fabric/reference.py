@@ -8,12 +8,13 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import FileError, InputError
 from traceops.core.files import Locked, cache_folder, locked_folder, make_own_folder, open_own, write_own
@@ -65,8 +66,7 @@ _MOST_GBS = 1e5  # no link gives that
 _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 
 
-@dataclass(frozen=True)
-class _ReferenceFile:
+class _ReferenceFile(Struct, frozen=True):
     host: str
     topology: str
     measured_at: float
@@ -106,7 +106,7 @@ def save_reference(reference: Reference) -> FilePath | None:
         with locked_folder(folder):  # another doctor may keep rows of the same machine
             kept = kept_reference(reference.host, reference.topology)
             rows = _best_of(kept.measured if kept else (), reference.measured)
-            content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, measured=rows))}
+            content = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(replace(reference, measured=rows))}
             content.pop("source")
             write_own(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
     except (OSError, Locked):
@@ -228,8 +228,7 @@ _GENERATIONS: tuple[tuple[re.Pattern[str], int], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class HostLink:
+class HostLink(Struct, frozen=True):
     """GB/s from pinned memory, one way. source: what pinned copies of the trace reached, the machine's facts, or what
     the GPU's data sheet says. generation: of PCIe, None where it was measured."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from traceops.fabric.model import Gpu, Machine, Path, PathKind
 from traceops.fabric.reference import LANE_GBS
@@ -19,8 +20,7 @@ _MOST_GPUS = 12  # of a mesh: every way to cut it in two is looked at
 _OWN_LINKS: tuple[PathKind, ...] = ("NV", "XGMI")
 
 
-@dataclass(frozen=True)
-class RingLimit:
+class RingLimit(Struct, frozen=True):
     """What all rings together can carry, GB/s one way, as NCCL counts its links.
 
     kind: of the links. count: links of a GPU, None where only their bandwidth is told. whole: every two of the GPUs

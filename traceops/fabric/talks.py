@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path, short_host
@@ -70,8 +71,7 @@ def _in_order(places: Iterable[RankPlace]) -> set[int]:
     return numbers if buses.keys() == numbers and told == len(numbers) and is_ordered else set()
 
 
-@dataclass(frozen=True)
-class Talk:
+class Talk(Struct, frozen=True):
     """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other.
 
     inside: both run on one host. machine, gpus: None where no topology names them. at_nic: the rank whose process uses

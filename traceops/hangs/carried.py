@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import accumulate
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.hangs.evidence import HangEvidence, Operation, Shards, Trained
 from traceops.hangs.model import Carried, Root
@@ -20,8 +22,7 @@ _FIRST_CAP = 1 << 20  # bytes of the first bucket, which has the model's last pa
 _FEWEST = 1 << 20  # elements from which a size is telling
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """The number of rows of a published model's embedding."""
 
     rows: int

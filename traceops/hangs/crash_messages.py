@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 # 'Loss is nan', 'grad_norm: inf', 'non-finite loss', 'found NaN in local grad norm'; a loss scale is no loss.
 _VALUE = r"(?<!\w)(?:nan|inf|infinite|infinity|not finite|non-?finite)\b"
@@ -63,8 +64,7 @@ _MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of
 _LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
 
 
-@dataclass(frozen=True)
-class MemoryMessage:
+class MemoryMessage(Struct, frozen=True):
     """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
 
     allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction). pools: of

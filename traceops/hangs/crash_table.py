@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from traceops.hangs.crash_messages import says_not_finite
 from traceops.hangs.evidence import LogKind
@@ -52,8 +52,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: tuple[_Line, ...]
 
 
-@dataclass(frozen=True)
-class Wording:
+class Wording(Struct, frozen=True):
     """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`.
 
     by_kernel: only as the kernel's own line: another that quotes it is none.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.hangs.crash_messages import MemoryMessage, memory_message
 from traceops.hangs.crash_table import ANYWAY, LATER, CrashKind, crash_kind
@@ -44,8 +46,7 @@ _BY_MACHINE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
 
     alone: nothing else of its own failed on other ranks, or this is known to have come before it.

@@ -6,7 +6,8 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from traceops.fabric.fabric import Fabric
 from traceops.traces.run_manifest import MOST_RANKS
@@ -36,8 +36,7 @@ FEW_RANKS = 512  # so many are gone through whatever is known of them
 RANKS_A_KNOWN = 16  # and so many for each rank of which something is known
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One line of a stack."""
 
     function: str
@@ -72,8 +71,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):  # made by the million: 
     frames: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True)
-class RecordedGroup:
+class RecordedGroup(Struct, frozen=True):
     """A process group as one rank knows it; `ranks` are global and sorted, None where they are not told."""
 
     name: str
@@ -86,8 +84,7 @@ class RecordedGroup:
         return self.description == "default_pg" or (self.name in ("0", "default_pg") and not self.description)
 
 
-@dataclass(frozen=True)
-class GroupStatus:
+class GroupStatus(Struct, frozen=True):
     """How far a rank has come in a group: sequence numbers of collectives, None where not told.
 
     messages: the last send or receive it called. latest: the number of whatever it called last, where the
@@ -100,8 +97,7 @@ class GroupStatus:
     latest: int | None = None
 
 
-@dataclass(frozen=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True):
     """What one rank's flight recorder, or what its log says of its collectives, holds.
 
     operations: in program order. status: by the group's name. whole: `operations` go back to the rank's
@@ -124,8 +120,7 @@ class RankRecord:
     hides_messages: bool = False
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(Struct, frozen=True):
     """Parameters that FSDP gathers and reduces together, as the rank told when it hung.
 
     group: the process group's name on that rank. elements: of the whole, shard: of one rank's part, both padded.
@@ -139,8 +134,7 @@ class Shards:
     count: int
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(Struct, frozen=True):
     """The parameters of a model under DDP, in the model's order, as the rank told when it hung.
 
     group: as in `Shards`. cap_bytes: from which a bucket is full. parameters: (name, elements, bytes).
@@ -151,8 +145,7 @@ class Trained:
     parameters: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True):
     """One thing a log says that bears on a hang; `rank` is who said it, None if that is not told.
 
     kind: 'timeout' a collective ran out of time; 'status' how far the rank has come (`enqueued`, `completed`);
@@ -196,8 +189,7 @@ class LogEvent:
     before: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class ThreadStack:
+class ThreadStack(Struct, frozen=True):
     """One thread's stack, innermost frame first; `native` frames are of compiled code."""
 
     main: bool
@@ -206,8 +198,7 @@ class ThreadStack:
     native: bool = False
 
 
-@dataclass(frozen=True)
-class RankStacks:
+class RankStacks(Struct, frozen=True):
     """The stacks of one rank's process at one moment; of a process whose rank is not known, rank is None."""
 
     rank: int | None
@@ -220,8 +211,7 @@ class RankStacks:
         return next((thread for thread in self.threads if thread.main), None)
 
 
-@dataclass(frozen=True)
-class RankProcess:
+class RankProcess(Struct, frozen=True):
     """What the launcher, or the rank's own manifest, knows of its process.
 
     state: as in /proc ('R', 'S', 'D', 'T' stopped, 'Z'), 'gone', or None. step: steps finished, phase: what
@@ -238,8 +228,7 @@ class RankProcess:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Stall:
+class Stall(Struct, frozen=True):
     """What the launcher saw: nothing moved for `stalled_s`; `kind` is 'init' before the first step."""
 
     kind: Literal["step", "init"]
@@ -250,8 +239,7 @@ class Stall:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class LoggedProgress:
+class LoggedProgress(Struct, frozen=True):
     """A log's steps, where they became slow. usual_s: seconds a step up to `step`.
 
     pace_s, until: seconds a step from there to the step `until`. shown: seconds a step that a progress bar shows at
@@ -268,8 +256,7 @@ class LoggedProgress:
     elapsed_s: float | None = None
 
 
-@dataclass(frozen=True)
-class LogEnd:
+class LogEnd(Struct, frozen=True):
     """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
 
     done: the program says that it came to its end. interrupted, asked: (line, what it says). frames: where it
@@ -287,8 +274,7 @@ class LogEnd:
     frames: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True)
-class Since:
+class Since(Struct, frozen=True):
     """Ranks have waited since a time of day, 'HH:MM:SS'. said: what the log has of that second, (line, text)."""
 
     ranks: tuple[int, ...]
@@ -302,8 +288,7 @@ def is_borne_out(world: int, known: int) -> bool:
     return world <= max(FEW_RANKS, RANKS_A_KNOWN * known)
 
 
-@dataclass(frozen=True)
-class HangEvidence:
+class HangEvidence(Struct, frozen=True):
     """All that was found of a hang, by rank; any part may be empty.
 
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).

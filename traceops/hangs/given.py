@@ -7,11 +7,12 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.hangs.evidence import HangEvidence
@@ -22,8 +23,7 @@ _MOST_ARCHIVES = 64  # of a folder
 _WITHOUT_PATHS = ("operations", "threads")  # fields of many objects that name no file of ours
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """path: what to read. names: beginnings of paths and what messages call them; the first that fits counts.
 
     root, name: what messages call the whole, where it is an archive. problems: (file, what is wrong with it).
@@ -149,7 +149,7 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
         return msgspec.structs.replace(value, **fields) if fields else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = _fields(value, tuple(field.name for field in dataclasses.fields(value)), change)
-        return replace(value, **fields) if fields else value
+        return dataclasses.replace(value, **fields) if fields else value
     if isinstance(value, Mapping):
         return {_changed(key, change): _changed(item, change) for key, item in value.items()}
     if type(value) in (tuple, list, set, frozenset):

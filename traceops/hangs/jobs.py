@@ -6,9 +6,10 @@ import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traceops.hangs.evidence import LogEvent, RankRecord
 from traceops.hangs.readers.went_on import as_outlived

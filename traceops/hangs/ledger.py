@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.hangs.evidence import HangEvidence, LogEvent, is_borne_out
 from traceops.hangs.readers.whole_lines import edge_blocks
@@ -35,8 +37,7 @@ _GATHERS = ("all_gather", "_all_gather_base", "all_gather_into_tensor")
 _SCATTERS = ("reduce_scatter", "_reduce_scatter_base")
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """The number of ranks, and what tells it."""
 
     size: int

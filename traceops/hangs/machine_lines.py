@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from time import gmtime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.rank_text import who, who_first
@@ -35,8 +37,7 @@ _OWN: tuple[LogKind, ...] = ("error", "memory")  # what no GPU's failure explain
 _SAVED = re.compile(r"[/\\]evidence[/\\]kernel\.[^/\\]{1,253}\.txt$")  # by `traceops run`: lines since the run began
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """The logs of the job with what was read of them."""
 
     times: Mapping[str, LogTimes]

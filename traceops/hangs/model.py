@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from traceops.core.findings import Confidence, Finding
 from traceops.hangs.crashes import Crash
@@ -18,8 +19,7 @@ WaitReason = Literal["not_called", "not_recorded", "earlier", "batch", "no_recor
 HOW_IT_ENDED = "how it ended"  # evidence of a process that did
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Rank `rank` waits for rank `on`: in `group`, for the operation `op` number `sequence`, because of `reason`."""
 
     rank: int
@@ -30,8 +30,7 @@ class Wait:
     sequence: int | None = None
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """What a collective carries: `what` 'gradients' or 'parameters' of `count` parameters, the first of them `names`.
 
     elements: of one rank's input. alike: other buckets of the same size, which it may be as well. what 'likely':
@@ -47,8 +46,7 @@ class Carried:
     model: str | None = None
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(Struct, frozen=True):
     """Ranks that the others wait for, with the rule it is a case of and the proof.
 
     statement: what they did, as a sentence without its full stop; tells_waiting: it says who waits for them.
@@ -84,8 +82,7 @@ class Root:
         return self.statement if self.statement.endswith("…") else f"{self.statement}."
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """Who hangs and why: `roots`, most certain first; `ranks`, by rank; `waits`, the edges of the graph.
 
     not_evaluated: rule -> why it could not be judged. machine: what the doctor finds wrong with machines in the

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.errors import KILLED_BY
 from traceops.hangs.crash_table import FROM_OUTSIDE, LATER
@@ -21,8 +23,7 @@ _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
-@dataclass(frozen=True)
-class Death:
+class Death(Struct, frozen=True):
     """How a rank's process ended; `cause` is 'memory', 'host_memory', 'gpu' or None.
 
     gone: the launcher saw that it was gone. detail: what the rank or its log said of it.

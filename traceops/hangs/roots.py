@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
@@ -156,8 +158,7 @@ _LEAST_COMMON = 3
 _STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
 
 
-@dataclass(frozen=True)
-class _Difference:
+class _Difference(Struct, frozen=True):
     """Calls of one number of a group on two or more sides; `right` is the side in line, None if not known."""
 
     group: ProcessGroup

@@ -11,9 +11,11 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.regular_file import read_regular
@@ -32,8 +34,7 @@ from traceops.hangs.readers.flight_recorder import read_dump
 from traceops.traces.run_manifest import read_run_manifest
 
 
-@dataclass
-class Found:
+class Found(Struct):
     """What has been read so far."""
 
     dump_files: list[tuple[Path, int]] = field(default_factory=list)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
@@ -19,8 +21,7 @@ from traceops.hangs.roots import GPU, NETWORK, about, all_known, how_sure
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
 
 
-@dataclass(frozen=True)
-class JoinedOperation:
+class JoinedOperation(Struct, frozen=True):
     """A collective or a pair of send and receive that all whom it needs have come to, by rank."""
 
     group: ProcessGroup

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.hangs.model import Root, Wait, WaitReason
 from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition, describe
@@ -12,8 +14,7 @@ from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition, d
 _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly.
 
     unknown: ranks that may wait for one of which nothing was read.

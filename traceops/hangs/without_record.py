@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who

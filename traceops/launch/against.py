@@ -7,8 +7,10 @@ import shlex
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.capture.environment import git_state
 from traceops.capture.manifest import SCHEMA_VERSION, GitState, read_ranks, write_json
@@ -35,8 +37,7 @@ def order(repeat: int) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """The trainings of `plan` on both sides.
 
     plan: the head's; its `out` holds all run folders. head: commit, branch and dirty flag of the working tree.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.capture.manifest import GitState
 from traceops.core.errors import UsageError
@@ -17,8 +19,7 @@ from traceops.launch.repository import Repository, short
 _NOT_A_PATH = ("", ".", "..")
 
 
-@dataclass(frozen=True)
-class BaseCommit:
+class BaseCommit(Struct, frozen=True):
     """The commit that `ref` named when the series began, and where it will lie.
 
     cwd: working folder of the head, absolute. folder: a temporary one, for everything of the base.

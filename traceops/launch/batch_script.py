@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
@@ -19,8 +20,7 @@ _OURS = {"--slurm": 0, "--submit": 0, "--dry-run": 0, "--nodes": 1, "--nnodes": 
          "--time": 1, "--partition": 1, "--account": 1}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class BatchJob:
+class BatchJob(Struct, frozen=True):
     """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node.
 
     gather: the nodes may not share the run's folder.

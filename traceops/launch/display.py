@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec import Struct
 
 from traceops.core.redaction import redact_text
 from traceops.core.text import printable
@@ -37,8 +38,7 @@ def without_chatter(lines: bytes) -> bytes:
     return _CHATTER.sub(b"", lines) if b".cpp:" in lines else lines
 
 
-@dataclass(frozen=True)
-class LineSource:
+class LineSource(Struct, frozen=True):
     """Who writes: the mark before each of its lines, and whether to stderr. order: of bars, the least is shown."""
 
     mark: bytes = b""
@@ -46,8 +46,7 @@ class LineSource:
     order: int = 0
 
 
-@dataclass
-class _Bar:
+class _Bar(Struct):
     text: bytes
     told: bytes  # as it last stood in the log
     told_s: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.capture.manifest import RankManifest
 from traceops.core.capture_failure import CaptureFailure
@@ -11,8 +12,7 @@ from traceops.launch.outcome import Failure
 from traceops.launch.process import TorchrunResult
 
 
-@dataclass(frozen=True)
-class EndedRun:
+class EndedRun(Struct, frozen=True):
     """How a run ended, as far as that could be read.
 
     ended: what torchrun did. told: captures that ended early. code: the run's exit code. ranks: manifests as they are

@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from traceops.capture.environment import host
 from traceops.capture.manifest import read_ranks, write_json
@@ -67,7 +69,7 @@ def collect(
         looks += [pool.submit(_gpus, evidence, until), pool.submit(_kernel, evidence, began_s, until)]
         notes += [note for look in looks if (note := look.result()) is not None]
     stall = replace(stall, notes=(*stall.notes, *notes))
-    write_json(evidence / f"hang.{host()}.json", {"schema_version": 1, **asdict(stall), "ranks": rows})
+    write_json(evidence / f"hang.{host()}.json", {"schema_version": 1, **msgspec.to_builtins(stall), "ranks": rows})
 
 
 def set_aside(out: Path) -> Path | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.core.rank_files import RANKS_ENV, effective_batches
@@ -15,8 +17,7 @@ _ACCUMULATIONS = (1, 2, 4, 8)
 _BATCHES = (1, 4, 16, 64)
 
 
-@dataclass(frozen=True)
-class Fallback:
+class Fallback(Struct, frozen=True):
     """What became of a run that one rank does alone.
 
     ranks: that it would have had, which RANKS_ENV tells the script. batch_size: of a micro-batch. grad_accum:

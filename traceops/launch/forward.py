@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from msgspec import Struct
 
 from traceops.launch.display import LineSource, Screen, without_chatter
 from traceops.launch.terminal_rows import TerminalRows
@@ -27,8 +28,7 @@ _FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(e
 RankOf = Callable[[int], int | None]
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What of the ranks' output is shown. all_ranks: not only rank 0's. marks: with ``[rank N]`` before each line."""
 
     all_ranks: bool = True

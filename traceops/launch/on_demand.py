@@ -6,8 +6,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from traceops.capture.later_windows import LaterWindow, ask
 from traceops.capture.manifest import readable_ranks
@@ -29,8 +32,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """How many steps to warm up and to record, and whether with memory; `id` tells one request from another."""
 
     id: str
@@ -133,8 +135,7 @@ def _ahead(per_s: float) -> int:
     return max(_LEAST_AHEAD, math.ceil(per_s * _AHEAD_S))
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What came of a request: the steps of each rank that has recorded the window, and how many ranks there are."""
 
     window: int
@@ -150,7 +151,7 @@ def request_window(out: Path, request: Request) -> None:
             "that folder"
         )
     try:
-        write_whole(out / REQUEST, json.dumps(asdict(request)).encode())
+        write_whole(out / REQUEST, json.dumps(msgspec.to_builtins(request)).encode())
     except OSError as error:
         raise UsageError(
             f"{out} cannot be written ({error.strerror}); ask as the user that runs the training"

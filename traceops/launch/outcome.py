@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.core.errors import ENDED_BY, KILLED_BY, shell_code, signal_name
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """The rank that failed first; `exit_code` as a shell has it, 128 + n for signal n."""
 
     rank: int

@@ -7,10 +7,11 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
@@ -39,8 +40,7 @@ JOINING = PACKAGE / "capture" / "joining"  # first on the PYTHONPATH where the c
 LOG_PREFIX = "[rank ${rank}] "
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """How many processes, where, and how they find each other; None leaves it to torchrun.
 
     One node without any of the rendezvous settings is launched standalone, on a free port.
@@ -88,8 +88,7 @@ class Cluster:
         return options + (given or ["--standalone"])
 
 
-@dataclass(frozen=True)
-class Checkout:
+class Checkout(Struct, frozen=True):
     """Another checkout than the working tree, for the ranks to run in.
 
     folder: where they start. git: what run.json says of the code there. argv: the script and its arguments as
@@ -101,8 +100,7 @@ class Checkout:
     argv: list[str]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Everything that is needed to start a run, decided.
 
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)

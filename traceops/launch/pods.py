@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.doctor.nodes import find_identity
 from traceops.launch.plan import Cluster

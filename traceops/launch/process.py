@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.capture.output import make_pipes
 from traceops.capture.progress import Progress, read_progress
@@ -37,8 +38,7 @@ _PATIENCE_S = 60.0  # with whoever reads our output, once the ranks have ended
 _IMPATIENCE_S = 2.0  # the same after a signal
 
 
-@dataclass(frozen=True)
-class TorchrunResult:
+class TorchrunResult(Struct, frozen=True):
     """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
 
     hung: we ended it because its ranks hung, or were about to. gone: ranks whose processes we saw end while torchrun
@@ -53,8 +53,7 @@ class TorchrunResult:
     saved: bool = False
 
 
-@dataclass(frozen=True)
-class LauncherGuard:
+class LauncherGuard(Struct, frozen=True):
     """What outlives the launcher, should it be killed.
 
     lock: of the run folder. afterwards: command that writes down how the run ended. remove: folder of no more use.

@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+from msgspec import Struct, field
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS, STACKS_SIGNAL, ask, read_pulse, stacks_path
@@ -30,8 +30,7 @@ _HAS_PROC = Path("/proc/self/stat").exists()
 _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceops/capture)/|^<")
 
 
-@dataclass(frozen=True)
-class ProcessSample:
+class ProcessSample(Struct, frozen=True):
     """What a look at a rank showed.
 
     pulse: what it said itself, see `traceops.capture.responder.pulse`; {} if it did not answer, because its

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 
@@ -23,8 +24,7 @@ def short(commit: str) -> str:
     return commit[:_COMMIT_DIGITS]
 
 
-@dataclass(frozen=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """A repository with a work tree; root: its top folder, without links."""
 
     root: Path

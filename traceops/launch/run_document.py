@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import msgspec
+
 from traceops.capture.environment import environment_that_matters, git_state, software_versions
 from traceops.capture.joined import Unrecorded, unrecorded
 from traceops.capture.manifest import RankManifest, write_json
@@ -40,10 +42,10 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
     )
     document = replace(
         document,
-        settings=None if plan.settings is None else asdict(plan.settings),
-        fallback=None if plan.fallback is None else asdict(plan.fallback),
+        settings=None if plan.settings is None else msgspec.to_builtins(plan.settings),
+        fallback=None if plan.fallback is None else msgspec.to_builtins(plan.fallback),
         signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
-        launcher=asdict(Launcher.this()),
+        launcher=msgspec.to_builtins(Launcher.this()),
         not_recorded=[asdict(one) for one in unrecorded_here(plan, ranks)],
     )
     write_json(plan.out / "run.json", asdict(document))

@@ -8,12 +8,14 @@ judged by themselves would record different steps, so the launcher judges, by ra
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from itertools import pairwise
 from math import gcd
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from traceops.capture.manifest import RankManifest, readable_ranks
 from traceops.capture.schedule import Schedule
@@ -38,8 +40,7 @@ class Why(Enum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True)
-class TimedStep:
+class TimedStep(Struct, frozen=True):
     """A step of a rank's log. recorded: a profiler was at work in it, or in the one before."""
 
     number: int
@@ -48,8 +49,7 @@ class TimedStep:
     recorded: bool = False
 
 
-@dataclass(frozen=True)
-class Rhythm:
+class Rhythm(Struct, frozen=True):
     """Steps that take far longer come in steps `first`, `first` + `every`, …, each for `lasts` steps."""
 
     first: int
@@ -69,8 +69,7 @@ class Rhythm:
         return start
 
 
-@dataclass(frozen=True)
-class WindowDue:
+class WindowDue(Struct, frozen=True):
     """Why another window is due, and what it has to be kept clear of."""
 
     why: Why

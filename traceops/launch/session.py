@@ -7,9 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.capture.environment import host
 from traceops.capture.last_words import LastWords
@@ -39,8 +40,7 @@ from traceops.launch.writable import NotWritable, Reserve, progress_folder, writ
 from traceops.traces.summary_header import SUFFIX
 
 
-@dataclass(frozen=True)
-class _Launched:
+class _Launched(Struct, frozen=True):
     """What a run began with. started: Unix time, ns."""
 
     plan: Plan

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traceops.core.errors import UsageError
 from traceops.doctor.settings import read_settings
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """Variables to set and to remove before the ranks start, less those that --env decides.
 
     source: the file, as the user named it. overruled: names that --env decided otherwise.

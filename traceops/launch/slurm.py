@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.errors import UsageError
 from traceops.doctor.nodes import count_told, find_identity, nodes_of_job

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 PIECE_BYTES = 1 << 16  # a longer line is passed on in pieces
 _MOST_ROWS = 16  # bars that a program draws below each other
@@ -14,8 +15,7 @@ _CUT_SEQUENCE = re.compile(rb"\x1b(\[[0-9;?]{0,16})?\Z")
 _COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-@dataclass
-class _Row:
+class _Row(Struct):
     """One line of the terminal. drawn: the program went back to its begin, as one does for a bar."""
 
     text: bytes = b""

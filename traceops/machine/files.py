@@ -6,8 +6,9 @@ import re
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _MOST_BYTES = 1 << 20
 
@@ -82,8 +83,7 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
 NO_ANSWER = "no answer"
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True):
     """What a program printed; `problem` says why there is nothing, None where there is.
 
     timed_out: it gave no answer in time.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from traceops.machine.files import cores, entries, number, text
 
@@ -13,8 +14,7 @@ _UNLIMITED = 1 << 60  # version 1 writes no limit as a number like 9223372036854
 _IPC_LOCK = 14  # a capability: without it memlock counts
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a process may use; None where there is no limit, or it is not known.
 
     memory and memory_used: bytes. processors: cores' worth of time. tasks: processes and threads. memlock: bytes.
@@ -124,16 +124,14 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
 # Reads cores and NUMA nodes, and which of them this process may use.
 
 
-@dataclass(frozen=True)
-class Near:
+class Near(Struct, frozen=True):
     """Where a device sits. numa: node, None where not known. cpus: the cores of its node."""
 
     numa: int | None
     cpus: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Cpus:
+class Cpus(Struct, frozen=True):
     """allowed: cores this process may use. nodes: cores by NUMA node.
 
     balancing: whether the kernel moves memory between nodes by itself. virtual: a hypervisor runs this machine.

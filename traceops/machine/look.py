@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from traceops.machine.network import Interface, Rdma
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """One thing looked at on one host: a line of the doctor's table.
 
     area: ``GPU``, ``driver``, ``NVLink``, ``PCIe``, ``NUMA``, ``memory``, ``limits``, ``network``, ``container``,
@@ -35,8 +33,7 @@ class Look:
     rule: Annotated[str, Meta(description="The rule that judged it; empty where none did.")] = ""
 
 
-@dataclass(frozen=True)
-class LevelCounts:
+class LevelCounts(Struct, frozen=True):
     """How many looks have each level."""
 
     ok: int = 0
@@ -55,8 +52,7 @@ def count_levels(looks: Iterable[Look]) -> LevelCounts:
 # The facts about a host that decide whether a setting makes sense there.
 
 
-@dataclass(frozen=True)
-class HostContext:
+class HostContext(Struct, frozen=True):
     """What settings depend on; None for what is not known.
 
     gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from traceops.fabric.model import Nic, Pcie, normal_bus_id
 from traceops.machine.files import entries, exists, link, number, text
@@ -14,8 +15,7 @@ from traceops.machine.files import entries, exists, link, number, text
 _UP = 0x1
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """A network interface. index: the kernel's number. mbits: speed in Mbit/s. address: it has one NCCL can use.
 
     physical: there is a device behind it. default: the default route goes through it. ports: of a bond.
@@ -87,8 +87,7 @@ def _routes(table: str) -> dict[str, bool]:
     return found
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A list of interfaces or devices as NCCL reads it: ``^`` leaves out, ``=`` takes names exactly, else begins.
 
     names: with the port after a colon, -1 for any.
@@ -149,8 +148,7 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # 
 _WIDEST = 32  # virtual machines show 63 or 255
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(Struct, frozen=True):
     """A port. state: ``ACTIVE``, ``DOWN``, ``INIT``. gbits: Gbit/s. layer: ``InfiniBand`` or ``Ethernet``.
 
     gids: (index, type such as ``RoCE v2``, address), only those that are set.
@@ -164,8 +162,7 @@ class Port:
     interface: str | None = None
 
 
-@dataclass(frozen=True)
-class Rdma:
+class Rdma(Struct, frozen=True):
     """An RDMA device. kind: its model (``MT4129``), by which siblings are told. driver: ``mlx5_core``, ``efa``."""
 
     name: str
@@ -300,8 +297,7 @@ _INSTALLED = (
 _SYSTEM = ("lib", "usr/lib", "lib64", "usr/lib64")  # where the loader looks without being told
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """NCCL's network plugin. loadable: NCCL finds it. installed: the folder it is in where NCCL does not.
 
     settings: what NCCL would need to be told besides that folder (``NCCL_NET_PLUGIN=ofi``). turned_off: by

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SM_CLOCK, _GPU_TEMPERATURE = 1, 0
@@ -39,8 +40,7 @@ class _ProcessUse(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class NvmlGpu:
+class NvmlGpu(Struct, frozen=True):
     """A GPU of this machine. most_mhz: the highest clock of its multiprocessors. limit_w: its power cap."""
 
     index: int
@@ -50,8 +50,7 @@ class NvmlGpu:
     limit_w: float | None
 
 
-@dataclass(frozen=True)
-class GpuNow:
+class GpuNow(Struct, frozen=True):
     """What one does at a moment.
 
     reasons: NVML's bits for why its clock is not higher. processes: pid and bytes. active: pid and percent of the

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.machine.files import entries, exists, text
 
@@ -21,8 +22,7 @@ _NAMED = re.compile(r"GPU (\d{1,4}): (.{1,200}?) \(UUID: ([^)]{1,80})\)")
 _SAID = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "X"))  # of `topo -p2p`; `topo -m` says PIX, NV4, SYS
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(Struct, frozen=True):
     """NVLinks of one GPU: GB/s one way of each that is up, and how many exist and are not up."""
 
     up: tuple[float, ...]
@@ -95,8 +95,7 @@ _PEER_MEMORY = (
 _DMABUF_KERNEL = (5, 12)
 
 
-@dataclass(frozen=True)
-class PlatformFacts:
+class PlatformFacts(Struct, frozen=True):
     """kind: ``docker``, ``Kubernetes``, ``Apptainer``, …; None outside of containers.
 
     gpu_files: /dev/nvidia0 and so on. on_bus: NVIDIA GPUs that PCI shows. of_driver: those the driver has.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.machine.files import text
 
@@ -13,8 +14,7 @@ _THROTTLED = {"throttled_usec": 1e3, "throttled_time": 1e6}  # in cpu.stat of cg
 _TICK_MS = 1000.0 / (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 
 
-@dataclass(frozen=True)
-class ProcessTime:
+class ProcessTime(Struct, frozen=True):
     """Of a process since it began: CPU time, how long its main thread waited for a core, and ran on one, major page
     faults, its core.
 
@@ -28,8 +28,7 @@ class ProcessTime:
     core: int
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(Struct, frozen=True):
     """What /proc/<pid>/stat says: parent, CPU time, major page faults, the core it ran on last."""
 
     name: str

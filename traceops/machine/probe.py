@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.fabric.model import Gpu, Machine, Nic
@@ -62,8 +64,7 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], float]] = {
 _NOTHING = Output("", "not asked")
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True, dict=True):
     """What was read of a host, before anything of it is judged; None for what was not read in time.
 
     smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.regular_file import LARGEST_DOCUMENT
@@ -128,8 +130,7 @@ def _reports(text: str) -> Iterator[str]:
 # Which GPUs saved outputs tell of, and whether two of them can be of one machine.
 
 
-@dataclass(frozen=True)
-class ToldGpus:
+class ToldGpus(Struct, frozen=True):
     """count: of all GPUs of the host, None where the output may tell of some only. By index where it tells that."""
 
     count: int | None = None
@@ -138,8 +139,7 @@ class ToldGpus:
     bus_ids: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """What differs between two outputs. ours and theirs: how many GPUs, where told. gpu: of which GPU it is told."""
 
     kind: Literal["count", "model", "uuid", "bus_id"]
@@ -238,8 +238,7 @@ def _name(name: str) -> str:
     return re.sub(r"^nvidia ", "", " ".join(name.lower().split()))
 
 
-@dataclass(frozen=True)
-class Apart:
+class Apart(Struct, frozen=True):
     """Two files whose GPUs cannot be those of one machine at one time. why: what differs, as `difference` says."""
 
     file: str
@@ -247,8 +246,7 @@ class Apart:
     why: Difference
 
 
-@dataclass(frozen=True)
-class SavedOutputs:
+class SavedOutputs(Struct, frozen=True):
     """What files hold of one host's programs. name: the host's, or the file's.
 
     host: as the files name it, None where they do not. files: where the outputs were found. apart: why another file
@@ -268,8 +266,7 @@ class SavedOutputs:
         return next((why for why in told if why is not None), None)
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """What a file holds of one host. name: the host's, None where nobody says it."""
 
     path: Path
@@ -277,8 +274,7 @@ class _Part:
     outputs: Outputs
 
 
-@dataclass
-class _SavedFound:
+class _SavedFound(Struct):
     parts: list[_Part] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.fabric.model import Pcie, normal_bus_id
 
@@ -139,8 +140,7 @@ _ROOT, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _THROTTLE_REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")  # renamed in driver 535
 
 
-@dataclass(frozen=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A program on a GPU. kind: ``C`` computes, ``G`` draws. mib: memory it holds, None where not known."""
 
     pid: int
@@ -149,8 +149,7 @@ class GpuProcess:
     mib: int | None
 
 
-@dataclass(frozen=True)
-class SmiGpu:
+class SmiGpu(Struct, frozen=True):
     """One GPU; None where the driver says N/A or nothing.
 
     memory and used: MiB. tlimit: degrees left until the GPU slows down. limits in W, clocks in MHz.
@@ -205,8 +204,7 @@ class SmiGpu:
         return f"GPU{self.index}"
 
 
-@dataclass(frozen=True)
-class Smi:
+class Smi(Struct, frozen=True):
     """The driver and its GPUs. cuda: the newest CUDA the driver can run."""
 
     driver: str | None

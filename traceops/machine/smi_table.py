@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.fabric.model import normal_bus_id
 from traceops.machine.smi import GpuProcess, Smi, SmiGpu
@@ -39,8 +41,7 @@ _GIB = 1024
 _MOST_CELL = 400
 
 
-@dataclass(frozen=True)
-class LostGpu:
+class LostGpu(Struct, frozen=True):
     """A GPU that nvidia-smi could not reach, by its number or its PCIe address, and what it said of it."""
 
     index: int | None
@@ -54,8 +55,7 @@ class LostGpu:
         return f"GPU{self.index}" + (f" at {self.bus_id}" if self.bus_id else "")
 
 
-@dataclass(frozen=True)
-class SmiTable:
+class SmiTable(Struct, frozen=True):
     """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
 
     unread: GPUs of which nvidia-smi read errors in place of numbers; they are not among the others.
@@ -214,8 +214,7 @@ _SLICE = re.compile(r"\s{1,8}MIG \S{1,40} +Device +\d{1,3}:")
 _MODELS = re.compile(r"GPU models and configuration *:\s*(.{0,200})$")
 
 
-@dataclass(frozen=True)
-class ListedGpu:
+class ListedGpu(Struct, frozen=True):
     """mig: slices of it are listed below it."""
 
     index: int

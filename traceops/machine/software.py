@@ -8,8 +8,9 @@ import mmap
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.machine.files import exists, text
 
@@ -20,8 +21,7 @@ _SYSTEM = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64",
 _SAYS_ITSELF = re.compile(rb"NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})\+cuda")
 
 
-@dataclass(frozen=True)
-class Software:
+class Software(Struct, frozen=True):
     """torch: its version. cuda and hip: what it was built for, None for neither. wheels: NCCL's by CUDA (``cu13``).
 
     needs: the version of NCCL's wheel that torch asks for. preloaded: NCCL that LD_PRELOAD loads, found: NCCL in

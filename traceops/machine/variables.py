@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import configparser
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 # NCCL reads numbers by strtoll: what is none, like "true", counts as 0 and is not complained about.
 NUMBER = range(-(2**63), 2**63)
@@ -18,8 +19,7 @@ TORCH_SWITCH = ("1", "0", "true", "false", "t", "f", "yes", "no", "y", "n")
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """What is known of one variable.
 
     values: the words it takes, whatever their case; a range for numbers; None where anything goes. since and until:
@@ -55,8 +55,7 @@ class Variable:
         return f"{self.values[0]} to {self.values[-1]}"
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """All variables that are known.
 
     renamed: a variable's old name with the new one and since when it is right ("torch 2.2"). unread: names that scripts

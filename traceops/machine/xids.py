@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from traceops.fabric.model import normal_bus_id
 
 
-@dataclass(frozen=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """One kind of error of one GPU. bus_id: as nvidia-smi counts. text: of the last line. count: how many lines."""
 
     bus_id: str | None
@@ -42,8 +42,7 @@ _BOOT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class DriverFailure:
+class DriverFailure(Struct, frozen=True):
     """kind: ``not_started``: the driver could not start a GPU; ``none_started``: one or more, and does not say which;
     ``versions``: its parts are of different versions.
 
@@ -55,16 +54,14 @@ class DriverFailure:
     text: str
 
 
-@dataclass(frozen=True)
-class DriverWords:
+class DriverWords(Struct, frozen=True):
     """What the driver said between two boots."""
 
     xids: tuple[Xid, ...] = ()
     failures: tuple[DriverFailure, ...] = ()
 
 
-@dataclass(frozen=True)
-class DriverLog:
+class DriverLog(Struct, frozen=True):
     """What a kernel's log holds of the driver: of earlier boots, and of the last one."""
 
     earlier: DriverWords = DriverWords()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, union
@@ -73,8 +74,7 @@ _CALL = re.compile(r"^c10d::(?!.*wait)")
 _TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class HostCollectives:
+class HostCollectives(Struct, frozen=True):
     """Per collective the row of the backend's note, and when the ranks exchanged data, ns.
 
     `launch` is the call that asked for it, or the note itself where that is not known; `launched` when it had.
@@ -163,8 +163,7 @@ _NOTED = re.compile(r"^(?:nccl|rccl):")
 _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(Struct, frozen=True, dict=True):
     """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
 
     `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, clip, intersect, spread_before, union
@@ -16,8 +15,7 @@ from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
 
-@dataclass(frozen=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Percent of the rank's device time; None where it cannot be said (no communication, no activity).
 
     `source` is 'hta', or 'traceops' with the reason why HTA's value is not used.

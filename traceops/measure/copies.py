@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, intersect, merge, subtract, union
@@ -154,8 +155,7 @@ _NAME = re.compile(r"(?P<to>HtoD|HostToDevice)|(?P<from>DtoH|DeviceToHost)")
 _MEMORY = re.compile(r"\((\w+) -> (\w+)\)")
 
 
-@dataclass(frozen=True)
-class CopyKind:
+class CopyKind(Struct, frozen=True):
     """Copies of one rank that are alike; the numbers are by step: a checkpoint's copies are none of other steps.
 
     operator: the outermost around their calls, region: the innermost annotation; '' outside any. bytes: of a step's
@@ -199,8 +199,7 @@ class CopyKind:
 BY_STEP = ("count", "bytes", "total_bytes", "device_ns", "blocked_ns", "alone_ns", "exposed_ns")
 
 
-@dataclass(frozen=True)
-class RankCopies:
+class RankCopies(Struct, frozen=True):
     """All of one rank's copies between host and device inside its steps, most exposed first.
 
     sync_ns: for each step the idle time that began while the host waited for such a copy. best_gbs: the most that a

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from isal import isal_zlib
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Bars, Int, bars_of, fewer, shares
@@ -28,8 +28,7 @@ _LEVELS = ("annotation", "annotation", "operator", "operator", "call")
 _Where = tuple[str, int, int]  # 'stream' or 'thread', its number, and the level in a thread
 
 
-@dataclass(frozen=True)
-class DetailRow:
+class DetailRow(Struct, frozen=True):
     """One row: the kernels of a stream, or one level of what a thread did.
 
     lane: the stream's or thread's number. level: 0 for streams; of a thread 0 and 1 are annotations, 2 and 3

@@ -6,9 +6,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -46,8 +47,7 @@ _NEAR = 0.1  # of the computation between two sends or receives: what says what 
 _USUAL = 90  # percentile beyond which a duration may be an accident
 
 
-@dataclass(frozen=True)
-class Exchanges:
+class Exchanges(Struct, frozen=True):
     """Per communication of a rank, in the order of its `comm`.
 
     `args` is what the trace says of it, `parts` are its sends and receives, () where it is another operation.

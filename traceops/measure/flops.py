@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -23,8 +24,7 @@ from traceops.traces.model import Events
 Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 
-@dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(Struct, frozen=True):
     """A GPU by its name in torch: 1e12 floating point operations a second, dense, by the type of what is multiplied.
 
     Sums are in fp32 but for fp64. Where a data sheet has only the rate with sparsity, half of it stands here. A type
@@ -104,8 +104,7 @@ ONE_PRECISION = 0.9  # of that time: below it there is no one peak to compare wi
 Dims = Sequence[Any]
 
 
-@dataclass(frozen=True)
-class RankFlops:
+class RankFlops(Struct, frozen=True):
     """Of one rank, a step: the median over its steps. None where it is not known, for the reason in `why`.
 
     model: what the model asks for. recomputed: operations of forward passes that backward repeats (activation

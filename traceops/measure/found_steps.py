@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -145,8 +145,7 @@ _SURE = 0.9  # of the steps that are alike
 _MOSTLY = 0.65  # an evaluation or a recompilation may be in every third
 
 
-@dataclass(frozen=True)
-class FoundSteps:
+class FoundSteps(Struct, frozen=True):
     """Steps by what marks them: step i runs on the host from `begin[i]` to `end[i]` (ns); `name` is the mark's."""
 
     by: StepsBy
@@ -156,8 +155,7 @@ class FoundSteps:
     end: Int
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     steps: FoundSteps
     alike: float
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union
 from traceops.measure.activity import COMPUTE, Activity
@@ -26,8 +26,7 @@ _MOST = 8
 _MOST_WORK = 3
 
 
-@dataclass(frozen=True)
-class HeldLaunches:
+class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
 
     operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of
@@ -67,8 +66,7 @@ _COMPUTES = re.compile(r"^(aten|torchaudio|torchvision)::")
 CPU_WORK_NS = 20_000  # an operator that launches nothing and takes less only prepares a launch
 
 
-@dataclass(frozen=True)
-class HostWork:
+class HostWork(Struct, frozen=True):
     """The device's idle time by step while its launching host computes on the CPU, and the operators, most first."""
 
     idle_ns: Int
@@ -101,8 +99,7 @@ def _unseen(threads: Sequence[_Thread], late: Intervals, steps: StepBounds) -> H
     return _held("", "", intersect(Intervals(start, end), late), start, steps)
 
 
-@dataclass(frozen=True)
-class _Thread:
+class _Thread(Struct, frozen=True):
     """When a thread is inside operators and calls, when it has many short ones, and its long stretches inside one.
 
     row: which one each of these lies in.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, merge, union
@@ -26,8 +26,7 @@ _LOOKS = ("aten::isnan", "aten::ne", "aten::any", "aten::_is_any_true")
 _READS = "aten::item"
 
 
-@dataclass(frozen=True)
-class AnomalyChecks:
+class AnomalyChecks(Struct, frozen=True):
     """By step: how often the engine read whether a result is NaN, and what the host took for it, ns."""
 
     count: Int
@@ -64,8 +63,7 @@ _CLOCKS_NS = 5_000  # a device's clock may be off: a call returns so much before
 _RETURNS_NS = 50_000  # or so much after it
 
 
-@dataclass(frozen=True)
-class HostSyncs:
+class HostSyncs(Struct, frozen=True):
     """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock.
 
     `done` is when the device had done what each waited for, `end` when the call returned. `host` is the host's own time
@@ -113,8 +111,7 @@ _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
-@dataclass(frozen=True)
-class BlockingCall:
+class BlockingCall(Struct, frozen=True):
     """A call that waits for the device, and the operator it was made from ('' outside any).
 
     usual, usual_ms: how often it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long
@@ -131,8 +128,7 @@ class BlockingCall:
     idle_ms: float = 0.0
 
 
-@dataclass(frozen=True)
-class ExtraRegion:
+class ExtraRegion(Struct, frozen=True):
     """What the host was in longer, in a step that takes far longer than the rank's others.
 
     `ms` is its time in that step beyond what it takes in a typical one, `first_use_ms` what of that step's time in it
@@ -147,8 +143,7 @@ class ExtraRegion:
     allocating_ms: float = 0.0
 
 
-@dataclass(frozen=True)
-class HostTime:
+class HostTime(Struct, frozen=True):
     """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.code_places import is_compiled_code
@@ -52,8 +52,7 @@ _OPTIMIZER = re.compile(r"/torch/optim/")
 _STEP = re.compile(r"(^|\.)step$")  # of an optimizer: it has no gradients of its own, the closure that it calls has
 
 
-@dataclass(frozen=True)
-class Purpose:
+class Purpose(Struct, frozen=True):
     """What the host is about, as one of the causes of TO-W001, and the number of the frame that says so."""
 
     what: str | None = None
@@ -165,8 +164,7 @@ _WAITING = (
 )
 
 
-@dataclass(frozen=True, order=True)
-class CodePlace:
+class CodePlace(Struct, frozen=True, order=True):
     """A function of the program's own; line: where in it most of the time goes, text: what stands there."""
 
     function: str
@@ -187,8 +185,7 @@ class CodePlace:
         return self.function, self.file, self.line if self.function == _MODULE_FRAME else 0
 
 
-@dataclass(frozen=True)
-class FunctionTime:
+class FunctionTime(Struct, frozen=True):
     """Of one function of the program's own, or of one line outside of any.
 
     ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -51,8 +51,7 @@ _LONG_NAME = 2_000  # characters: names beyond it are not remembered
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")
 
 
-@dataclass(frozen=True)
-class HostRows:
+class HostRows(Struct, frozen=True, dict=True):
     """Rows of one trace's host events by what they are, in file order, each kind found when first asked for."""
 
     events: Events

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.hta_tables import HtaTables
 
 _ROUNDING = 1e-9  # relative; µs below a billionth are rounding too
-_NAMES = tuple(field.name for field in fields(HtaTables) if field.name != "failed")
+_NAMES = tuple(name for name in HtaTables.__struct_fields__ if name != "failed")
 
 
-@dataclass(frozen=True)
-class HtaAgreement:
+class HtaAgreement(Struct, frozen=True):
     """How many values of HTA's tables were compared, and how many differ by more than rounding.
 
     `by` is HTA as installed ('HolisticTraceAnalysis 0.5.0'), `ranks` those with a table to compare, `tables` those of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -28,8 +28,7 @@ _NOT_COMPUTE = re.compile(r".*Memcpy|.*Sync")
 _SYNC = ("Event Sync", "Context Sync")
 
 
-@dataclass(frozen=True)
-class HtaRows:
+class HtaRows(Struct, frozen=True):
     """Rows in HTA's order as equally long columns: device rows first where HTA filters, else as in the file.
 
     A device row appears as often as kept host rows share its correlation id. Times are HTA's: float µs since the

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.measure.activity import COMM, COMPUTE, MEMORY
@@ -125,8 +125,7 @@ _KERNEL_CATS = ("kernel", "Kernel", "gpu_memset", "Memset", "gpu_memcpy", "Memcp
 NO_ACTIVITY = (("all", "the trace has no GPU activity"),)
 
 
-@dataclass(frozen=True)
-class HtaTables:
+class HtaTables(Struct, frozen=True):
     """HTA's six analyses of one rank: HTA's column -> its values in HTA's order (times in µs).
 
     Plain numbers and strings, None for what is no number. A table is None where HTA has no answer; `failed` holds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -26,8 +26,7 @@ _MOST_BLOCKS = 1 << 40  # of one launch; sums over a trace stay within 64 bits
 KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
 
 
-@dataclass(frozen=True)
-class KernelStats:
+class KernelStats(Struct, frozen=True):
     """All launches of one name on one rank inside the steps; durations in µs.
 
     `blocks` are the thread blocks of all its launches together, -1 where the trace does not say. `grid` is that of its
@@ -104,8 +103,7 @@ MOST_KERNELS = 500
 MOST_OPERATORS = 500
 
 
-@dataclass(frozen=True)
-class KernelLaunches:
+class KernelLaunches(Struct, frozen=True):
     """Launches of one kernel from one operator, over the steps of one rank.
 
     `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
@@ -120,8 +118,7 @@ class KernelLaunches:
     place: float
 
 
-@dataclass(frozen=True)
-class OperatorCalls:
+class OperatorCalls(Struct, frozen=True):
     """Calls of one operator with one set of input shapes ('' where they were not recorded).
 
     `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels
@@ -135,8 +132,7 @@ class OperatorCalls:
     device_ns: int
 
 
-@dataclass(frozen=True)
-class CollectiveCalls:
+class CollectiveCalls(Struct, frozen=True):
     """Collectives of one kind and size. None where the trace does not say."""
 
     op: str
@@ -148,8 +144,7 @@ class CollectiveCalls:
     kernel_ns: int
 
 
-@dataclass(frozen=True)
-class RankInventory:
+class RankInventory(Struct, frozen=True):
     """What one rank ran inside its steps, most time first; arrays have one number a step.
 
     `step_bytes` is -1 where a collective's size is not known. `step_blocking` counts calls that wait for

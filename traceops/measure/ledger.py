@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, clip, empty, intersect, merge, split_at, subtract, union
@@ -28,8 +28,7 @@ NEVER = np.iinfo(np.int64).max
 _STEP_MARK = re.compile("^ProfilerStep")
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication.
 
     `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs. `recorded_from` is when
@@ -41,8 +40,7 @@ class Lane:
     recorded_from: int
 
 
-@dataclass(frozen=True)
-class RankLedger:
+class RankLedger(Struct, frozen=True):
     """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts.
 
     unrecorded: what of the window's `idle_unknown` lies before the host's first event, ns.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, union
@@ -15,8 +15,7 @@ from traceops.measure.activity import communicates
 from traceops.traces.light import LightLog
 
 
-@dataclass(frozen=True)
-class LightActivity:
+class LightActivity(Struct, frozen=True):
     """One rank's. edges: where steps begin and end on the device, Unix ns; one step of all where that is not known.
 
     step_ms: of each step, by events on the device. compute, memory: when any such activity ran. Collectives are in

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.measure.host_places import CodePlace, Unit, own_place
@@ -21,8 +22,7 @@ _FETCHES = re.compile(r"/torch/utils/data/_utils/fetch\.py$")
 _FROM_WORKERS = re.compile(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
 
 
-@dataclass(frozen=True)
-class LoaderWork:
+class LoaderWork(Struct, frozen=True):
     """Of one rank's workers together, those that were looked at.
 
     processes: of them. busy_pct: of their time in which they do not wait for work. busiest_pct: of the time of the one

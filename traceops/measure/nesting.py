@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, union
@@ -51,8 +51,7 @@ def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
 _WIDEST = 1 << 62  # sums of two numbers below it fit an int64
 
 
-@dataclass(frozen=True)
-class _ThreadAxis:
+class _ThreadAxis(Struct, frozen=True):
     """The threads' times end to end on one axis, so that one search or running maximum serves all threads.
 
     `threads[k]` fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`.
@@ -70,8 +69,7 @@ class _ThreadAxis:
         return np.searchsorted(self.moments, time, side="right") - 1
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(Struct, frozen=True, dict=True):
     """Events of the host by thread, then begin, the longest first; `rows` are theirs, positions count in that order.
 
     Events of a thread nest: they lie inside each other or beside each other. `start` and `end` are on `axis`. Nothing

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.arrays import union
 from traceops.measure.activity import Activity
@@ -38,8 +38,7 @@ _MODES: Mapping[str, PassKind] = {
 _GRAPHS = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 
 
-@dataclass(frozen=True)
-class InferencePass:
+class InferencePass(Struct, frozen=True):
     """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not.
 
     `device_start` to `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -118,8 +118,7 @@ _DDP = re.compile(r"^DistributedDataParallel\.forward")
 _GIVEN = re.compile(r"^c10d::_?(allreduce|reduce_scatter|reduce_|alltoall)")
 
 
-@dataclass(frozen=True)
-class BackwardSync:
+class BackwardSync(Struct, frozen=True):
     """Steps with a backward pass, and those of them that launched a collective inside it.
 
     `promised_by` is the wrapper seen in the trace that promises to, '' where there is none.

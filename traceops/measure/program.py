@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, merge, union
@@ -28,8 +27,7 @@ EXPOSED = len(OWN_BUCKETS)  # the code of exposed communication in a painted ste
 _Spells = tuple[Int, Int, Int]  # start, end, and the collective of each
 
 
-@dataclass(frozen=True)
-class RankProgram:
+class RankProgram(Struct, frozen=True):
     """One rank's work and waiting as the reduce needs them; all times in ns of the rank's own clock.
 
     `ready[i]` is when collective i (of the rank's communication in start order) could have begun at the

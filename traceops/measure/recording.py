@@ -10,10 +10,10 @@ gaps of a kind only as much counts as the others take. What they hold beyond tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, union
@@ -93,8 +93,7 @@ _LONGEST_NS = 20_000  # no recording was seen to take more than half of it [benc
 _QUANTILE_WITH_STACK = 0.98
 
 
-@dataclass(frozen=True)
-class _Gaps:
+class _Gaps(Struct, frozen=True):
     """From each boundary to the next of its thread: ns, and its kind; 0 between threads. By thread, then by time.
 
     `place` is where each begins: its thread's number above `bits`, and there the ns since `first`.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.arrays import Int, Intervals, intersect, subtract, union
 from traceops.core.code_places import LIBRARIES
@@ -37,8 +38,7 @@ _LIBRARIES = LIBRARIES | sys.stdlib_module_names | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StackTime:
+class StackTime(Struct, frozen=True):
     """Of one function of the program's own: when the main thread is in it, in nothing of the program's that it calls.
 
     `place.line` is where the function begins, 0 for one that ran before the first step: where that begins is not told.
@@ -69,8 +69,7 @@ class StackTime:
         return f"{self.place.function} ({file})" if self.place.function != "<module>" else file
 
 
-@dataclass(frozen=True)
-class _Label:
+class _Label(Struct, frozen=True):
     """What time in a frame counts for: what StackTime has of it. loading: a frame of a data loader is around."""
 
     place: CodePlace | None = None

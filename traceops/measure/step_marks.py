@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.arrays import Int
 from traceops.core.words import StepsBy
@@ -38,8 +38,7 @@ _MOST_DIGITS = 15
 _FORWARD = 0.3  # of the operators of the longest pause between backward passes: less is no forward pass
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """Moments on the host (ns) at which one kind of mark says that an iteration begins; the last one ends the last.
 
     `number` are the iterations' numbers where the names give them, one fewer than `moment`, else None. `whole`: each

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -32,8 +32,7 @@ _ONLY_ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize)")
 _MOST_OPERATORS = 5
 
 
-@dataclass(frozen=True)
-class Maker:
+class Maker(Struct, frozen=True):
     """An operator, None where none ran, and what its allocations of one kind held at a peak."""
 
     operator: str | None
@@ -42,8 +41,7 @@ class Maker:
     blocks: int
 
 
-@dataclass(frozen=True)
-class StepPeak:
+class StepPeak(Struct, frozen=True):
     """A step's peak. at: the event after which most was held; held: bytes by kind then.
 
     first, stop: the step's events; begin: ns.
@@ -58,8 +56,7 @@ class StepPeak:
     begin: int
 
 
-@dataclass(frozen=True)
-class StepMemory:
+class StepMemory(Struct, frozen=True):
     """Of one GPU in one trace: ts: ns of the events; held: bytes by kind (columns) after each (rows)."""
 
     device: int

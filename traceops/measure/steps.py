@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from traceops.core.arrays import Int
@@ -82,8 +82,7 @@ IDLE_TAIL = 20  # an only step that goes on for so many times the time of its de
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
 
-@dataclass(frozen=True)
-class StepBounds:
+class StepBounds(Struct, frozen=True):
     """Steps tile the device's timeline: step i runs from `edges[i]` to `edges[i + 1]` (ns).
 
     `host_start` and `host_end` are the annotations on the host; `of_activity` the step of each activity,

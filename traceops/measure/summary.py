@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.compute.measure import measure_compute
@@ -37,8 +37,7 @@ from traceops.traces.kineto import load_trace
 from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 
 
-@dataclass(frozen=True)
-class CommEvents:
+class CommEvents(Struct, frozen=True):
     """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it.
 
     `parts` to `weights_apart` are of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`, and
@@ -61,8 +60,7 @@ class CommEvents:
     slowed: Int
 
 
-@dataclass(frozen=True)
-class RankSummary:
+class RankSummary(Struct, frozen=True):
     """What the reduce needs of one rank; small whatever the trace's size."""
 
     rank: int

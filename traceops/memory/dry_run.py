@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -28,8 +28,7 @@ _GPUS_A_HOST = 8
 _STEPS = 2  # the second has the optimizer's state, and the buckets that DDP makes anew
 
 
-@dataclass(frozen=True)
-class DryRun:
+class DryRun(Struct, frozen=True):
     """What one rank would allocate. `values_read` counts reads of values, which fake tensors do not have."""
 
     events: list[Event]

@@ -8,10 +8,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
 import msgspec
+from msgspec import Struct
 
 from traceops.core.as_module import command_of
 from traceops.core.errors import InputError, UsageError
@@ -60,8 +61,7 @@ def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemo
 # Changes of the options that may save memory, cheapest in time first. What each saves is found by estimating it.
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set."""
 
     name: str
@@ -145,8 +145,7 @@ MEASURED_ERROR, OTHER_ERROR = 0.02, 0.10
 _MOST_RANKS = 8  # that are run one by one where they differ
 
 
-@dataclass(frozen=True)
-class EstimateRequest:
+class EstimateRequest(Struct, frozen=True):
     """A training of `world_size` ranks on GPUs of `capacity` bytes (None: not told) called `gpu`."""
 
     config: TrainConfig

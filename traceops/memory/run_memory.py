@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.core.errors import InputError
@@ -20,8 +21,7 @@ _MOST_RANKS = 256
 _MOST_PROBLEMS = 4  # told where nothing else is there
 
 
-@dataclass(frozen=True)
-class RunMemory:
+class RunMemory(Struct, frozen=True):
     """One run. snapshots: of ranks that kept one at a window's end, by rank; problems: what could not be read.
 
     recorded: a rank, and what its recorded steps held, where its trace tells.

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
@@ -63,8 +63,7 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class AskedScript:
+class AskedScript(Struct, frozen=True):
     """``SCRIPT ARGS`` or ``-m MODULE ARGS`` as `rank` of `world_size` on GPUs of `capacity` bytes called `gpu`."""
 
     words: Sequence[str]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceops.core.errors import ODD_VALUE, InputError, UsageError, odd_value_text
 from traceops.core.settings_file import only, read_settings

@@ -187,7 +187,7 @@ def summary_of(
         recording_ms=None if own_ms is not None else _recording_ms(found, run),
         uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
         unjudged=tuple(
-            UnjudgedTime(**vars(one))
+            UnjudgedTime(**msgspec.structs.asdict(one))
             for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
         ),
         matching=Matching(

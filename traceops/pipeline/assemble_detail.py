@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.links import busbw_gbs, collective_bytes
@@ -115,8 +115,7 @@ def _joined(parts: Sequence[tuple[DetailRow, ...]], numbers: Int) -> tuple[Detai
     return tuple(made)
 
 
-@dataclass(frozen=True)
-class _CollectiveFacts:
+class _CollectiveFacts(Struct, frozen=True):
     """What is told of a matched collective, the same on all its members."""
 
     op: str

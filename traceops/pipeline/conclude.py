@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.agreed_steps import with_agreed_steps
 from traceops.across.cross_rank import CrossRank
@@ -25,8 +27,7 @@ from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import recorded_steps
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """What was found in a run, and the measured ranks that it was found in: those whose traces hold events."""
 
     report: Report

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse, machine_use
@@ -70,8 +72,7 @@ _LATE = (
 MOST_RANKS = 256  # whose steps are read: a thousand ranks tell no more of which steps are unlike the others
 
 
-@dataclass(frozen=True)
-class ObservedRun:
+class ObservedRun(Struct, frozen=True):
     """Nothing where the run was not observed. notes: what the reader should be told."""
 
     observed: tuple[Observed, ...] = ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.across.agreed_steps import begin_ns, most_at_one_time
 from traceops.core.units import clock_text
@@ -50,8 +51,7 @@ _MOST_STEPS = 8
 Said = tuple[str, str]  # path, what is wrong with it
 
 
-@dataclass(frozen=True)
-class OneRun:
+class OneRun(Struct, frozen=True):
     """The ranks that are used, the files that were left out, and those that are used although something is odd."""
 
     ranks: tuple[RankSummary, ...]

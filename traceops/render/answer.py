@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from traceops.core.findings import Confidence
 
@@ -17,8 +18,7 @@ SURE: dict[Confidence, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """How long a step takes, ms: a bar. least_ms: where it may be anything from there to `ms`."""
 
     label: str
@@ -28,8 +28,7 @@ class Cost:
     look: Literal["now", "then", "worse"] = "now"
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A stretch of a lane, ms since the first lane begins; `key` names its kind."""
 
     key: str
@@ -37,8 +36,7 @@ class Piece:
     duration_ms: float
 
 
-@dataclass(frozen=True)
-class PieceKind:
+class PieceKind(Struct, frozen=True):
     """What a piece can be: its key, what people call it, and its colour."""
 
     key: str
@@ -46,8 +44,7 @@ class PieceKind:
     colour: str
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A stretch of a lane that is pointed out, ms, and what is said of it."""
 
     start_ms: float
@@ -56,8 +53,7 @@ class Mark:
     colour: str = ""
 
 
-@dataclass(frozen=True)
-class StepLane:
+class StepLane(Struct, frozen=True):
     """What one rank does in a step, for itself or as the example of others. blamed: it is the cause."""
 
     label: str
@@ -66,8 +62,7 @@ class StepLane:
     blamed: bool = False
 
 
-@dataclass(frozen=True)
-class AlignedSteps:
+class AlignedSteps(Struct, frozen=True):
     """One step on several ranks, on one clock: a lane each over ms from 0 to `end_ms`.
 
     `label` says what it shows to those who cannot see it; `kinds` are those of its pieces.

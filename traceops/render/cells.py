@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
@@ -14,8 +16,7 @@ Row = TypeVar("Row")
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
 
     `href`: a page beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for,
@@ -31,8 +32,7 @@ class Cell:
     value: float | None = None
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """How a field of the rows is shown: an attribute of theirs, or a key where they are mappings.
 
     `worst` marks the highest or lowest value over the rows, if they lie more than `apart` apart;
@@ -52,8 +52,7 @@ class Column:
     make: Callable[[Any], Cell] | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """Ready to print; the first cell of each row is the row's header. file: the CSV file that has all of its rows."""
 
     caption: str

@@ -6,9 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
+
+from msgspec import Struct
 
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, printable, width_of
 
@@ -21,8 +22,7 @@ _LEAST_BAR = 4
 _LEAST_TEXT = 8  # columns that words keep, where they have so many
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """A table as text: lines of its header, and of its rows."""
 
     header: list[str]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.measure.ledger import BUCKETS
@@ -17,8 +17,7 @@ _WIDER = 1.5  # times as far apart, where there would be more kinds
 _PASSES = 2
 
 
-@dataclass(frozen=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Ranks whose ledgers differ by at most `apart_pct` of the step from the middle one's, which is `example`."""
 
     ranks: tuple[int, ...]

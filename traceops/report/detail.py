@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traceops.core.arrays import Bars
 from traceops.core.words import Role
 
 
-@dataclass(frozen=True)
-class DetailLane:
+class DetailLane(Struct, frozen=True):
     """One row of a rank: `of` is 'stream' or 'thread', `lane` its number in the trace, `level` how deep in a thread.
 
     Moments are ns since the step's zero.
@@ -21,8 +20,7 @@ class DetailLane:
     bars: Bars
 
 
-@dataclass(frozen=True)
-class DetailTransfer:
+class DetailTransfer(Struct, frozen=True):
     """One collective, or send and receive, on one rank; ns since the step's zero.
 
     From `start` to `turn` the rank waited, then came the transfer; `turn` is None where it could not be matched, so
@@ -42,8 +40,7 @@ class DetailTransfer:
     stage: int = 0
 
 
-@dataclass(frozen=True)
-class DetailRank:
+class DetailRank(Struct, frozen=True):
     """One rank in one step; begin and end of its step on the device. `unseen` transfers were too many to draw."""
 
     rank: int
@@ -54,8 +51,7 @@ class DetailRank:
     unseen: int = 0
 
 
-@dataclass(frozen=True)
-class DetailStep:
+class DetailStep(Struct, frozen=True):
     """One step, None for a window without steps; `length_ns` from its zero to the end of the last rank shown."""
 
     step: int | None
@@ -63,8 +59,7 @@ class DetailStep:
     ranks: tuple[DetailRank, ...]
 
 
-@dataclass(frozen=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """All recorded steps of the ranks shown. aligned: their clocks could be compared."""
 
     names: tuple[str, ...]

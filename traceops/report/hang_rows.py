@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
@@ -16,8 +17,7 @@ _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
 _ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent")
 
 
-@dataclass(frozen=True)
-class RankGroup:
+class RankGroup(Struct, frozen=True):
     """Ranks that are in the same state. differ: field of RankStatus -> the several values, where they differ.
 
     root: which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait.
@@ -47,8 +47,7 @@ class RankGroup:
         return tuple(sorted({rank for ranks in self.values("waits_for") for rank in ranks}))
 
 
-@dataclass(frozen=True)
-class MergedWait:
+class MergedWait(Struct, frozen=True):
     """Ranks that wait for the same ranks in the same operation."""
 
     ranks: tuple[int, ...]

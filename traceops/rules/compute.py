@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.compute.model import Impossible, Loss, RankCompute
 from traceops.core.facts import Fact

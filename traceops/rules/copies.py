@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.across.copies import CHANGES, PURPOSES, ExposedCopies, Purpose
 from traceops.across.cross_rank import RankTimes
@@ -28,8 +29,7 @@ _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """A rank's copies of one purpose as a part of a step, ms."""
 
     copies: ExposedCopies

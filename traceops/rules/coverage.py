@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.core.findings import Check
@@ -39,8 +40,7 @@ JUDGED_BY: dict[str, tuple[Rule, ...]] = {
 assert set(JUDGED_BY) == set(BUCKETS) - {"compute"}
 
 
-@dataclass(frozen=True)
-class UnjudgedBucket:
+class UnjudgedBucket(Struct, frozen=True):
     """A bucket's share of one rank's typical step that no rule judged; `rule` would, were it evaluated."""
 
     bucket: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
@@ -24,8 +26,7 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 
-@dataclass(frozen=True)
-class Explains:
+class Explains(Struct, frozen=True):
     """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
 
     `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.host_difference import Longer, longer_on_one

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loader_pace import has_workers
@@ -46,8 +48,7 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE
 _ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
 
 
-@dataclass(frozen=True)
-class BehindLate:
+class BehindLate(Struct, frozen=True):
     """A step with the late ranks cured, and what of it is waiting for input, ms. serious: whether one is an error."""
 
     late: tuple[int, ...]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import RankTimes
 from traceops.core.arrays import mean_ms
@@ -69,8 +70,7 @@ _OFTEN = 1.5  # times a step: from there the number is told
 _FULL = 0.5  # of the mean step's: a step that has it
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One operator or call, or what the trace does not show: idle time and stretches of a typical step."""
 
     held: HeldLaunches
@@ -153,8 +153,7 @@ _MOST_CALLS = 3
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
-@dataclass(frozen=True)
-class IdleJudgement:
+class IdleJudgement(Struct, frozen=True):
     """Which bucket a rule judges, and from which percent of the step it is how severe."""
 
     rule: Rule

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loader_pace import has_workers, slowest_other
@@ -30,8 +31,7 @@ _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
 
     `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that
@@ -303,8 +303,7 @@ def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[i
 # Whether a rank that waits for its next batch waits for its loader's workers, or for a core of its own.
 
 
-@dataclass(frozen=True)
-class NextBatch:
+class NextBatch(Struct, frozen=True):
     """What is known of a rank that waits for the next batch of a loader with workers.
 
     core_ms: what it waits for a core in each recorded step, 0 where that is not known. work: what the workers do, None

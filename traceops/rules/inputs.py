@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.machine_use import MachineUse
@@ -36,16 +37,14 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 
-@dataclass(frozen=True)
-class OtherSteps:
+class OtherSteps(Struct, frozen=True):
     """A rank that recorded these steps and none of the other ranks', so that it is left out."""
 
     rank: int
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """One run, measured: the judge of a family takes from it what it needs.
 
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
 from traceops.core.facts import Fact

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.host_difference import longer_in_function
 from traceops.across.run_steps import WholeRun
@@ -61,8 +63,7 @@ _DOES = {
 _IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
 
 
-@dataclass(frozen=True)
-class OwnTime:
+class OwnTime(Struct, frozen=True):
     """ms a step, beyond the median peer. cause: as in TO-W001. doing: 'torch.compile compiles again'."""
 
     rank: int
@@ -280,8 +281,7 @@ _HOST_CAUSES = ("host", "input", "unknown")
 _LEAST_SHARE = 0.2  # of the idle time that a finding is about
 
 
-@dataclass(frozen=True)
-class _About:
+class _About(Struct, frozen=True):
     """The idle time that a rule is about, the functions that can be behind it, and its clause."""
 
     bucket: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.across.call_times import CallTimes, call_times
 from traceops.across.communication import exposed_shares
@@ -30,8 +30,7 @@ def alike(ms: float, of_ms: float) -> bool:
     return ms >= (1 - _ALIKE) * of_ms
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """ms that a step would be shorter without a transfer, which is `of_ms` exposed.
 
     ms: as hosts were recorded, where the replay holds, or with none late, where that is known of the step without the
@@ -115,8 +114,7 @@ _UNMATCHED = 0.2  # of the exposed communication of a light window: beyond that 
 _IN_TIME_PCT = 3.0  # of the step: a device that is idle for less does not wait for its host
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank.
 
     recorded_ms: the exposed transfer of the recorded steps, where the step is the undisturbed one, else None. in_time:
@@ -190,8 +188,7 @@ _SEVERAL = 8  # calls a step: fewer of them are nobody's small buckets
 _NO_BUCKET = 8_000_000  # bytes: of calls as large as this the link sets the time
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """The calls of a run's gradients, and what is sure to be saved of `exposed_ms` with the fewest of them, ms."""
 
     times: CallTimes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import CoreWaits, core_waits

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.claims import claim_of

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.plain_step import is_unlike
 from traceops.core.rule import Rule, Verdict
@@ -33,8 +35,7 @@ from traceops.rules.named_lines import with_lines, with_stacks
 from traceops.rules.validity import NO_STEP_REASON
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
 
     judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded

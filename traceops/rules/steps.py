@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
@@ -93,8 +94,7 @@ def held_up(inputs: Inputs, longer_ms: float) -> tuple[int, float] | None:
 # How much of a run goes to steps unlike the others, over all that were timed (TO-T001).
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
 
     spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
@@ -167,8 +167,7 @@ _NOT_ITS = ("comm_wait", "idle_input")  # what no optimizer's work grows
 _MOST = 0.5  # of what these steps take longer
 
 
-@dataclass(frozen=True)
-class SecondKind:
+class SecondKind(Struct, frozen=True):
     """kinds: of the run's steps. left: the part of what these take longer that the other optimizer does not explain."""
 
     kinds: StepKinds

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown

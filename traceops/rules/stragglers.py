@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
@@ -58,8 +58,7 @@ from traceops.rules.straggler_findings import (
 # Ranks that are late because they wait for a core: cores of their own are the cure.
 
 
-@dataclass(frozen=True)
-class HeldByCores:
+class HeldByCores(Struct, frozen=True):
     """A rank whose waits for cores explain that it is late. Times in ms, mean over the recorded steps.
 
     waited_ms: for a core, beyond its peers. saved_ms: at most, with cores as its peers have them. step_ms: measured.

@@ -6,8 +6,9 @@ import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
+
+from msgspec import Struct
 
 from traceops.core.errors import InputError
 from traceops.traces.listing import PAIRS, SKIP_FOLDERS, may_be_trace
@@ -16,16 +17,14 @@ from traceops.traces.source import is_remote
 _DIGITS = re.compile(r"(\d+)")
 
 
-@dataclass(frozen=True)
-class FoundRun:
+class FoundRun(Struct, frozen=True):
     """One run: where it lies, and its name among the others, which is also the place of its report below theirs."""
 
     path: str
     name: str
 
 
-@dataclass(frozen=True)
-class FoundRuns:
+class FoundRuns(Struct, frozen=True):
     """Runs in the order of their names. `base` is the folder that their names count from, None for remote ones."""
 
     runs: tuple[FoundRun, ...]

@@ -6,11 +6,10 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from traceops.across.links import bus_factor, link_by_name
 from traceops.compare.statistics import quantile
@@ -197,8 +196,7 @@ _MODEL = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
 
     fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.

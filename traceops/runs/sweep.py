@@ -6,13 +6,12 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from traceops.compare.statistics import quantile
 from traceops.core.documents import Tool
@@ -26,8 +25,7 @@ MOST_POINTS = 1000
 _FOLDER_SAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
 
 
-@dataclass(frozen=True)
-class SweepAxis:
+class SweepAxis(Struct, frozen=True):
     """One thing that is varied. of_script: an option of the script's own, not of `traceops run`."""
 
     key: str
@@ -35,8 +33,7 @@ class SweepAxis:
     of_script: bool = False
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Struct, frozen=True):
     """A value of each axis, in the axes' order."""
 
     settings: tuple[tuple[SweepAxis, str], ...]
@@ -191,8 +188,7 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
 Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
 
 
-@dataclass(frozen=True)
-class SweepSearch:
+class SweepSearch(Struct, frozen=True):
     """All trials, and which combinations were given up for slower than others, by their place."""
 
     trials: tuple[SweepTrial, ...]

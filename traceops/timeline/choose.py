@@ -6,8 +6,9 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
 from traceops.core.errors import UsageError
@@ -25,8 +26,7 @@ _NAME = re.compile(r"(?P<rule>TO-[A-Z]\d{3})(?:[.#](?P<place>[1-9]\d{0,3}))?", r
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True)
-class Around:
+class Around(Struct, frozen=True):
     """Which ranks and steps to show; steps is None where the ranks mark none in common."""
 
     finding: Finding

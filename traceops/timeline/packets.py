@@ -7,10 +7,10 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 # The few wire types of protocol buffers that a Perfetto trace needs [protobuf.dev, encoding].
 
@@ -77,8 +77,7 @@ _INTERNED = {"category": 1, "name": 2, "annotation": 3, "string": 29}
 _LONGEST_SHARED = 1 << 17  # annotations kept ready to be written again
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(Struct, frozen=True):
     """A row of the timeline: `order` is its place among the children of its parent (0: at the top).
 
     unit: of a counter's values: 'bytes', 'count', or words such as 'GB/s'; empty for rows of slices.
@@ -92,8 +91,7 @@ class Track:
     description: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A slice on its way to a track, ns; `body` is what its begin says besides time and track."""
 
     start: int

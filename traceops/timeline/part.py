@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from traceops.core.arrays import Int
 from traceops.core.errors import InputError, problem_of
@@ -29,8 +29,7 @@ _NOTES_PID = msgspec.Raw(b'"profiler"')
 _MAY_STRETCH = 0.05  # how far beyond its events the profiler's notes on itself may reach, as a share
 
 
-@dataclass(frozen=True)
-class PartTask:
+class PartTask(Struct, frozen=True):
     """What to write of one rank: `slot` is its place among the `slots` of the timeline.
 
     `form` is Chrome's JSON or Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has
@@ -50,8 +49,7 @@ class PartTask:
     streams: Mapping[int, str] = field(default_factory=dict)  # what runs on them
 
 
-@dataclass(frozen=True)
-class RankPart:
+class RankPart(Struct, frozen=True):
     """A rank's piece of the timeline; `piece` is None where nothing could be read.
 
     `first_ns` and `last_ns` bound its events, ns since the timeline's zero; `damage` says what was lost.

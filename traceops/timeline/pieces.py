@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from traceops.core.errors import InputError
 
@@ -26,8 +26,7 @@ class CannotWrite(InputError):
     """The output's file system is full or refuses."""
 
 
-@dataclass(frozen=True)
-class CompressedPiece:
+class CompressedPiece(Struct, frozen=True):
     """A written piece: `size` and `crc` are of the text before compression."""
 
     path: Path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median_low
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceops.timeline.reader import TimelineHeader
 from traceops.timeline.times import Clock, Placement, Shift

@@ -6,8 +6,9 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from traceops.timeline.packets import Bar, Packets, Track, lanes
 from traceops.timeline.processes import DEVICE_CATEGORIES, TrackNumbers, rank_uuid
@@ -21,8 +22,7 @@ _MEMORY_VALUES = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
 _RANK = re.compile(r"^rank \d+ · ")
 
 
-@dataclass
-class _Held:
+class _Held(Struct):
     """What one thread or stream did: slices with (flow's phase and moment apart), instants, open begins."""
 
     bars: list[Bar] = field(default_factory=list)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from traceops.timeline.times import parse_us
 from traceops.traces.batch import decode_events
@@ -18,8 +18,7 @@ from traceops.traces.source import chunks, open_binary
 WholeEvent = dict[str, msgspec.Raw]
 
 
-@dataclass(frozen=True)
-class TimelineHeader:
+class TimelineHeader(Struct, frozen=True):
     """What placing a file needs to know of it: its zero (ns, None if it names none) and its first moment.
 
     `first_ns` is the time of its earliest event, the zero added; None without any.

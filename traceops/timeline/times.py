@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.arrays import Int
 from traceops.traces.times import digits_to_ns
@@ -21,8 +21,7 @@ class Clock(Protocol):
         """Moments of the rank's clock (int64 ns) on the common clock (int64 ns)."""
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """A clock that is off by a constant, ns."""
 
     offset_ns: int
@@ -33,8 +32,7 @@ class Shift:
         return moved
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where one file's moments lie on the timeline, all in ns.
 
     `base_ns` is the file's own zero, `clock` corrects what lies on it (None: as it is), `origin_ns` is

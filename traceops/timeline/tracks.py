@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.links import collective_bytes
@@ -21,8 +21,7 @@ from traceops.timeline.times import Placement, format_us
 # Slices on tracks: spread so that on each they nest or do not touch, as the viewer demands.
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A slice to draw, ns since the timeline's zero."""
 
     name: str
@@ -98,8 +97,7 @@ _ARROW_FROM_NS = 100_000  # shorter waits are drawn, but no arrow says for whom
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ShownRank:
+class ShownRank(Struct, frozen=True):
     """A rank that is on the timeline: its place among the ranks and in time.
 
     Of its time only `windows` are shown (ns, its own clock), which are those of `steps`; None for all.
@@ -111,8 +109,7 @@ class ShownRank:
     steps: frozenset[int] | None = None
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """Where one rank's transfer of a collective lies."""
 
     slot: int

@@ -7,10 +7,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
 from traceops.core.errors import InputError, UsageError
@@ -50,8 +50,7 @@ _PER_BYTE: dict[tuple[Form, bool, bool], float] = {
 LARGE_BYTES = 100_000_000  # the browser holds a multiple of it in memory
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What will be written: about so many bytes, of so many ranks and steps (None: all)."""
 
     size_bytes: int
@@ -70,8 +69,7 @@ _JSON = (".json", ".json.gz")
 _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """What was written: events of the traces, events added to them, and what could not be read.
 
     `duration_ns` is from the first to the last event of the ranks shown.

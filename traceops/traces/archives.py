@@ -10,9 +10,10 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from msgspec import Struct, field
 
 from traceops.core.errors import InputError
 from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, OF_FINDER, Damaged, is_tar, packing_of
@@ -31,8 +32,7 @@ _DAMAGE = (
 _OF_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
-@dataclass
-class Unpacked:
+class Unpacked(Struct):
     """What came of it: problems are (member, what is wrong with it), '' for the archive itself."""
 
     problems: list[tuple[str, str]] = field(default_factory=list)

@@ -6,10 +6,10 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from traceops.traces.event import RawEvent
 from traceops.traces.model import CommArgs, Group

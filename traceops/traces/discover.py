@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.capture_failure import (
     UNSEEN_STEPS_ADVICE,
@@ -57,8 +59,7 @@ _CLEAR = 0.5  # times as far from its own job's begin as from the next nearest
 _FAR_NS = 10 * 10**9  # ranks of one job begin within it
 
 
-@dataclass(frozen=True)
-class _Own:
+class _Own(Struct, frozen=True):
     """What one process wrote as a rank."""
 
     rank: int
@@ -227,8 +228,7 @@ _ENDED = {"failed": "failed", "hung": "hung"}  # status in run.json: what the pr
 Inspected = tuple[Candidate | None, str | None]
 
 
-@dataclass(frozen=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """What was found: windows in time order, the run's own manifest, and files that could not be used."""
 
     root: str

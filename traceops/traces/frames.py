@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -21,8 +21,7 @@ def _none() -> Int:
     return np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Frames:
+class Frames(Struct, frozen=True):
     """Calls of Python functions that last LEAST_FRAME_NS or longer, in file order; times as those of Events."""
 
     name: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))  # into `names`

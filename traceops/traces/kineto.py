@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from traceops.core.units import events_text
 from traceops.traces.collective import count, parse_ranks, with_known_ranks

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -24,8 +24,7 @@ _MOST_MISSING = 0.01  # of what ran: what is missing looks like idle time
 _SLACK = 0.05  # of the time between the two looks at the clocks, and a millisecond
 
 
-@dataclass(frozen=True)
-class LightLog:
+class LightLog(Struct, frozen=True):
     """One rank's light window.
 
     source: 'cupti' or 'torch'. steps, step_ms: the measured steps, and what each took by events on the device. rows: a

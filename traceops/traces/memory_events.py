@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.arrays import Int
 from traceops.traces.source import Damaged, chunks, open_binary
@@ -21,8 +21,7 @@ _TAIL = 4096  # bytes that the text of one event, or of one number, is shorter t
 _HOST = 0  # as torch numbers kinds of devices
 
 
-@dataclass(frozen=True)
-class MemoryEvents:
+class MemoryEvents(Struct, frozen=True):
     """Of one GPU, in order of time.
 
     ts: ns, as in Events. tid: the thread. size: bytes, negative where they were freed. held: by all tensors afterwards.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.errors import InputError
 from traceops.traces.snapshot_places import Places
@@ -22,8 +22,7 @@ _SHOWN_PLACES, _MOMENTS = 7, 120  # of memory over time
 _PARTS, _MOST_PARTS = 8, 6  # of a trace, and in how many of them a leak shows
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """Memory that allocations of one place hold: `place` is the line of the user's code, else the innermost known."""
 
     place: str
@@ -31,8 +30,7 @@ class Held:
     blocks: int
 
 
-@dataclass(frozen=True)
-class OverTime:
+class OverTime(Struct, frozen=True):
     """Bytes that each place held, a row a moment and a column a place.
 
     moments: numbers of events; peak: that before which most was held.
@@ -44,8 +42,7 @@ class OverTime:
     peak: int
 
 
-@dataclass(frozen=True)
-class DeviceSnapshot:
+class DeviceSnapshot(Struct, frozen=True):
     """One device: bytes when the snapshot was taken, and at the most that the recorded events reached.
 
     `held` is what was allocated when it was taken, place by place, and `stays` what of that was made all through the

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.traces.frames import NO_FRAMES, Frames
 
 
-@dataclass(frozen=True)
-class CommArgs:
+class CommArgs(Struct, frozen=True):
     """What the trace says about the collective behind one event; None where it says nothing.
 
     `source` and `destination` are the other end of a receive and of a send, counted inside the group.
@@ -31,8 +29,7 @@ class CommArgs:
     destination: int | None = None
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(Struct, frozen=True):
     """The complete events ("ph": "X") of one trace as equally long columns, in file order.
 
     `ts` and `dur` are int64 ns since the Unix epoch where the file has `baseTimeNanoseconds`, else
@@ -75,8 +72,7 @@ class Events:
         return np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """A process group as the trace's `pg_config` lists it."""
 
     name: str
@@ -84,8 +80,7 @@ class Group:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class TraceMeta:
+class TraceMeta(Struct, frozen=True):
     """What a trace file says about itself; None where it says nothing. devices: GPUs that the process saw."""
 
     rank: int | None = None
@@ -101,8 +96,7 @@ class TraceMeta:
     devices: int | None = None
 
 
-@dataclass(frozen=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True):
     """One trace file, read as far as it could be; `damage` says in words what could not.
 
     incomplete: much is missing, at moments that nobody knows. torch writes one thread behind the other and the

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.errors import InputError, problem_of
@@ -25,8 +26,7 @@ _MOST_LOADERS = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class SampledFrame:
+class SampledFrame(Struct, frozen=True):
     """A line of a program that a host was in; text: what stands there.
 
     no_grad: whether it is in a block of its function in which torch keeps no gradients.
@@ -40,8 +40,7 @@ class SampledFrame:
     no_grad: bool = False
 
 
-@dataclass(frozen=True)
-class Compilation:
+class Compilation(Struct, frozen=True):
     """torch.compile at work: in which step, for how long, on what, and why again."""
 
     step: int
@@ -52,8 +51,7 @@ class Compilation:
     reason: str | None
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """One rank's whole run.
 
     steps: a structured array, a record a step from number `first` on (`core/rank_files.py`). began_ns: Unix time of the
@@ -78,8 +76,7 @@ class Observed:
     core_waits: bool = False
 
 
-@dataclass(frozen=True)
-class GpuFacts:
+class GpuFacts(Struct, frozen=True):
     """A GPU as its driver describes it."""
 
     index: int
@@ -89,8 +86,7 @@ class GpuFacts:
     limit_w: float | None
 
 
-@dataclass(frozen=True)
-class MachineLog:
+class MachineLog(Struct, frozen=True):
     """What one launcher saw of its machine: the lines of each kind, in order of time (`core/rank_files.py`)."""
 
     host: str

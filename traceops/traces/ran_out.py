@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.core.errors import InputError
 from traceops.core.rank_files import HELD, OUT_OF_MEMORY, RAN_OUT
@@ -16,8 +17,7 @@ from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 _MOST = 1 << 62
 
 
-@dataclass(frozen=True)
-class RanOut:
+class RanOut(Struct, frozen=True):
     """Bytes; total is of the device, or what the process allowed itself of it. held: by what it was, {} if not known.
 
     snapshot: of the device at that moment, None where none was kept or it cannot be read.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.rank_files import COLLECTIVES, RECORDED_KEY
 from traceops.traces.collective import count
@@ -17,8 +17,7 @@ _SOONER_NS = 1_000_000  # than its call a collective may begin: two clocks are r
 _CLEARLY = 2  # times as late as the closest: another fit
 
 
-@dataclass(frozen=True)
-class _Recorded:
+class _Recorded(Struct, frozen=True):
     created_ns: int
     args: CommArgs
 
@@ -62,8 +61,7 @@ def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) 
     return {} if found is None else {row: one.args for row, one in found.pairs}
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(Struct, frozen=True):
     pairs: list[tuple[int, _Recorded]]
     later_ns: int  # the events begin than their calls, in all
 

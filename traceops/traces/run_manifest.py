@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from traceops.core.capture_failure import FIRST_STEPS, CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
@@ -21,8 +22,7 @@ from traceops.traces.source import is_remote, read_whole
 _CALL = ".forward"
 
 
-@dataclass(frozen=True)
-class StepKinds:
+class StepKinds(Struct, frozen=True):
     """ends: what ended the steps; another: what was within `count` of `steps` only, perhaps of the same name."""
 
     ends: tuple[str, ...]
@@ -77,8 +77,7 @@ _MOST_BYTES = 1 << 26  # ten thousand ranks have a tenth of it
 MOST_RANKS = 1 << 20  # more is garbage, and lists of missing ranks must fit in memory
 
 
-@dataclass(frozen=True)
-class ManifestRank:
+class ManifestRank(Struct, frozen=True):
     """What run.json says of one rank; None where it does not say, or cannot be believed.
 
     unprofiled_step_ms: the steps before the profiler started, in order. peak_memory_bytes, peak_reserved_bytes: the
@@ -170,8 +169,7 @@ def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
     return []
 
 
-@dataclass(frozen=True)
-class RecordedSteps:
+class RecordedSteps(Struct, frozen=True):
     """The steps of one window that were recorded whole; complete: the window reached its end."""
 
     numbers: tuple[int, ...]
@@ -223,8 +221,7 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
     )
 
 
-@dataclass(frozen=True)
-class OwnProfiler:
+class OwnProfiler(Struct, frozen=True):
     """In which steps a profiler of the script's own was at work, and the file and line that began it, where known."""
 
     first: int
@@ -270,8 +267,7 @@ def last_recorded(manifest: Mapping[str, Any]) -> int | None:
     return max(numbers, default=None)
 
 
-@dataclass(frozen=True)
-class CuptiStayed:
+class CuptiStayed(Struct, frozen=True):
     """Ranks in which CUPTI stayed behind the windows for one reason; None where run.json has none."""
 
     ranks: tuple[int, ...]

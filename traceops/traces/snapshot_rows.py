@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import DTypeLike, NDArray
 
 from traceops.core.plain_pickle import load_plain_file
@@ -32,8 +32,7 @@ SHORTAGE = np.dtype([("event", "u4"), ("device_free", "i8")], align=True)
 TRACE = np.dtype([("first", "u4"), ("count", "u4")])
 
 
-@dataclass(frozen=True)
-class SnapshotRows:
+class SnapshotRows(Struct, frozen=True):
     """What a snapshot holds. Of each event: action, address, size in bytes, place; traces: which events are a device's.
 
     segments name their blocks as a first row and a number of rows. A block's address is -1 where it lies right behind

@@ -6,11 +6,11 @@ what freed it. What was held before the first recorded event follows from what i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.traces.snapshot_rows import ALLOC, FREE_COMPLETED, SEGMENT_GIVEN, SEGMENT_TAKEN, SnapshotRows
@@ -19,8 +19,7 @@ Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """Blocks of memory, an item of each array a block: bytes, and the number of the place that made it (-1 unknown)."""
 
     bytes: Longs
@@ -36,8 +35,7 @@ class Blocks:
         return place[starts], np.add.reduceat(self.bytes[order], starts), np.diff(np.r_[starts, len(place)])
 
 
-@dataclass(frozen=True)
-class AtEnd:
+class AtEnd(Struct, frozen=True):
     """The blocks in use when the snapshot was taken, by address, and what of the segments was free (bytes)."""
 
     address: Longs

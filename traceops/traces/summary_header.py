@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from traceops.core.errors import FileError
 from traceops.traces.run_manifest import MOST_RANKS
@@ -21,8 +21,7 @@ _LONGEST = 1 << 24
 _LATEST_NS = 1 << 62
 
 
-@dataclass(frozen=True)
-class SummaryHeader:
+class SummaryHeader(Struct, frozen=True):
     """What a summary says of itself before the summary.
 
     `trace` and `digest` (SHA-256 of the file, '' where not known) are the trace's, `rank_inside`, `world_size`
@@ -44,8 +43,7 @@ class SummaryHeader:
     format: int = FORMAT
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """The part of a header that every format has."""
 
     format: int

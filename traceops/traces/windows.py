@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.traces.run_manifest import is_step_time
 from traceops.traces.summary_header import SUFFIX
 
 
-@dataclass(frozen=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A trace and where its rank number comes from: 'metadata', 'name' or 'order'.
 
     `steps` are the steps the capture says it recorded whole, None where nobody says: the profiler
@@ -33,8 +34,7 @@ class TraceFile:
     summarized: bool = False
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """The traces of one capture window, one a rank. job: which of the jobs that recorded there, the newest last."""
 
     index: int
@@ -72,8 +72,7 @@ def latest_window(windows: Sequence[Window]) -> Window:
     return next(own for own, n in zip(reversed(windows), reversed(ranks), strict=True) if n == max(ranks))
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had.
 
     `process`: its pid; what several traces have in common here is of one process, see one_process.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 from pathlib import Path, PurePosixPath
@@ -13,7 +12,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import junitparser
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_comparison import HOSTILE, KERNELS, STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison
@@ -133,9 +132,7 @@ def test_sarif_tells_alerts_apart_and_knows_them_on_the_next_commit() -> None:
     first, sample = prints(sample_comparison()), sample_comparison()
     later = replace(
         sample,
-        new_findings=tuple(
-            dataclasses.replace(f, message="other numbers", ranks=(5,), impact_ms=9.9) for f in sample.new_findings
-        ),
+        new_findings=tuple(replace(f, message="other numbers", ranks=(5,), impact_ms=9.9) for f in sample.new_findings),
     )
     assert len(set(first)) == 3 and prints(later) == first
     twice = replace(sample, new_findings=sample.new_findings[:1] * 2)

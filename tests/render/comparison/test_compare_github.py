@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_comparison import STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from changed import replace
 from html_page import TABLES, Page
-from msgspec.structs import replace
 from plotly_schema import drawn
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from changed import replace
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from msgspec.structs import replace
 from sample_comparison import HOSTILE, STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison, ComparisonVerdict, Explanation

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Change, Comparison

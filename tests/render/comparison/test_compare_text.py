@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
+from changed import replace
 from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, sample_comparison, waived
 from sample_comparison import UNKNOWN as NOT_KNOWN
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traceops.across.replay.graph import WORK, StepGraph
 from traceops.measure.program import NEVER
 
 
-@dataclass(frozen=True)
-class PathSegment:
+class PathSegment(Struct, frozen=True):
     """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective.
 
     `kind` is 'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much

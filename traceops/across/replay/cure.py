@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.own_times import own_steps
@@ -23,8 +24,7 @@ _MOST_RANKS = 16  # peers, and cured ranks, whose times are compared
 _Cube = NDArray[np.float64]  # (ranks, places, steps), NaN where a step has no such place
 
 
-@dataclass(frozen=True)
-class _Gone:
+class _Gone(Struct, frozen=True):
     """What lies less, `ns`, before each of these `nodes`, which are at these `moments`, in rising order."""
 
     nodes: Int

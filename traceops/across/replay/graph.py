@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
@@ -23,8 +23,7 @@ Steps = NDArray[np.float64]  # of something in each step, ns
 Label = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class HostWaits:
+class HostWaits(Struct, frozen=True):
     """Where a rank's host waited for its device, in order: it launches nothing behind that before the device is there.
 
     At own time `work` the device was done with what the host waited for, and `host` is the host's own time when it went
@@ -38,8 +37,7 @@ class HostWaits:
     spent: Int
 
 
-@dataclass(frozen=True)
-class RankNodes:
+class RankNodes(Struct, frozen=True):
     """One rank's part: its collectives and step edges as nodes, and where it waited for one of them.
 
     `work[i]` is the rank's own time at node i: the moment (ns, common clock) less all waiting in joins
@@ -72,8 +70,7 @@ class RankNodes:
     end: Int
 
 
-@dataclass(frozen=True)
-class StepGraph:
+class StepGraph(Struct, frozen=True, dict=True):
     """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
 
     `needs[c][i]` are the members, as positions in `members[c]`, that member i cannot end without, itself too; None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, place_of, step_of
@@ -20,8 +20,7 @@ _MOST_STEPS = 0.75  # of the steps: it takes longer there in so many
 _Points = dict[Label, int]  # what tells a point in the program: when it is, in own time, ns
 
 
-@dataclass(frozen=True)
-class LatePlaces:
+class LatePlaces(Struct, frozen=True):
     """Between which points of the program a rank is late. Times in ns, `own` and `peers` (peers, steps) there alone.
 
     `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before
@@ -38,8 +37,7 @@ class LatePlaces:
     most: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class _Late:
+class _Late(Struct, frozen=True):
     """Segments, one up to each of the points but the first; `gone` is before each point what is gone up to there."""
 
     labels: list[Label]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, batch_ns, least_loss, paced, step_of
@@ -204,8 +205,7 @@ _GAPS = [WORK.index("idle_host"), WORK.index("masked")]
 _Shift = tuple[Int, Int]  # moments in rising order, and by how much later what comes then is, ns
 
 
-@dataclass(frozen=True)
-class HostShift:
+class HostShift(Struct, frozen=True):
     """By how much later a host is, in its own time, and its rank, because its device has nothing to run meanwhile."""
 
     host: _Shift
@@ -284,8 +284,7 @@ def _at(moments: Int, shift: _Shift) -> Int:
     return np.rint(np.interp(moments, *shift)).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
 
     `spared`: ranks that are quicker in the places where each of them is late.
@@ -308,8 +307,7 @@ class Scenario:
     spared: Mapping[int, LatePlaces] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SimulatedSteps:
+class SimulatedSteps(Struct, frozen=True):
     """Simulated ends of steps (rank -> edges, ns).
 
     `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.links import bus_factor
@@ -36,8 +37,7 @@ LOADING = ("idle_input",)
 _COMPUTE = WORK.index("compute")
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """One change, the ranks it is made on (none: all), and the step times it leads to, ns: the most of a range."""
 
     change: str
@@ -46,8 +46,7 @@ class Prediction:
     range_ns: tuple[Steps, Steps] | None = None  # the least and the most, where more than the change decides
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """Replayed steps (ns) as measured and under each change, most time saved first.
 
     `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most. Means are

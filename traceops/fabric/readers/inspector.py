@@ -11,12 +11,11 @@ import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from traceops.core.errors import InputError, problem_of
 from traceops.fabric.inspector import Inspector, InspectorRank, InspectorSpeed, InspectorTally
@@ -86,8 +85,7 @@ def is_inspector(head: bytes) -> bool:
     return any(needle in head for needle in _NEEDLES)
 
 
-@dataclass
-class _Values:
+class _Values(Struct):
     """Bandwidths of one size class, evenly thinned where they are many."""
 
     least: int

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, RankPlace
@@ -23,8 +25,7 @@ from traceops.fabric.readers.nccl_lines import MOST_CHANNELS, InitLine, Link, Sp
 _T = TypeVar("_T")
 
 
-@dataclass
-class Seen:
+class Seen(Struct):
     """The channels of one way of one connection, as a bit each, and its first line."""
 
     channels: int
@@ -33,8 +34,7 @@ class Seen:
     raw: bytes
 
 
-@dataclass
-class Member:
+class Member(Struct):
     """One rank's part of a communicator, as its process tells of it. links: what it said of its connections."""
 
     host: str
@@ -200,8 +200,7 @@ _MOST_CANDIDATES = 64
 _MOST_NVML = 16
 
 
-@dataclass
-class _Lane:
+class _Lane(Struct):
     """One device of one process. starting: a communicator between its START and its COMPLETE.
 
     The rest waits for a COMPLETE without START, as NCCL printed it until 2.17. late: links by how many communicators

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traceops.fabric.nccl import Transport
 from traceops.traces.text_lines import blocks, holds_any, holds_within
@@ -238,8 +239,7 @@ class Link(NamedTuple):
     proxy: int | None = None
 
 
-@dataclass(frozen=True)
-class InitLine:
+class InitLine(Struct, frozen=True):
     """One rank's beginning or end of a communicator's start. color: of a split, with the split's number or -1.
 
     pointer and bus_id: empty where only connections tell of the rank."""

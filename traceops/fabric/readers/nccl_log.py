@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
+
+from msgspec import Struct, field
 
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import (
@@ -109,8 +110,7 @@ _NEEDLES: tuple[bytes, ...] = (
 )  # fmt: skip
 
 
-@dataclass
-class _NcclProcess:
+class _NcclProcess(Struct):
     """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
 
     absent, off and broken: networks without a device, switched off, and with devices that cannot be used.

@@ -8,9 +8,10 @@ common PCIe switches are taken from the tree, all other paths from the paths, an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
+
+from msgspec import Struct, field
 
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote
 from traceops.fabric.readers.nccl_lines import Speaker, bus_id, quoted
@@ -43,8 +44,7 @@ _MOST_HOSTS = 1 << 13
 _SWITCH = "NVSwitch"
 
 
-@dataclass
-class _GpuSeen:
+class _GpuSeen(Struct):
     """numa: None where there is none. switches: PCIe switches above it, the nearest last. nvlinks: GB/s, by the other
     GPU's bus id or `_SWITCH`, with the line that says it."""
 
@@ -53,8 +53,7 @@ class _GpuSeen:
     nvlinks: dict[str, tuple[PathKind, float, Quote]] = field(default_factory=dict)
 
 
-@dataclass
-class SystemSection:
+class SystemSection(Struct):
     """One process's System section while it is read. size: ranks of the communicator it is for, 0: not known.
 
     gpus: by PCI bus id. nics: by NCCL's number, with bus id, NUMA node and GB/s. The rest is where the tree is.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.fabric.benchmarks import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Quote
@@ -53,8 +55,7 @@ _NAMES = {
 _Way = tuple[float, float, float, str]  # time in µs, algorithm and bus bandwidth in GB/s, and what was wrong
 
 
-@dataclass
-class _BrokenRow:
+class _BrokenRow(Struct):
     """A row that NCCL's lines broke into: its size, operation and first line, and the halves that came so far."""
 
     bytes: int
@@ -63,8 +64,7 @@ class _BrokenRow:
     ways: list[_Way] = field(default_factory=list)
 
 
-@dataclass
-class _TestRun:
+class _TestRun(Struct):
     """A run of a test while it is read."""
 
     op: str | None = None

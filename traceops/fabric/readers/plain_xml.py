@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NoReturn
 from xml.parsers import expat
+
+from msgspec import Struct, field
 
 from traceops.core.errors import FileError
 from traceops.fabric.model import Quote
@@ -21,8 +22,7 @@ _WHOLE = re.compile(r"-?(?:0x[0-9a-f]{1,16}|\d{1,18})", re.IGNORECASE | re.ASCII
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?", re.IGNORECASE | re.ASCII)
 
 
-@dataclass(eq=False)
-class Element:
+class Element(Struct, eq=False):
     """One element. line: from 1, of its begin. Elements are themselves only: equal content is no equality."""
 
     tag: str

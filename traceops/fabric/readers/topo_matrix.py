@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from traceops.core.errors import FileError
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote, normal_bus_id
@@ -56,8 +57,7 @@ _WIDEST = 1 << 14  # of a header
 _QUOTED = 300
 
 
-@dataclass
-class Row:
+class Row(Struct):
     """A device's row. words: from its first cell on. tail: the line that ends it, where tabs tell of empty columns."""
 
     line: int
@@ -66,8 +66,7 @@ class Row:
     tail: str
 
 
-@dataclass
-class Matrix:
+class Matrix(Struct):
     """A matrix while it is read. header: its text, where a terminal wrapped it joined. end: the latest line of it.
 
     pci_only: it was made with ``topo -mp``, which shows the ways over PCIe alone, also where NVLink joins two GPUs.
@@ -368,8 +367,7 @@ _NUMA = re.compile(r"GPU ?\[?(\d{1,4})\]?\s{0,40}: \(Topology\) Numa Node: (\d{1
 _MOST_ROCM_LABELS = 1024
 
 
-@dataclass
-class _RocmTables:
+class _RocmTables(Struct):
     """labels: of the columns; bus ids in amd-smi's tables. paths: by two GPUs' places."""
 
     labels: list[str] = field(default_factory=list)

@@ -7,12 +7,12 @@ import pickle
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceops.core.errors import FileError
 from traceops.core.plain_pickle import ForbiddenPickle, load_plain, salvage_plain

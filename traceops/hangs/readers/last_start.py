@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import LogEvent

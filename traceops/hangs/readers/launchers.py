@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.errors import reported_codes, signal_name
 
@@ -31,8 +32,7 @@ _OF_JOB = (
 )
 
 
-@dataclass(frozen=True)
-class _Way:
+class _Way(Struct, frozen=True):
     """How one program words it: needle is in each such line. Groups: code, signal (its number) or name."""
 
     needle: str
@@ -261,8 +261,7 @@ _SIGNALS = {
 _MOST_TASKS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ."""
 
     line: int

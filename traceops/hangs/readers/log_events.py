@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceops.hangs.crash_table import crash_kind
 from traceops.hangs.evidence import GroupStatus, LogEvent, LogKind, Operation, RankRecord, RecordedGroup

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _SEARCHED = 200
 _LOGGERS_LEVEL = re.compile(r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)")
@@ -25,8 +26,7 @@ _NEAR_END = 5  # lines
 _MOST_FORMS, _MOST_LINES = 256, 1 << 14
 
 
-@dataclass
-class _Form:
+class _Form(Struct):
     """Of one logger: its last line that is an error, and what came after it."""
 
     time: int | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypedDict
+
+from msgspec import Struct
 
 from traceops.hangs.crash_table import LINES, only_said, told_alone
 from traceops.hangs.crash_table import NEEDLES as CRASH_NEEDLES
@@ -162,8 +163,7 @@ class ToldFields(TypedDict, total=False):
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What a line tells, without who said it and where. pid: of a process it names."""
 
     kind: LogKind

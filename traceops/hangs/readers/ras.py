@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
+from msgspec import Struct
 
 from traceops.core.errors import FileError
 from traceops.core.rank_text import who_first
@@ -33,8 +33,7 @@ _STATUS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """What a report says of some ranks of one communicator. line: where it says so, from 1.
 
     op: 'AllReduce', … and count: up to which of them the ranks have launched, where it is about that. ranks: of the

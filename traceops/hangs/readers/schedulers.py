@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.steps import sightings
@@ -61,8 +63,7 @@ def only_warned(body: str) -> bool:
     return _WARNING.match(body) is not None
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """A line of Kubernetes about a node; '' where it names none. age: seconds before the list was made."""
 
     line: int
@@ -159,8 +160,7 @@ _MOST_BYTES = 1 << 24
 _Now = Literal["running", "completed", "waiting", "ended"]
 
 
-@dataclass(frozen=True)
-class _LastState:
+class _LastState(Struct, frozen=True):
     """The lines of what a container's last state was, and of its reason; how it is now, and what else is said."""
 
     lines: range

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from traceops.core.errors import FileError
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
@@ -17,8 +18,7 @@ from traceops.traces.text_lines import blocks, text_head, text_lines
 # One dump of all threads of a process while it is being read, and which of them is the main one.
 
 
-@dataclass
-class Thread:
+class Thread(Struct):
     """A thread as its writer tells it; `first` where gdb or the process id says that it is the main one."""
 
     number: int | None
@@ -29,8 +29,7 @@ class Thread:
     frames: list[Frame] = field(default_factory=list)
 
 
-@dataclass
-class Dump:
+class Dump(Struct):
     """Threads in the order of the file; `open` while frames of the last one may follow."""
 
     threads: list[Thread] = field(default_factory=list)

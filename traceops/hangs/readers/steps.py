@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from traceops.hangs.evidence import LoggedProgress
 from traceops.traces.text_lines import blocks
@@ -118,8 +119,7 @@ _HEAD = 200  # bytes of a line in which its time is looked for
 _OF_KERNEL = (b"NVRM: ", b" kernel: ", b"Killed process")
 
 
-@dataclass(frozen=True)
-class LogTimes:
+class LogTimes(Struct, frozen=True):
     """first, last: of the lines that have one; last_step: of the last step whose line has one. steps: it shows any.
 
     pids: those of the asked that it names as a process of the job.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from traceops.hangs.evidence import Frame
 from traceops.hangs.readers.log_events import OpenEvent
@@ -69,8 +70,7 @@ _CALLS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """A whole traceback: its last line, its frames innermost first, and how it follows the one before.
 
     link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
@@ -87,8 +87,7 @@ class Raised:
     warned: bool = False
 
 
-@dataclass
-class _OpenTraceback:
+class _OpenTraceback(Struct):
     line: int
     offset: int  # of text before each line, such as a time
     base: int  # spaces before the lines that are not indented

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.text import first_words
 from traceops.hangs.evidence import LogEvent, LogKind
@@ -186,8 +188,7 @@ def _furthest(found: Sequence[Sighting]) -> list[Sighting]:
     return kept
 
 
-@dataclass
-class _Series:
+class _Series(Struct):
     """The counts of one scale close behind a failure.
 
     first, furthest: counts; begin: where the first is. flushed: the first that was in no buffer. later: the first with
@@ -217,8 +218,7 @@ class _Series:
         return count - self.first >= ADVANCE and offset > self.begin + _BUFFER
 
 
-@dataclass
-class _Window:
+class _Window(Struct):
     """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
 
     flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple
 from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import astuple
 
 from traceops.hangs.crash_messages import memory_message
 from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct, field
 
 from traceops.launch.gather.meeting import SECRET_ENV, may_travel, seal
 
@@ -45,8 +46,7 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass
-class _NodeFiles:
+class _NodeFiles(Struct):
     """What came of the other nodes, by what they call themselves. heard_s: when the last of anything came."""
 
     heard_s: float

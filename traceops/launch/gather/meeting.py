@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.launch.plan import Cluster
@@ -22,8 +23,7 @@ _FILE = re.compile(r"machine\..+\.jsonl")
 _TRACES = (".pt.trace.json", ".pt.trace.json.gz")
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """address, port: of the first node's launcher. first: whether that is this one; None: the endpoint's host is."""
 
     address: str

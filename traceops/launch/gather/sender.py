@@ -6,10 +6,11 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from traceops.launch.gather.collector import digest_of
 from traceops.launch.gather.meeting import Meeting, seal
@@ -25,8 +26,7 @@ class Unreachable(Exception):
     """The first node's launcher does not answer, or another run's does."""
 
 
-@dataclass
-class Sent:
+class Sent(Struct):
     """files, bytes: that are with the first node now, in `folder` there. left: files that are not, with why.
 
     shared: that folder is the same as here.

@@ -8,11 +8,11 @@ import hashlib
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.core.errors import InputError, UsageError
 from traceops.core.files import cache_folder as folder_of
@@ -31,8 +31,7 @@ _CHECKSUMS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "Content-MD5",
 MAP_CODE = ("core", "traces", "compute", "measure", "pipeline/mapping/summary_file.py")
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(Struct, frozen=True):
     """A digest of a file's bytes, and what else changes when somebody writes to it."""
 
     digest: str

@@ -11,9 +11,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.traces.discover import TraceFile
@@ -41,8 +42,7 @@ _UNDONE: tuple[type[Exception], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class WorkerPool:
+class WorkerPool(Struct, frozen=True):
     """An executor that does `slots` tasks at a time; `undone` is what futures raise whose task did not run to its end.
 
     Workers `elsewhere` may be on machines that have other files. `end_if_one_died` is for whoever waits for a result.

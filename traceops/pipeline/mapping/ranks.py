@@ -7,11 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_of
 from traceops.core.files import shared_with, write_whole
@@ -80,8 +82,7 @@ _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than 
 _FORESEEN = (OSError, MemoryError, *ODD_VALUE)  # a file that vanished, or whose store broke off, in the middle
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """How far the map is: ranks, and bytes of the files as they are stored."""
 
     ranks: int
@@ -93,8 +94,7 @@ class Done:
 Progress = Callable[[Done], None]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a worker sends back: a packed summary, or what is wrong with the file."""
 
     packed: bytes = b""
@@ -102,8 +102,7 @@ class Outcome:
     missing_on: str = ""  # the host where there is no such file
 
 
-@dataclass(frozen=True)
-class MapOptions:
+class MapOptions(Struct, frozen=True):
     """How the map is done.
 
     `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,

@@ -7,7 +7,6 @@ import functools
 import io
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from typing import IO, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -26,7 +25,7 @@ from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.source import Damaged, chunks, open_binary
 from traceops.traces.summary_header import ANEW, SummaryHeader, split, with_header
 
-# Frozen dataclasses of numbers, text, tuples and arrays as MessagePack, read back by their types.
+# Frozen structs of numbers, text, tuples and arrays as MessagePack, read back by their types.
 
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ class _PackedArray(msgspec.Struct, array_like=True):
 
 
 def encode(value: Any) -> bytes:
-    """A dataclass as bytes. Raises TypeError where it holds what MessagePack has no word for."""
+    """A struct as bytes. Raises TypeError where it holds what MessagePack has no word for."""
     try:
         return _encoder().encode(value)
     except UnicodeEncodeError:  # half a surrogate pair, from a file's name for instance
@@ -125,7 +124,7 @@ def _stored_as(dtype: np.dtype[Any]) -> tuple[str, ...]:
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
     """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
 
-    Dataclasses are changed in place: nobody else has them yet.
+    Structs are changed in place: nobody else has them yet.
     """
     kind: Any = type(value)
     if kind in _LEAVES:
@@ -142,15 +141,17 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
         item = getattr(value, name)
         own = type(item)
         if own not in _LEAVES:
-            object.__setattr__(value, name, known(item, item) if own is str else _replace(item, known, shared))
+            msgspec.structs.force_setattr(
+                value, name, known(item, item) if own is str else _replace(item, known, shared)
+            )
     return value
 
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    if not is_dataclass(kind):  # where the types allow anything, a file may have what we never write
+    if not issubclass(kind, msgspec.Struct):  # where the types allow anything, a file may have what we never write
         raise ValueError(f"a value of the kind {kind.__name__} is in it")
-    return tuple(field.name for field in fields(kind))
+    return kind.__struct_fields__
 
 
 def _well_formed(part: Any, _: Any) -> Any:
@@ -240,7 +241,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     columns = (getattr(kind, name) for kind in summary.copies.kinds for name in BY_STEP)
     yield "copies", all(own.shape == (steps,) for own in (summary.copies.sync_ns, *columns))
     yield "backward", summary.backward.device_end.shape == (steps,)
-    tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
+    tables = [table for table in msgspec.structs.asdict(summary.hta).values() if isinstance(table, dict)]
     yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
     cells = (cell for table in tables for column in table.values() for cell in column)
     yield "HTA tables", all(isinstance(cell, _CELL) for cell in cells)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
@@ -173,8 +174,7 @@ _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
 
 
-@dataclass(frozen=True)
-class _LookRow:
+class _LookRow(Struct, frozen=True):
     """A look, and all hosts of which it is true."""
 
     look: Look

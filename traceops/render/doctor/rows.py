@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.fabric.model import Measured
@@ -23,8 +24,7 @@ _TRIAL_COLUMNS = (
 _BANDWIDTH_COLUMNS = ("host", "backend", "op", "gpus", "bytes", "time_us", "busbw_gbs", "set", "unset")
 
 
-@dataclass(frozen=True)
-class PairMatrix:
+class PairMatrix(Struct, frozen=True):
     """GB/s from one GPU to another, of the largest message, and what became of pairs that were tested.
 
     gbs: by (from, to); a pair measured once counts both ways. outcomes: of pairs that did not come out right.
@@ -43,8 +43,7 @@ class PairMatrix:
         return f"{self.kind}{number}"
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One change that was tried. gbs: its largest all-reduce, None where not measured or it did not work."""
 
     change: str

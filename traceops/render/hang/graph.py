@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
@@ -24,8 +26,7 @@ _MOST_LANES = 6
 Kind = Literal["root", "waiting", "other"]
 
 
-@dataclass(frozen=True)
-class RankBox:
+class RankBox(Struct, frozen=True):
     """A box: equal ranks, with the lines it shows and the whole text for who hovers over it."""
 
     ranks: tuple[int, ...]
@@ -41,8 +42,7 @@ class RankBox:
         return 2 * PADDING + LINE * len(self.lines) - 4
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """An arrow from who waits to whom it waits for; `path` as SVG has it, `back` against the layers' order."""
 
     start: int
@@ -52,8 +52,7 @@ class Edge:
     path: str = ""
 
 
-@dataclass(frozen=True)
-class WaitGraph:
+class WaitGraph(Struct, frozen=True):
     """A drawing of `width` by `height` px."""
 
     nodes: tuple[RankBox, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
+
+from msgspec.structs import replace
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who_first, who_runs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from traceops.baseline.entry import UNKNOWN
 from traceops.baseline.history import MOST_COMMITS, KeyHistory, LevelChange, Sample, Trend
@@ -287,8 +287,7 @@ def _overview(histories: Sequence[KeyHistory]) -> Table:
     )
 
 
-@dataclass(frozen=True)
-class _ChangeRow:
+class _ChangeRow(Struct, frozen=True):
     """A lasting change as its table shows it."""
 
     metric: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from traceops.core.claims import Claim
 from traceops.core.facts import Fact

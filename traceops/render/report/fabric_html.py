@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traceops.core.units import size_range_text, size_text
 from traceops.fabric.alike import alike_connections, alike_machines

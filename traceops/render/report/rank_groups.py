@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
+
+from msgspec import Struct
 
 from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
@@ -23,8 +24,7 @@ MOST_NAMED = 16  # ranks that findings name, with a row of their own beside the 
 _FEW = 8  # a finding about more ranks names none of them
 
 
-@dataclass(frozen=True)
-class ShownGroup:
+class ShownGroup(Struct, frozen=True):
     """A row: one rank, or ranks that are alike, `example` first of what is shown of them."""
 
     example: int

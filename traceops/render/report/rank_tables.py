@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
@@ -32,8 +32,7 @@ _APART_PCT = 1.0  # percentage points
 _APART_OF_STEP = 0.005
 
 
-@dataclass(frozen=True)
-class _BucketRow:
+class _BucketRow(Struct, frozen=True):
     """A bucket of the run's ledger, and the rank that spends most on it."""
 
     bucket: str
@@ -48,8 +47,7 @@ class _IdleRow(RankRow, frozen=True, kw_only=True):
     idle_ms: float
 
 
-@dataclass(frozen=True)
-class _StepRow:
+class _StepRow(Struct, frozen=True):
     """A step over all ranks, ms."""
 
     step: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.facts import Fact
@@ -18,8 +19,7 @@ STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured
 
 
-@dataclass(frozen=True)
-class Cure:
+class Cure(Struct, frozen=True):
     """What a step takes as it is, and would take with a finding's cause gone, ms.
 
     least_ms: the best that it may come to, where that is open; then_ms is the most.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.step_words import STEP, StepWords
 
 
-@dataclass(frozen=True)
-class BucketTerm:
+class BucketTerm(Struct, frozen=True):
     """A bucket of the step ledger for people; colours from Okabe and Ito, safe for colour-blind readers."""
 
     label: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traceops.render.report.stragglers import out_of_step
 from traceops.report.model import Report
@@ -12,8 +12,7 @@ WAIT_WARNING_PCT = 20.0
 _MOST = 2.0  # times what the next rank causes: from here on one rank is named
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Waiting for late ranks, ms and percent of the typical step (median over ranks), and the rank that causes most.
 
     rank: None where nothing that compares ranks is to be trusted, where another rank causes about as much, and where

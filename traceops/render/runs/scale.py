@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 from msgspec.structs import replace
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
@@ -205,7 +205,7 @@ def _table(heads: list[str], rows: Sequence[tuple[str, ...]], words: tuple[str, 
 
 def _named(name: str, table: Table) -> TableBlock:
     """A table with a name of its own on the page."""
-    return TableBlock(dataclasses.replace(table, caption=name))
+    return TableBlock(msgspec.structs.replace(table, caption=name))
 
 
 def _csv(found: ScaleDocument) -> str:

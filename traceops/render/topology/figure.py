@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
@@ -14,8 +16,7 @@ from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Way,
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One machine for wide and for narrow screens; title and description for who does not see it."""
 
     title: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traceops.core.units import rate_text
 from traceops.fabric.model import Gpu, Machine, Nic
@@ -12,8 +13,7 @@ from traceops.render.topology.shape import Joined, MachineShape, Node, near_text
 # The parts of a topology figure's drawing, as its template puts them into SVG.
 
 
-@dataclass(frozen=True)
-class FigureText:
+class FigureText(Struct, frozen=True):
     """A line of text whose baseline begins at x, y."""
 
     x: float
@@ -22,8 +22,7 @@ class FigureText:
     css: str = ""
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Struct, frozen=True):
     """A rectangle with its text; title is what hovering shows."""
 
     x: float
@@ -35,8 +34,7 @@ class Box:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A path as SVG has it."""
 
     path: str
@@ -44,8 +42,7 @@ class Line:
     title: str = ""
 
 
-@dataclass
-class FigureDrawing:
+class FigureDrawing(Struct):
     """A drawing of `width` by `height` px: boxes in the order in which they lie on each other, lines below them."""
 
     width: float = 0.0

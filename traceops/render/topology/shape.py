@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
+
+from msgspec import Struct, field
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
@@ -24,8 +25,7 @@ _MOST_NAMED = 3
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """How NCCL took two GPUs of a machine, by their labels; `other` None where it leaves the host.
 
     how: ``P2P/CUMEM``, ``SHM/direct``, ``NET/Socket``. device: the network device's name, where known.
@@ -37,8 +37,7 @@ class Way:
     device: str | None = None
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong.
 
     kinds: of their paths, as `Pcie` and LINKS name them, without those that are not known.
@@ -50,8 +49,7 @@ class Joined:
     kinds: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """A NUMA node, or devices of which none is known: `number` None. near: its pairs of GPUs over PCIe."""
 
     title: str
@@ -61,8 +59,7 @@ class Node:
     near: Joined | None = None
 
 
-@dataclass(frozen=True)
-class MachineShape:
+class MachineShape(Struct, frozen=True):
     """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself.
 
     far: pairs of several NUMA nodes without links. leaving: ways to other hosts. faults: of GPUs, by their labels.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.text import one_line, short_name
 
@@ -76,8 +77,7 @@ def _no_block(found: re.Match[str]) -> str:
 _CLOSE = "</details>"
 
 
-@dataclass(frozen=True)
-class FoldedPart:
+class FoldedPart(Struct, frozen=True):
     """A folded part: lines that always stand, then rows of which as many are kept as there is room for."""
 
     title: str

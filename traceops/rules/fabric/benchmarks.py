@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.across.links import reference_of
 from traceops.core.facts import Fact
@@ -32,8 +33,7 @@ _TO_EACH = ("alltoall", "alltoallv", "gather", "scatter", "hypercube")
 _MOST_LISTED = 4
 
 
-@dataclass(frozen=True)
-class _Expected:
+class _Expected(Struct, frozen=True):
     """GB/s, what gives it, and the share of it that must be reached."""
 
     gbs: float

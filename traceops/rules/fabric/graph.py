@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
@@ -39,8 +40,7 @@ _NOT_JOINED = "the GPUs of NCCL's rings are not all joined by links of their own
 _BETWEEN_HOSTS = "NCCL's rings leave the host, so its network devices set their pace"
 
 
-@dataclass(frozen=True)
-class _Rings:
+class _Rings(Struct, frozen=True):
     """A ring graph of one host's GPUs. channels: those that collectives use, where fewer than the search found."""
 
     graph: GraphBandwidth

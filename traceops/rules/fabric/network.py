@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
@@ -203,8 +204,7 @@ _CONTRADICTED = (
 )
 
 
-@dataclass(frozen=True)
-class _Far:
+class _Far(Struct, frozen=True):
     """A GPU that sends or receives through a far NIC, on whichever host. usable: NCCL could take the near ones, as far
     as known."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
@@ -18,8 +19,7 @@ NARROW_LINK = described("fabric", "TO-P005")
 RULES = (NARROW_LINK,)
 
 
-@dataclass(frozen=True)
-class _Width:
+class _Width(Struct, frozen=True):
     """One number of one device: more is better. most: that device and slot allow, where that is known."""
 
     device: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traceops.fabric.model import Machine
 from traceops.machine.files import output

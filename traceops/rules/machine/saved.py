@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from traceops.core.rule import Rule
 from traceops.fabric.fabric import Fabric

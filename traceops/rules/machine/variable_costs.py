@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceops.core.rule import JudgedBy, Rule, described
 from traceops.machine.look import HostContext, Level, Look
@@ -14,8 +15,7 @@ RULES = (COSTLY_VARIABLE,)
 _SHOWN = 80
 
 
-@dataclass(frozen=True)
-class Costly:
+class Costly(Struct, frozen=True):
     """A setting that costs speed. when: whether a value does.
 
     needs: ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look

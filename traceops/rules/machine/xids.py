@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
