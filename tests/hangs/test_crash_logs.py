@@ -9,8 +9,7 @@ import pytest
 from quiet import is_quiet
 
 from traceops.hangs import words
-from traceops.hangs.crash_messages import memory_message
-from traceops.hangs.crash_table import crash_kind
+from traceops.hangs.crashes import crash_kind, memory_message
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Wait
 from traceops.report.hang_seen import seen_lines, what_would_decide

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import traceops.hangs
-from traceops.hangs.crash_table import ADVICE, ALONE, DID, NEEDLES, RULE_OF, WORDINGS, crash_kind, told_alone
+from traceops.hangs.crashes import ADVICE, ALONE, DID, NEEDLES, RULE_OF, WORDINGS, crash_kind, told_alone
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_text import hang_sentence, root_advice
 from traceops.rules.root_rules import BY_ID

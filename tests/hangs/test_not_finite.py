@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.crash_messages import says_not_finite, what_is_not_finite
+from traceops.hangs.crashes import says_not_finite, what_is_not_finite
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_sentence

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
-from traceops.hangs.crash_table import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
+from traceops.hangs.crashes import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
 
 if TYPE_CHECKING:
     from traceops.hangs.crashes import Crash

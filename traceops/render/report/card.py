@@ -15,7 +15,7 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.step_words import WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
-from traceops.hangs.json_types import HangJson
+from traceops.hangs.model import HangJson
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text

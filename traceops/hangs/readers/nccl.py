@@ -1,4 +1,4 @@
-"""NCCL's RAS report (ncclras), as text and as JSON (ncclras -f json, NCCL 2.28 and later).
+"""What NCCL reports next to errors: its RAS (text and JSON), its Inspector, and the calls that it logs (SUBSYS=COLL).
 
 After NCCL's src/ras/client_support.cc: the text names ranks only where they are few, the JSON has the counts of all."""
 
@@ -6,18 +6,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from traceops.core.errors import FileError
-from traceops.core.rank_text import who_first
+from traceops.core.rank_text import who, who_first
 from traceops.core.regular_file import open_regular
+from traceops.fabric.inspector import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes
-from traceops.traces.text_lines import text_lines
+from traceops.traces.text_lines import blocks, lines, text_lines
 
 # What NCCL's RAS tells of communicators, whether it came as text or as JSON.
 
@@ -306,3 +309,157 @@ def _status_of(status: _Status) -> str:
     if status.abort_flag:
         return "ABORT"
     return "FINALIZE" if status.finalize_called or status.destroy_flag else "RUNNING"
+
+
+# Ranks on which NCCL Inspector wrote nothing more while it wrote on for the others of their communicator.
+
+
+_APART_S = 2  # seconds in which the others wrote on: what one interval's end tears apart comes at one moment
+# What no rank can complete before all have called it; a rank may be far behind in the others.
+_NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll")
+
+
+def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
+    """An event for each number at which some ranks' lines end though the others' go on in several writes.
+
+    Inspector writes at intervals, so that a difference within one write of the others proves nothing. Times are
+    compared within one file only: hosts' clocks differ. Sends and receives are left aside, as ranks differ in them.
+    """
+    alike: defaultdict[tuple[str, str], list[InspectorRank]] = defaultdict(list)
+    for row in inspector.completed:
+        if not row.is_p2p:
+            alike[row.communicator, row.op].append(row)
+    return tuple(event for rows in alike.values() for event in _behind_others(rows))
+
+
+def _behind_others(rows: Sequence[InspectorRank]) -> Iterator[LogEvent]:
+    most = max(row.last for row in rows)
+    ended: defaultdict[int, list[InspectorRank]] = defaultdict(list)
+    for row in rows:
+        if row.last < most:
+            ended[row.last].append(row)
+    for last, behind in sorted(ended.items()):
+        others = [row for row in rows if row.last > last]
+        if min(_wrote_on_s(row, last) for row in others) >= _APART_S:
+            yield _inspector_event(last, behind, others)
+
+
+def _wrote_on_s(row: InspectorRank, last: int) -> int:
+    """Seconds between the first and the last write of numbers beyond `last`."""
+    later = [second for second, number in row.written if number > last]
+    return max(later) - min(later)
+
+
+def _inspector_event(last: int, behind: Sequence[InspectorRank], others: Sequence[InspectorRank]) -> LogEvent:
+    one = behind[0]
+    ranks = [row.rank for row in behind]
+    most = max(row.last for row in others)
+    wrote_on = min(_wrote_on_s(row, last) for row in others)
+    of = f"communicator {one.name or one.communicator} ({one.ranks} ranks)"
+    text = (
+        f"{who_first(ranks)} of {of}: the last {one.op} that NCCL Inspector wrote is #{last}, "
+        f"and it wrote on to #{most} for {who([row.rank for row in others])}, over {wrote_on} s"
+    )
+    if one.op in _NEEDS_ALL:
+        text += (
+            f". All ranks take part in each {one.op}, so more was done there than written: the process may have "
+            "ended or stopped, or the file was copied earlier"
+        )
+    return LogEvent("inspector", None, one.path, one.line, text, op=one.op, sequence=last)
+
+
+_NEEDLES = (b" opCount ", b" nranks ")
+_CALL = re.compile(
+    r"(?P<process>[\w.-]{1,200}:\d{1,10}):\d{1,10} \[(?P<device>\d{1,4})\] NCCL INFO (?P<op>[A-Z]\w{1,40}): "
+    r"opCount (?P<number>[0-9a-f]{1,16}) .{0,200}?\bcount (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) "
+    r"op \d{1,10} root (?P<root>\d{1,7}) comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<nranks>\d{1,7})\]"
+    r"(?:.{0,200}?\bglobalrank (?P<rank>\d{1,7}))?"
+)
+_INIT = re.compile(
+    r"(?P<process>[\w.-]{1,200}:\d{1,10}):\d{1,10} \[\d{1,4}\] .{0,80}?comm (?P<comm>0x[0-9a-f]{1,16}) "
+    r"rank (?P<rank>\d{1,7}) nranks \d{1,7}\b"
+)
+_MESSAGES = ("Send", "Recv")
+_DOES = {"AllReduce": "all-reduces", "AllGather": "all-gathers", "ReduceScatter": "reduce-scatters",
+         "Broadcast": "broadcasts", "Reduce": "reduces"}  # fmt: skip
+_MOST_CALLS = 1 << 18
+_MOST_SIDES = 4
+
+_Process = str
+_Signature = tuple[tuple[str, int, int], ...]  # of the calls of one number: operation, count, type
+
+
+class _Calls(NamedTuple):
+    """By number of a communicator what one process called, and the line of the first."""
+
+    by_number: dict[int, list[tuple[str, int, int]]]
+    lines: dict[int, int]
+
+
+def mismatched_calls(path: str) -> LogEvent | None:
+    """The first call that differs between ranks; None where all agree, or not all ranks of a communicator are there.
+
+    Raises InputError where the file cannot be read.
+    """
+    calls: defaultdict[tuple[int, _Process, str], _Calls] = defaultdict(lambda: _Calls(defaultdict(list), {}))
+    ranks: dict[tuple[_Process, str], int] = {}
+    devices: dict[_Process, int] = {}
+    count = 0
+    for number, block in blocks(path):
+        if not all(needle in block for needle in _NEEDLES[:1]) and _NEEDLES[1] not in block:
+            continue
+        for at, line in lines(block, number):
+            if (begun := _INIT.search(line)) is not None:
+                ranks[begun["process"], begun["comm"]] = int(begun["rank"])
+            if (call := _CALL.search(line)) is None or call["op"] in _MESSAGES or count >= _MOST_CALLS:
+                continue
+            count += 1
+            own = calls[int(call["nranks"]), call["process"], call["comm"]]
+            sequence = int(call["number"], 16)
+            own.by_number[sequence].append((call["op"], int(call["count"]), int(call["type"])))
+            own.lines.setdefault(sequence, at)
+            devices[call["process"]] = int(call["device"])
+            if call["rank"] is not None:
+                ranks[call["process"], call["comm"]] = int(call["rank"])
+    return _first_difference(path, calls, ranks, devices)
+
+
+def _first_difference(
+    path: str,
+    calls: Mapping[tuple[int, _Process, str], _Calls],
+    ranks: Mapping[tuple[_Process, str], int],
+    devices: Mapping[_Process, int],
+) -> LogEvent | None:
+    for nranks in {key[0] for key in calls}:
+        members = {key: its for key, its in calls.items() if key[0] == nranks}
+        if len(members) != nranks or len({process for _, process, _ in members}) != nranks:
+            continue  # several communicators of one size: which belong together is not told
+        named = {key: ranks.get((key[1], key[2]), devices[key[1]]) for key in members}
+        if len(set(named.values())) != nranks:
+            continue
+        for sequence in sorted(set.intersection(*(set(its.by_number) for its in members.values()))):
+            sides: defaultdict[_Signature, list[int]] = defaultdict(list)
+            for key, its in members.items():
+                sides[tuple(its.by_number[sequence])].append(named[key])
+            if len(sides) > 1 and len({len(signature) for signature in sides}) == 1:
+                line = min(its.lines[sequence] for its in members.values())
+                return _event(path, line, sequence, sides)
+    return None
+
+
+def _event(path: str, line: int, sequence: int, sides: Mapping[_Signature, list[int]]) -> LogEvent:
+    by_size = sorted(sides.items(), key=lambda side: (len(side[1]), min(side[1])))
+    odd = by_size[:-1] if len(by_size[-1][1]) > len(by_size[0][1]) else by_size
+    told = "; ".join(_side(signature, ranks) for signature, ranks in by_size[:_MOST_SIDES])
+    return LogEvent(
+        "mismatch", None, path, line, f"{DIFFERENT}at call {sequence} {told}",
+        accused=tuple(sorted(rank for _, ranks in odd for rank in ranks)),
+    )  # fmt: skip
+
+
+def _side(signature: _Signature, ranks: Iterable[int]) -> str:
+    """'rank 0 broadcasts 25,503,912 of type 6'."""
+    members = sorted(ranks)
+    op, count, dtype = signature[0]
+    does = _DOES.get(op, op)
+    return f"{who(members)} {does if len(members) == 1 else does.removesuffix('s')} {count:,} of type {dtype}"
