@@ -15,7 +15,7 @@ from traceops.doctor.candidates import is_left_alone
 from traceops.fabric.model import Machine
 from traceops.machine.look import HostContext
 from traceops.machine.network import Port, Rdma
-from traceops.rules.machine.variable_costs import costs
+from traceops.rules.machine.variable_clashes import costs
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Made by containers and virtual machines: other hosts cannot be reached over them.

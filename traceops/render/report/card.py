@@ -36,7 +36,7 @@ from traceops.report.card import Card
 from traceops.report.model import Report
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
-from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.stragglers import SLOW_GROUP
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120
