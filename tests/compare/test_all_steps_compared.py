@@ -90,4 +90,4 @@ def test_an_early_window_spoils_what_it_recorded_not_the_steps_after_it(settled:
     result = compare([trained(58.0, 2.0, 1)], [trained(22.0, 2.0, 2, early_window=early)])
     assert verdict(result)[1] == outcome
     kernels = metric_of(result.metrics, "kernels")
-    assert kernels is not None and kernels.outcome == "informative"
+    assert kernels is not None and kernels.outcome in ("informative", "inconclusive")
