@@ -17,7 +17,7 @@ from traceops.fabric.model import Machine
 from traceops.machine.look import HostContext
 from traceops.machine.network import Port, Rdma
 from traceops.machine.variables import known_variables
-from traceops.rules.machine.variable_costs import costs
+from traceops.rules.machine.variable_clashes import costs
 
 
 class Situation(Struct, frozen=True):

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-import numpy as np
 from msgspec.structs import replace
 
 from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict, described
 from traceops.core.units import ms_text, percent_text, size_text, stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE, HeldByCores, held_by_cores
+from traceops.rules.shared import WAITS_PCT, crowded_peers_pct
+from traceops.rules.stragglers import HeldByCores, held_by_cores
 
 # What the recorded steps alone tell of ranks that wait for cores: the launcher looks too seldom at a short run.
 
 
-WAITS_PCT = 10.0  # of the time, for a core
 MUCH_PCT = 25.0  # of the time, for a core: too much, even if all ranks wait alike
 _MOST_SHOWN = 8
 
@@ -64,42 +63,6 @@ def in_recorded_steps(
 
 
 # How much of a transfer that the ranks' own cores do may be waiting for a core: TO-O001 to TO-O003 claim the rest.
-
-
-def waited_pct(inputs: Inputs) -> float:
-    """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
-    run = inputs.run
-    if any(times.summary.on_gpu for times in run.ranks) and not run.through_host:
-        return 0.0
-    waits = recorded_waits(inputs.observed)
-    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
-    return float(np.median(told)) if told else 0.0
-
-
-def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
-    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
-
-    share_pct: the metric of the finding's evidence that is held to the bounds.
-    """
-    if waited < WAITS_PCT:
-        return verdict
-    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
-
-
-def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
-    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
-    if not isinstance(share, (int, float)):
-        return found
-    left = severity_of(share - waited, *bounds) or "info"
-    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
-        return found
-    return replace(
-        found,
-        severity=left,
-        message=f"{found.message} The ranks wait {percent_text(waited)} of these steps for a core, and their cores do "
-        "the transfer: nothing tells how much of it is that.",
-        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
-    )
 
 
 MACHINE = described("whole_run", "TO-W002")
@@ -182,20 +145,6 @@ def _cost_text(one: HeldByCores) -> str:
     )
 
 
-def core_wait_ms(inputs: Inputs, rank: int) -> float:
-    """What a rank's main thread waits for a core, ms a step, because its cores are fuller than its peers'; else 0."""
-    use = next((one for one in inputs.machine if one.rank == rank), None)
-    if use is None or use.waited_pct is None or not use.crowded_pct or inputs.whole is None:
-        return 0.0
-    fuller = max(use.crowded_pct - _peers(use, inputs.machine), 0.0) / use.crowded_pct
-    return fuller * use.waited_pct / 100 * inputs.whole.typical_ms
-
-
-def _peers(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
-    known = [one.crowded_pct for one in uses if one.rank != use.rank and one.crowded_pct is not None]
-    return statistics.median(known) if known else 0.0
-
-
 def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
     """What the ranks of the emptiest other host wait, in the median: most ranks may be on crowded ones."""
     by_host = defaultdict(list)
@@ -207,9 +156,7 @@ def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
 
 def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
     late = any(
-        use.rank in found.ranks and found.cause == "gpu_compute"
-        for rule in (PERSISTENTLY_LATE, SOMETIMES_LATE)
-        for found in inputs.found_before(rule)
+        use.rank in found.ranks and found.cause == "gpu_compute" for found in inputs.found_before("TO-S001", "TO-S002")
     )
     others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= _ACTIVE_PCT or late]
     if others:
@@ -273,7 +220,7 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     waited = use.waited_pct
     if waited is None or waited < WAITS_PCT:
         return None
-    peers = _peers(use, uses)
+    peers = crowded_peers_pct(use, uses)
     crowded = use.crowded_pct or 0.0
     alone = len(uses) > 1 and crowded >= _PEERS * min(peers, _of_another_host(use, uses))
     others = use.on_cores

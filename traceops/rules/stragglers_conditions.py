@@ -12,13 +12,12 @@ from traceops.across.own_times import far_beyond, own_time
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
-from traceops.rules.clocks import OUT_OF_STEP, ends_fit
 from traceops.rules.inputs import why_incomplete
+from traceops.rules.shared import IMPACT_BOUNDS, OUT_OF_STEP, ends_fit
 
 # Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
 
 
-IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 SURE = 0.05  # chance up to which a finding has high confidence

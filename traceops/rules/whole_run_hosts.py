@@ -16,11 +16,9 @@ from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import core_wait_ms
-from traceops.rules.plain_cure import waited_for_ms
-from traceops.rules.straggler_findings import mean_over
+from traceops.rules.shared import NOT_OBSERVED, core_wait_ms, waited_for_ms
 from traceops.rules.stragglers import held_by_cores
-from traceops.rules.whole_run import NOT_OBSERVED
+from traceops.rules.stragglers_findings import mean_over
 
 HOST_LONGER = described("whole_run", "TO-W003")
 RULES = (HOST_LONGER,)

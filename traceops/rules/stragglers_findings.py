@@ -25,12 +25,11 @@ from traceops.core.rule import Rule
 from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
 from traceops.core.words import ROLES
-from traceops.rules.role_text import late_in
-from traceops.rules.straggler_claims import ComesLast, Doubt, Late
-from traceops.rules.straggler_conditions import (
+from traceops.rules.shared import IMPACT_BOUNDS, late_in
+from traceops.rules.stragglers_claims import ComesLast, Doubt, Late
+from traceops.rules.stragglers_conditions import (
     CHANCE,
     FELT,
-    IMPACT_BOUNDS,
     PROFILED,
     SURE,
     VISIBLE,

@@ -18,8 +18,8 @@ from traceops.core.text import short_name
 from traceops.core.units import mean_count_text, ms_text, rate_text, size_text, stored
 from traceops.fabric.reference import HostLink
 from traceops.measure.copies import CopyKind
-from traceops.rules.idle_time import work_ms
 from traceops.rules.inputs import Inputs, why_incomplete
+from traceops.rules.shared import work_ms
 
 # What a finding about exposed copies says, and what its cure saves.
 
