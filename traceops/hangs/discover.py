@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +169,7 @@ def _fabric(found: Found) -> Fabric | None:
     """What the texts tell of machines, links and NCCL's connections; None where they tell nothing."""
     if not found.texts:
         return None
-    from traceops.fabric.read import read_fabric  # most hangs leave dumps only
-
-    fabric = read_fabric(found.texts, [])
+    fabric = _fabric_reader()(found.texts, [])
     known = {path for path, _ in found.problems}
     found.problems += [problem for problem in fabric.problems if problem[0] not in known]
     if not fabric.tells:
@@ -184,6 +182,12 @@ def _fabric(found: Found) -> Fabric | None:
     ]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
+
+
+def _fabric_reader() -> Callable[[Iterable[Path], list[Path]], Fabric]:
+    from traceops.fabric.read import read_fabric  # most hangs leave dumps only
+
+    return read_fabric
 
 
 def run_folder_of(path: Path) -> Path:
@@ -292,6 +296,7 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
 
 
 def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
+    _fabric_reader()  # what it looks for is searched for in the same pass
     kind, rank = sniff(str(path)), rank_of_text(path, found.one_node)
     if rank is not None:
         found.rank_files.add(rank)
