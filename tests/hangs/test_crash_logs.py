@@ -1,22 +1,36 @@
-"""Logs of jobs that crashed: what failed, on which rank, at which line, and what to do."""
+"""Crashes by their own logs: which kind, whose, and what to do; and the table that they are known by."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from quiet import is_quiet
 
+import traceops.hangs
 from traceops.hangs import words
-from traceops.hangs.crashes import crash_kind, memory_message
+from traceops.hangs.crashes import (
+    ADVICE,
+    ALONE,
+    DID,
+    NEEDLES,
+    RULE_OF,
+    WORDINGS,
+    crash_kind,
+    memory_message,
+    says_not_finite,
+    told_alone,
+    what_is_not_finite,
+)
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Wait
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice
 from traceops.rules.diagnosis import judge_diagnosis
+from traceops.rules.failures import BY_ID, advice_of
 from traceops.rules.failures import CRASH_RULES as RULES
-from traceops.rules.failures import advice_of
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: rule, cause, ranks, and what the page has to say.
@@ -482,3 +496,156 @@ def test_frames_in_the_middle_of_prose_are_a_traceback_without_its_ends(tmp_path
     assert not found.roots and "make (/home/u/rollout/d.py:83)" in hang_sentence(found)
     paste.write_text("all is well\n" * 80 + frames + "all is well\n" * 80)
     assert is_quiet(diagnose(paste))
+
+
+ONLY_ERROR = Path(__file__).with_name("only_error")  # in the words of NCCL, torch and others; hosts are made up
+CODE = sorted(Path(traceops.hangs.__file__).parent.rglob("*.py"))
+
+
+def test_each_kind_has_a_rule_and_a_clause() -> None:
+    assert set(RULE_OF) == set(DID) and set(RULE_OF.values()) <= set(BY_ID)
+    assert all(re.match(r"[a-z]", did) and not did.endswith(".") for did in DID.values())
+    assert all(advice.endswith((".", ")")) for advice in ADVICE.values())
+
+
+def test_each_wording_is_found_where_its_text_stands() -> None:
+    for wording in WORDINGS:
+        text = " … ".join(wording.words)
+        assert crash_kind(text, raised=False) is not None, wording
+        if wording.kind in ALONE:
+            assert told_alone(text) and any(needle.decode() in text for needle in NEEDLES), wording
+
+
+def test_kinds_that_code_names_are_in_the_table() -> None:
+    named = re.findall(r"CrashKind, \.\.\.\] = \(([^)]*)\)", "".join(path.read_text() for path in CODE))
+    kinds = {kind for group in named for kind in re.findall(r'"(\w+)"', group)}
+    assert len(kinds) > 5 and kinds <= set(RULE_OF)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "RuntimeError: NCCL error in: /b/c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
+            "invalid argument",
+        ),
+        ("RuntimeError: NCCL error in: /b/c10d/NCCLUtils.hpp:82, some new words, NCCL version 2.4.8", "some new words"),
+        ("RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [10.0.0.9]:13195: Connection refused", "10.0.0.9"),
+        (
+            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store by key '0', but store->get('0') got error: Connection reset by peer",
+            "got no NCCL id",
+        ),
+        ("n1:7:7 [0] init.cc:981 NCCL WARN Invalid rank requested : 2/2", "rank outside its world"),
+        (
+            "n1:7:9 [1] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<5> with status=4 "
+            "opcode=1 len=0 vendor err 81 (Send)",
+            "status 4: local protection error",
+        ),
+        (
+            "accelerate <command> [<args>] launch: error: argument --machine_rank: invalid int value: ''",
+            "--machine_rank",
+        ),
+    ],
+)
+def test_the_only_error_of_a_log_is_the_finding(told, text: str, says: str) -> None:
+    diagnosis = told(f"{text}\n")
+    (root,) = diagnosis.roots
+    assert says in hang_sentence(diagnosis) and root_advice(root)
+
+
+def test_an_echo_beside_a_cause_stays_an_echo(told) -> None:
+    refused = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [10.0.0.9]:13195: Connection refused"
+    frames = 'Traceback (most recent call last):\n  File "/w/a.py", line 4, in f\n    g()\n'
+    (root,) = told(f"[rank1]: {frames}[rank1]: ValueError: bad batch\n{refused}\n").roots
+    assert "bad batch" in root.statement
+
+
+@pytest.mark.parametrize("path", sorted(ONLY_ERROR.glob("*.txt")), ids=lambda path: path.stem)
+def test_each_such_log_is_a_case_of_its_kind(path: Path) -> None:
+    (root,) = diagnose(path).roots
+    expected = {"nccl_usage_srun": "nccl_usage", "gloo_refused": "gloo_connect"}.get(path.stem, path.stem)
+    assert root.crash is not None and root.crash.kind == expected
+
+
+# File: cause, ranks, what is true, and what the evidence has behind the message itself.
+PUBLIC = {
+    "loss_scale_deepspeed": ("loss_scale", (), "until the loss scale was at its minimum", "scale: 0, reducing to 0"),
+    "loss_scale_fairseq": ("loss_scale", (), "until the loss scale was at its minimum", "scale to: 0.0001220703125"),
+    "loss_inf": ("nan_loss", (), "because the loss is inf: Loss is inf, stopping training", None),
+    "loss_infinite_or_nan": ("nan_loss", (), "because the loss is not finite (inf or NaN), at train_loop", None),
+    "nan_grad_norm": ("nan_loss", (2,), "because the norm of gradients is NaN: RuntimeError: Rank 2", None),
+}
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}\n"
+GAVE_UP = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 41, in step\n    engine.step()\n'
+    "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_log_says_which_number_it_was(name: str) -> None:
+    cause, ranks, said, last = PUBLIC[name]
+    (root,) = (diagnosis := diagnose(DATA / f"{name}.txt")).roots
+    assert (root.rule, root.cause, root.ranks) == ("TO-E005", cause, ranks)
+    assert said in hang_sentence(diagnosis) and "the loss is NaN" not in hang_sentence(diagnosis)
+    assert last is None or root.evidence[-1][1].endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Loss is nan, stopping training", "the loss is NaN"),
+        ("ValueError: train_loss=nan at step 3", "the loss is NaN"),
+        ("Loss is -inf, stopping training", "the loss is inf"),
+        ("AssertionError: non-finite loss: inf", "the loss is inf"),
+        ("AssertionError: loss is not finite", "the loss is not finite (inf or NaN)"),
+        ("ValueError: the loss is not finite: tensor(nan, device='cuda:0')", "the loss is NaN"),
+        ("WARNING: non-finite loss, ending training  tensor([nan, nan, nan, nan])", "the loss is NaN"),
+        ("AssertionError: Rank 3: found NaN in local grad norm in backwards pass", "the norm of gradients is NaN"),
+        ("AssertionError: found Inf in local forward loss calculation", "the loss is inf"),
+        ("RuntimeError: NaN or Inf found in gradients", "gradients are not finite (inf or NaN)"),
+        (
+            "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot",
+            "the norm of gradients is not finite (inf or NaN)",
+        ),
+    ],
+)
+def test_no_more_is_said_than_the_message_says(text: str, said: str) -> None:
+    assert says_not_finite(text) and what_is_not_finite(text) == said
+
+
+@pytest.mark.parametrize(
+    "text", ["ValueError: loss_scale must not be inf", "ValueError: unknown loss 'infonce'", "loss scale: inf"]
+)
+def test_a_loss_scale_and_a_name_are_no_loss(text: str) -> None:
+    assert not says_not_finite(text)
+
+
+def test_the_last_overflows_are_the_evidence_and_those_of_an_earlier_start_are_not(tmp_path: Path) -> None:
+    skipped = "".join(OVERFLOW.format(2 << k, 1 << k) for k in range(6, -1, -1))
+    log = tmp_path / "train.log"
+    log.write_text(skipped + GAVE_UP)
+    (root,) = diagnose(log).roots
+    assert [text[-25:] for _, text in root.evidence[1:]] == [
+        "loss scale: 8, reducing to 4"[-25:], "loss scale: 4, reducing to 2"[-25:], "loss scale: 2, reducing to 1"[-25:]
+    ]  # fmt: skip
+    assert [where.rpartition(":")[2] for where, _ in root.evidence] == ["8", "5", "6", "7"]
+    assert "bf16 in place of fp16" in advice_of(root) and "loss is finite is not told" in advice_of(root)
+    log.write_text(GAVE_UP)  # rank 0 alone tells of overflows
+    assert len(diagnose(log).roots[0].evidence) == 1
+
+
+def test_overflows_after_which_the_training_goes_on_are_no_trouble(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{OVERFLOW.format(2, 1)}step 2\n{OVERFLOW.format(1, 1)}step 3\n")
+    assert is_quiet(diagnose(log))
+
+
+def test_a_scaler_whose_program_went_on_is_not_its_end(tmp_path: Path) -> None:
+    """A program may catch what DeepSpeed raises."""
+    log = tmp_path / "train.log"
+    steps = "".join(f"step {n}/900 loss 2.1\n" for n in range(20, 800))
+    log.write_text(f"step 19/900 loss 2.1\n{GAVE_UP}{steps}")
+    diagnosis = diagnose(log)
+    assert not diagnosis.roots and seen_lines(diagnosis)
