@@ -558,3 +558,27 @@ def test_what_no_count_tells_is_said_with_doubt(tmp_path):
 
     assert (root.ranks, root.confidence) == ((1,), "low")
     assert "perhaps never called" in root.message
+
+
+def launcher_log(rank: int, second: int, code: int = 1) -> str:
+    """What torchrun of one node ends with, at a time by its own clock."""
+    return (
+        "train.py FAILED\n-----\nFailures:\n  <NO_OTHER_FAILURES>\n-----\nRoot Cause (first observed failure):\n[0]:\n"
+        f"  time      : 2026-11-20_10:00:{second:02}\n  host      : node{rank // 8}\n"
+        f"  rank      : {rank} (local_rank: {rank % 8})\n  exitcode  : {code} (pid: {100 + rank})\n=====\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "causes"),
+    [
+        ({2: (9, 1), 9: (4, 1), 17: (8, 1)}, {9}),  # each launcher saw only its own node
+        ({2: (4, 1), 9: (4, 1), 17: (5, 1)}, {2, 9, 17}),  # clocks of hosts do not agree better
+        ({2: (9, 1), 9: (4, -6)}, {2, 9}),  # the watchdog may have aborted the earliest because of another
+    ],
+)
+def test_of_several_launchers_the_earliest_failure_is_the_first(tmp_path, ended, causes):
+    for rank, (second, code) in ended.items():
+        (tmp_path / f"node{rank // 8}.log").write_text(launcher_log(rank, second, code))
+    found = diagnose(tmp_path)
+    assert {rank for root in found.roots for rank in root.ranks} == causes

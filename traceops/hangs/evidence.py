@@ -162,6 +162,7 @@ class LogEvent(Struct, frozen=True):
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
     shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
     of a traceback, that its own end is missing: the exception is not told. after_end: its training had ended before.
+    when: seconds by the clock of a launcher's host, of the end of a process.
     before: lines that lead to it, by their number: the last overflows before a loss scaler gave up.
     """
 
@@ -187,6 +188,7 @@ class LogEvent(Struct, frozen=True):
     cut_off: bool = False
     after_end: bool = False
     before: tuple[tuple[int, str], ...] = ()
+    when: int | None = None
 
 
 class ThreadStack(Struct, frozen=True):

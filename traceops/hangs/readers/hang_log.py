@@ -225,7 +225,7 @@ class Attempts:
         for ended in self._launched or self._unsure:
             events.add(
                 "exit", None, ended.line, ended.text,
-                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
+                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root, when=ended.when,
             )  # fmt: skip
         for pid, event in self._killed:
             if pid in self._pids:
