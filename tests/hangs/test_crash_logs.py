@@ -97,7 +97,7 @@ def test_messages_that_the_rules_were_not_written_with(name: str) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path):
+def told_files(tmp_path: Path):
     """The diagnosis of texts by file name."""
 
     def tell(**texts: str):
@@ -150,9 +150,9 @@ def test_one_rank_waits_for_the_one_that_died() -> None:
     assert "while ranks 0, 2 wait for it" in words.died(1, "it crashed", [0, 2], wait)
 
 
-def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
+def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told_files) -> None:
     """Rather than with which exit code: 'it stopped because the loss is NaN', not 'SystemExit: 1'."""
-    diagnosis = told(
+    diagnosis = told_files(
         train=raised(
             1, "RuntimeError: Error(s) in loading state_dict for GPT:\n[rank1]: \tsize mismatch for head.weight."
         )
@@ -166,9 +166,9 @@ def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
     assert ".." not in hang_sentence(diagnosis) and "\t" not in hang_sentence(diagnosis)
 
 
-def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told) -> None:
+def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told_files) -> None:
     """No log of another job that was appended: the preemption stays the cause."""
-    (root,) = told(
+    (root,) = told_files(
         train="slurmstepd: error: *** JOB 3736 ON node5 CANCELLED AT 2021-03-15T18:00:46 DUE TO PREEMPTION ***\n"
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
         "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\n"
@@ -195,8 +195,8 @@ def raised(rank: int, error: str, line: int = 7) -> str:
     )
 
 
-def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
-    diagnosis = told(
+def test_the_first_failure_is_the_cause_and_echoes_are_not(told_files) -> None:
+    diagnosis = told_files(
         train=raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
         + raised(1, "RuntimeError: [enforce] something else broke")
         + raised(
@@ -211,8 +211,8 @@ def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
     assert seen == {0, 1}
 
 
-def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
-    diagnosis = told(
+def test_of_several_failures_in_one_log_the_first_is_the_cause(told_files) -> None:
+    diagnosis = told_files(
         train=raised(1, "RuntimeError: something broke", line=5)
         + raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     )
@@ -221,8 +221,8 @@ def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
     assert [event.rank for event, _ in seen_lines(diagnosis)] == [3]
 
 
-def test_a_failure_that_all_ranks_share_is_one_cause(told) -> None:
-    diagnosis = told(
+def test_a_failure_that_all_ranks_share_is_one_cause(told_files) -> None:
+    diagnosis = told_files(
         **{f"rank{rank}": raised(rank, "ModuleNotFoundError: No module named 'apex'") for rank in range(4)}
     )
     (root,) = diagnosis.roots
@@ -230,16 +230,16 @@ def test_a_failure_that_all_ranks_share_is_one_cause(told) -> None:
     assert "No module named 'apex'" in root.message
 
 
-def test_a_failed_assertion_is_a_crash_with_its_line(told) -> None:
-    diagnosis = told(out=raised(2, "AssertionError: batch is empty", line=41))
+def test_a_failed_assertion_is_a_crash_with_its_line(told_files) -> None:
+    diagnosis = told_files(out=raised(2, "AssertionError: batch is empty", line=41))
     assert hang_sentence(diagnosis).startswith(
         "Rank 2 failed an assertion, at step (train.py:41): AssertionError: batch is empty."
     )
 
 
-def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
+def test_what_follows_a_timeout_is_no_crash_of_its_own(told_files) -> None:
     work = "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600040 milliseconds"
-    diagnosis = told(
+    diagnosis = told_files(
         out="".join(
             f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: {work}\n" for rank in (0, 1)
         )
@@ -248,8 +248,8 @@ def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
     assert [root.rule for root in diagnosis.roots] == ["TO-H006"]
 
 
-def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) -> None:
-    diagnosis = told(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
+def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told_files) -> None:
+    diagnosis = told_files(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
     assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
     assert "Nobody" not in hang_sentence(diagnosis) and "1 error message" in hang_sentence(diagnosis)
     ((event, said_by),) = seen_lines(diagnosis)
@@ -272,22 +272,22 @@ WATCHDOG = (
 
 
 @pytest.mark.parametrize("gap", ["\n", "\n> ", "\n>> ", ""])
-def test_a_watchdog_message_broken_over_lines_is_one(told, gap: str) -> None:
+def test_a_watchdog_message_broken_over_lines_is_one(told_files, gap: str) -> None:
     text = "".join(WATCHDOG.format(rank=rank, gap=gap) for rank in range(4))
-    diagnosis = told(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
+    diagnosis = told_files(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
     assert [(event.rank, event.sequence) for event in diagnosis.evidence.log] == [(rank, 14863) for rank in range(4)]
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.sequence) == ("TO-H006", (0, 1, 2, 3), 14863)
 
 
-def test_a_watchdog_message_broken_within_a_word_is_one(told) -> None:
+def test_a_watchdog_message_broken_within_a_word_is_one(told_files) -> None:
     text = WATCHDOG.format(rank=2, gap="").replace("NumelOut=14845952", "NumelOut=1484\n5952")
-    (event,) = told(train=text).evidence.log
+    (event,) = told_files(train=text).evidence.log
     assert (event.rank, event.elements_out) == (2, 14845952)
 
 
-def test_one_ranks_log_accuses_nobody(told) -> None:
-    diagnosis = told(train=WATCHDOG.format(rank=1, gap=""))
+def test_one_ranks_log_accuses_nobody(told_files) -> None:
+    diagnosis = told_files(train=WATCHDOG.format(rank=1, gap=""))
     assert diagnosis.roots == () and diagnosis.evidence.world_size is None
     assert [status.rank for status in diagnosis.ranks] == [1]
     assert hang_sentence(diagnosis) == (
@@ -296,26 +296,26 @@ def test_one_ranks_log_accuses_nobody(told) -> None:
     assert "the other ranks' logs" in what_would_decide(diagnosis)
 
 
-def test_an_nccl_error_keeps_its_last_error(told) -> None:
+def test_an_nccl_error_keeps_its_last_error(told_files) -> None:
     text = (DATA / "nccl_no_route.txt").read_text()
-    (root,) = told(out=text).roots
+    (root,) = told_files(out=text).roots
     assert "No route to host" in root.evidence[0][1]
 
 
-def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told) -> None:
+def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told_files) -> None:
     text = OOM.format(
         asked="2.00 GiB", free="500.00 MiB", process="78.40 GiB", allocated="60.00 GiB", unused="17.00 GiB"
     )
     broken = text.replace(" which ", "\nwhich ").replace(" Of the ", "\nOf the ")
-    (root,) = told(out=f"[rank5]: {broken}\n[rank5]: bye\n").roots
+    (root,) = told_files(out=f"[rank5]: {broken}\n[rank5]: bye\n").roots
     assert (root.rule, root.ranks, root.cause) == ("TO-E001", (5,), "fragmented")
 
 
-def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told) -> None:
+def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told_files) -> None:
     text = "".join(
         f"(RayTrainWorker pid=77, ip=10.0.0.2) {line}\n" for line in raised(2, "AssertionError: no").splitlines()
     )
-    (root,) = told(out=text).roots
+    (root,) = told_files(out=text).roots
     assert (root.rule, root.ranks, root.where) == ("TO-E005", (2,), "step (train.py:7)")
 
 

@@ -363,7 +363,7 @@ FABRIC = {
 
 
 @pytest.fixture
-def told(tmp_path: Path):
+def told_with(tmp_path: Path):
     def tell(log: str, more: dict[str, str] | None = None) -> Diagnosis:
         for name, text in {"train.log": log, **(more or {})}.items():
             (tmp_path / name).write_text(text)
@@ -383,16 +383,16 @@ def answer(diagnosis: Diagnosis) -> str:
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_crash_and_the_others_that_wait_for_it(told, crash: str) -> None:
+def test_a_crash_and_the_others_that_wait_for_it(told_with, crash: str) -> None:
     text, words = CRASHES[crash]
-    diagnosis = told(text + one_timed_out(0, 1, 3))
+    diagnosis = told_with(text + one_timed_out(0, 1, 3))
     assert diagnosis.roots[0].ranks == (2,) and len(diagnosis.roots) == 1
     assert words in answer(diagnosis) and "0–1, 3" in answer(diagnosis)
 
 
 @pytest.mark.parametrize(("crash", "slurm"), list(product(CRASHES, SLURM)))
-def test_a_crash_and_what_slurm_did_then(told, crash: str, slurm: str) -> None:
-    diagnosis = told(CRASHES[crash][0] + SLURM[slurm][0])
+def test_a_crash_and_what_slurm_did_then(told_with, crash: str, slurm: str) -> None:
+    diagnosis = told_with(CRASHES[crash][0] + SLURM[slurm][0])
     assert diagnosis.roots[0].ranks == (2,)
     assert CRASHES[crash][1] in hang_sentence(diagnosis)
     (note,) = diagnosis.notes
@@ -400,29 +400,29 @@ def test_a_crash_and_what_slurm_did_then(told, crash: str, slurm: str) -> None:
 
 
 @pytest.mark.parametrize("slurm", SLURM)
-def test_a_hang_and_what_slurm_did_then(told, slurm: str) -> None:
-    diagnosis = told(one_timed_out(0, 1, 3) + SLURM[slurm][0])
+def test_a_hang_and_what_slurm_did_then(told_with, slurm: str) -> None:
+    diagnosis = told_with(one_timed_out(0, 1, 3) + SLURM[slurm][0])
     assert diagnosis.roots == () and hang_sentence(diagnosis).startswith("Ranks 0–1, 3 wait in all_reduce #3")
     assert "all_reduce" in answer(diagnosis)
     assert any(SLURM[slurm][1] in note and note.startswith("After that") for note in diagnosis.notes)
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_crash_beside_what_nccl_and_the_machine_tell(told, crash: str) -> None:
+def test_a_crash_beside_what_nccl_and_the_machine_tell(told_with, crash: str) -> None:
     text = CRASHES[crash][0].replace("[rank2]", "[rank1]")
-    diagnosis = told(text, FABRIC)
+    diagnosis = told_with(text, FABRIC)
     assert diagnosis.roots[0].ranks == (1,) and CRASHES[crash][1] in hang_sentence(diagnosis)
     assert "topology of 1 machine" in read_text(diagnosis) and "NCCL's lines in 1 log" in read_text(diagnosis)
     assert any("SYS" in finding.message or "P2P" in finding.message for finding in fabric(diagnosis))
 
 
-def test_a_hang_over_a_path_that_is_broken(told) -> None:
-    diagnosis = told(one_timed_out(0, 1), FABRIC)
+def test_a_hang_over_a_path_that_is_broken(told_with) -> None:
+    diagnosis = told_with(one_timed_out(0, 1), FABRIC)
     assert (diagnosis.roots[0].rule, diagnosis.roots[0].cause) == ("TO-H006", "p2p")
 
 
-def test_two_ranks_that_crash_in_different_ways(told) -> None:
-    diagnosis = told(CRASHES["memory"][0] + CRASHES["assertion"][0].replace("rank2", "rank3"))
+def test_two_ranks_that_crash_in_different_ways(told_with) -> None:
+    diagnosis = told_with(CRASHES["memory"][0] + CRASHES["assertion"][0].replace("rank2", "rank3"))
     assert diagnosis.roots[0].ranks == (2,)
     assert "GPU memory" in answer(diagnosis) and "batch is empty" in answer(diagnosis)
 
@@ -441,11 +441,13 @@ MACHINE = {
 @pytest.mark.parametrize("machine", MACHINE)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 2), (0, 1)])
-def test_what_the_machine_did_may_be_why_ranks_wait(told, machine: str, late: bool, ranks: tuple[int, ...]) -> None:
+def test_what_the_machine_did_may_be_why_ranks_wait(
+    told_with, machine: str, late: bool, ranks: tuple[int, ...]
+) -> None:
     """Slurm says it at the job's end, and dmesg is put behind the log: it was left out there."""
     text, words = MACHINE[machine]
     waiting = one_timed_out(*ranks)
-    (root,) = told(waiting + text if late else text + waiting).roots
+    (root,) = told_with(waiting + text if late else text + waiting).roots
     assert root.statement.endswith(f"This may be why: a process of unknown rank {_did(words)}")
     assert root.confidence == "low"
 
@@ -454,9 +456,9 @@ def _did(words: str) -> str:
     return f"ran out of {words}" if "memory" in words else f"saw {words}"
 
 
-def test_a_rank_s_own_memory_error_after_the_timeouts_is_their_echo(told) -> None:
+def test_a_rank_s_own_memory_error_after_the_timeouts_is_their_echo(told_with) -> None:
     echo = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-    diagnosis = told(one_timed_out(0, 2) + echo)
+    diagnosis = told_with(one_timed_out(0, 2) + echo)
     assert diagnosis.roots == () and hang_sentence(diagnosis).startswith("Ranks 0, 2 wait in all_reduce #3")
 
 

@@ -50,7 +50,7 @@ RANKED = {
 
 
 @pytest.fixture
-def told(tmp_path: Path):
+def told_text(tmp_path: Path):
     def tell(text: str):
         (tmp_path / "paste.log").write_text(text)
         return diagnose(tmp_path)
@@ -59,19 +59,19 @@ def told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("layout", RANKED)
-def test_a_crash_is_of_its_rank_in_each_layout(told, layout: str) -> None:
-    (root,) = told("".join(RANKED[layout].format(line) + "\n" for line in CRASH)).roots
+def test_a_crash_is_of_its_rank_in_each_layout(told_text, layout: str) -> None:
+    (root,) = told_text("".join(RANKED[layout].format(line) + "\n" for line in CRASH)).roots
     assert (root.rule, root.ranks, root.where) == ("TO-E005", (3,), "step (train.py:41)")
 
 
-def test_a_paste_is_read_though_it_is_indented_and_its_beginning_is_missing(told) -> None:
-    (root,) = told("".join(f"      {line}\n" for line in CRASH[1:])).roots
+def test_a_paste_is_read_though_it_is_indented_and_its_beginning_is_missing(told_text) -> None:
+    (root,) = told_text("".join(f"      {line}\n" for line in CRASH[1:])).roots
     assert (root.rule, root.where) == ("TO-E005", "step (train.py:41)")
 
 
-def test_frames_that_no_exception_follows_are_no_crash(told) -> None:
+def test_frames_that_no_exception_follows_are_no_crash(told_text) -> None:
     stack = f"{CRASH[1]}\n{CRASH[2]}\nstep 12 took 0.5 s\n"
-    said = told(stack + "[rank1]: RuntimeError: Connection reset by peer\n")
+    said = told_text(stack + "[rank1]: RuntimeError: Connection reset by peer\n")
     assert said.roots == () and [event.kind for event in said.evidence.log] == ["connection"]
 
 
@@ -107,8 +107,8 @@ SLURM = "slurmstepd: error: *** {} ON gpu-12 CANCELLED AT 2024-04-20T09:09:37{} 
         ("./run.sh: line 3:   415 Segmentation fault      (core dumped) python x.py\n", "TO-E005", "native_crash", ()),
     ],
 )  # fmt: skip
-def test_what_slurm_kubernetes_and_the_shell_say(told, text: str, rule: str, cause: str, ranks) -> None:
-    said = told(f"step 10 loss 2.1\n{text}")
+def test_what_slurm_kubernetes_and_the_shell_say(told_text, text: str, rule: str, cause: str, ranks) -> None:
+    said = told_text(f"step 10 loss 2.1\n{text}")
     (root,) = said.roots
     assert (root.rule, root.cause, root.ranks) == (rule, cause, ranks)
     assert root_advice(root) and len(hang_sentence(said)) < 400
@@ -123,14 +123,14 @@ def test_what_slurm_kubernetes_and_the_shell_say(told, text: str, rule: str, cau
         "saving: File cut, Exit Code: 3 in the table\n",
     ],
 )
-def test_what_only_looks_like_an_end_is_none(told, text: str) -> None:
-    said = told(text + "[rank1]: RuntimeError: Connection reset by peer\n")
+def test_what_only_looks_like_an_end_is_none(told_text, text: str) -> None:
+    said = told_text(text + "[rank1]: RuntimeError: Connection reset by peer\n")
     assert said.roots == () and len(said.evidence.log) == 1
 
 
-def test_what_a_scheduler_did_follows_from_a_failure_before_it(told) -> None:
+def test_what_a_scheduler_did_follows_from_a_failure_before_it(told_text) -> None:
     raised = "".join(f"[rank2]: {line}\n" for line in CRASH)
-    (root,) = told(raised + SLURM.format("STEP 7.0", "")).roots
+    (root,) = told_text(raised + SLURM.format("STEP 7.0", "")).roots
     assert (root.rule, root.ranks) == ("TO-E005", (2,))
 
 
