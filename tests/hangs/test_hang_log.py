@@ -12,6 +12,8 @@ from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.evidence import GroupStatus
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.render.hang.tables import ranks_table
+from traceops.report.hang_rows import merged_ranks
 
 # ruff: noqa: E501 (messages stand as they are written)
 
@@ -589,3 +591,37 @@ def test_gloo_has_no_gpu_to_blame(tmp_path):
 
     assert (root.rule, root.ranks, root.confidence) == ("TO-H006", (1,), "low")
     assert "GPU" not in root.message
+
+
+def test_the_last_sign_of_life_of_each_rank_is_in_its_row(tmp_path):
+    steps = "".join(
+        f"2026-11-20 10:{second // 60:02}:{second % 60:02},123 [rank{rank}] step {second} done\n"
+        for second in range(90)
+        for rank in range(3)
+        if rank != 1 or second < 70
+    )
+    late = (
+        "[rank{0}]:[E1120 10:31:3{0}.5 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=1800000) ran for 1800012 "
+        "milliseconds before timing out.\n"
+    )
+    (tmp_path / "job.log").write_text(steps + late.format(0) + late.format(2))
+    found = diagnose(tmp_path / "job.log")
+    assert {status.rank: status.last_line for status in found.ranks} == {0: "10:31:30", 1: "10:01:09", 2: "10:31:32"}
+    table = ranks_table(found, merged_ranks(found, 64))
+    at = [column.key for column in table.columns].index("last_line")
+    assert {row[at].text for row in table.rows} == {"10:31:30 to 10:31:32", "10:01:09"}
+    assert next(event for event in found.evidence.log if event.kind == "said").rank == 1
+
+
+@pytest.mark.parametrize("quiet", [0, 1])
+def test_a_rank_s_own_log_has_its_last_sign_of_life(tmp_path, quiet):
+    for rank in range(2):
+        last = "11:00:00" if rank == quiet else "11:30:02"
+        (tmp_path / f"rank_{rank}.log").write_text(
+            f"2026-11-20 10:59:00 step 1\n2026-11-20 {last} step 2\n"
+            + ("" if rank == quiet else "CUDA error: an illegal memory access was encountered\n")
+        )
+    found = diagnose(tmp_path)
+    clocks = {rank: event.clock for rank, event in found.evidence.last_lines.items()}
+    assert clocks[quiet] == "11:00:00" and set(clocks) == {0, 1}

@@ -231,12 +231,12 @@ def test_torchruns_store_that_is_lost_while_workers_run_is_no_failed_start(told)
         "[2023-11-16 15:09:18,742] torch.distributed.elastic.multiprocessing.api: [WARNING] Sending process 7 closing "
         "signal SIGTERM\n"
     )
-    sentence = hang_sentence(told(f"{lost}{FRAMES}RuntimeError: Connection reset by peer\n"))
+    sentence = hang_sentence(told(f"{lost}{LAUNCHER_FRAMES}RuntimeError: Connection reset by peer\n"))
     assert "did not find all ranks" not in sentence and "lost torchrun's rendezvous" in sentence
 
 
 def test_a_ctrl_c_that_torchs_import_words_as_a_runtime_error_is_no_crash(told):
-    assert is_quiet(told(f"{FRAMES}RuntimeError: KeyboardInterrupt: \n"))
+    assert is_quiet(told(f"{LAUNCHER_FRAMES}RuntimeError: KeyboardInterrupt: \n"))
 
 
 def test_frames_behind_determineds_rank_are_a_traceback(told):
@@ -269,7 +269,7 @@ def test_mpiruns_report_names_the_rank_that_a_signal_ended(told):
 
 def test_horovodruns_exception_is_the_end_of_a_slot_and_names_no_rank(told):
     said = f"RuntimeError: {REPORT.format('Horovod')}process to do so was:\nProcess name: worker-1[0]\nExit code: 137\n"
-    sentence = hang_sentence(told(f"{FRAMES}{said}"))
+    sentence = hang_sentence(told(f"{LAUNCHER_FRAMES}{said}"))
     assert sentence.startswith("The program was killed (SIGKILL)") and "ank 0" not in sentence
 
 

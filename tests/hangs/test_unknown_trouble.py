@@ -320,8 +320,8 @@ SAID = (
     # Sentences.
     "Worker 3 died unexpectedly",
     "The trial has failed",
-    f"stderr: {HEAD}stderr: {LAUNCHER}",
-    f"{HEAD}{LAUNCHER}\n====\n/x/test_script.py FAILED\n-----\n",
+    f"stderr: {HEAD}stderr: {TORCHRUN}",
+    f"{HEAD}{TORCHRUN}\n====\n/x/test_script.py FAILED\n-----\n",
     "ExceptionTraceback (most recent call last)\n<ipython-input-3> in <module>\n----> 5 trainer.fit(model, train_lo",
     STORE,
     # MPI, Horovod, TensorFlow, pytest's workers, a GPU's driver, a library's own words.
@@ -381,7 +381,7 @@ def test_plain_words_are_looked_at_only_where_nothing_else_is_told(told):
 
 
 def test_a_launchers_exception_is_told_without_the_rule_below_it(told):
-    (event, _), *_ = seen_lines(told(f"{HEAD}{LAUNCHER}\n=====\na.py FAILED\n"))
+    (event, _), *_ = seen_lines(told(f"{HEAD}{TORCHRUN}\n=====\na.py FAILED\n"))
     assert event.text == TORCHRUN.strip()
 
 

@@ -348,7 +348,7 @@ def test_steps_and_epochs_are_counted_as_trainings_write_them(told, line):
 def test_what_traceops_wrote_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A second look at a folder that holds the first one's hang.json named the cause that this quotes."""
     monkeypatch.chdir(tmp_path)
-    steps = "".join(f"step {number} loss 2.1\n{TALK}" for number in range(1, 120))
+    steps = "".join(f"step {number} loss 2.1\n{PASSING_TALK}" for number in range(1, 120))
     (tmp_path / "job.out").write_text(f"step 0\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n{steps}")
     for _ in range(2):
         assert main(["diagnose", ".", "-o", "reports"]) == 0

@@ -39,7 +39,7 @@ from traceops.hangs.job import (
 )
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
-from traceops.hangs.readers.last_start import read_last_start
+from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
 from traceops.hangs.readers.log_events import says_why
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
@@ -155,6 +155,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         lone=tuple(found.lone),
         setting=setting_of(found.logs) if log else None,
         ends=redact_fields(tuple(end for end in ends if end.lines)),
+        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
     )
     if nothing:
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
@@ -314,6 +315,12 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             raise FileError(path, NEWEST_FIRST)
         found.logs.append(path)
         events, earlier = read_last_start(str(path), rank)
+        said = last_line(str(path), rank) if rank is not None else ()
+        if any(event.kind == "timeout" for event in events):
+            known = {event.rank for event in events}
+            said = said or last_lines(str(path))
+            events += tuple(one for one in said if one.rank not in known)
+        found.last_lines.update({one.rank: one for one in said if one.rank is not None})
         events += tuple(filter(None, [mismatched_calls(str(path))]))
         if not any(map(says_why, events)):
             events += tuple(filter(None, [idle_training(path)]))

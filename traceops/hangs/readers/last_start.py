@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.hang_log import Starts, read_starts
+from traceops.hangs.readers.steps import clock_of
 from traceops.hangs.readers.went_on import with_ends, without_aftermath, without_outlived, without_requests
+from traceops.hangs.readers.whole_lines import last_blocks
 from traceops.traces.text_index import Words, blocks_with, holds, indexed
 from traceops.traces.text_lines import blocks, lines
 
@@ -247,23 +249,23 @@ def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: s
 
 
 # Only torch's own prefix, '[rank3]:', behind a time or a host at most: it counts the ranks of the job.
-_LINE = re.compile(rb"(?:^|\r)(?:[\w./:+-]{1,60} ){0,2}\[rank(\d{1,7})\]:? ?([^\r\n]{1,400})", re.MULTILINE)
+_LINE = re.compile(rb"(?:^|\r)(?:[\w.,/:+-]{1,60} ){0,2}\[rank(\d{1,7})\]:? ?([^\r\n]{1,400})", re.MULTILINE)
 _RANK = re.compile(rb"\[rank(\d{1,7})\]")
 _OF_RANKS = Words(b"[rank")
 _MOST = 1 << 12  # ranks
 
 
-def last_lines(path: str, known: Collection[int]) -> tuple[LogEvent, ...]:
-    """The last line of each rank that is not known, as 'said', in order.
+def last_lines(path: str) -> tuple[LogEvent, ...]:
+    """The last line of each rank, as 'said', with the time of day in it, in order of ranks.
 
     Raises InputError where the file cannot be read.
     """
     last: dict[int, int] = {}  # the first line of the last block that names a rank
     for number, block in blocks_with(path, _OF_RANKS):
-        for rank in {int(digits) for digits in set(_RANK.findall(block))}.difference(known):
+        for rank in map(int, set(_RANK.findall(block))):
             if rank in last or len(last) < _MOST:
                 last[rank] = number
-    found: dict[int, tuple[int, str]] = {}
+    found: dict[int, LogEvent] = {}
     for piece in indexed(path):
         if piece.number not in last.values():
             continue
@@ -272,8 +274,18 @@ def last_lines(path: str, known: Collection[int]) -> tuple[LogEvent, ...]:
             rank = int(match[1])
             if rank in last:
                 line, at = line + block.count(b"\n", at, match.start(1)), match.start(1)
-                found[rank] = line, match[2].decode(errors="replace").strip()
-    return tuple(LogEvent("said", rank, path, *found[rank]) for rank in sorted(found))
+                text = match[2].decode(errors="replace").strip()
+                found[rank] = LogEvent("said", rank, path, line, text, clock=clock_of(match[0]))
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def last_line(path: str, rank: int) -> tuple[LogEvent, ...]:
+    """The last line of a rank's own log, as 'said'; empty where it has none. Raises InputError as `last_lines`."""
+    said = [(at, line) for number, block in last_blocks(path) for at, line in lines(block, number) if line.strip()]
+    return tuple(
+        LogEvent("said", rank, path, at, line.strip(), clock=clock_of(line.encode(errors="replace")))
+        for at, line in said[-1:]
+    )
 
 
 # What a log shows before a loss scaler gave up: the last steps that it skipped because gradients overflowed.
@@ -324,6 +336,4 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
         events = judged(path, events)
     since = max((event.line for start in earlier for event in start), default=0)
     events = with_overflows(path, events, since)
-    if any(event.kind == "timeout" for event in events):
-        events += last_lines(path, {event.rank for event in events if event.rank is not None})
     return events, earlier

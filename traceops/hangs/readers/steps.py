@@ -290,6 +290,12 @@ def waits_since(events: Sequence[LogEvent]) -> list[Since]:
     return found
 
 
+def clock_of(line: bytes) -> str | None:
+    """The time of day in the head of a line, '10:00:06': the last, which is the program's own; None without one."""
+    times = _TIME.findall(line[:_CLOCK_HEAD])
+    return b":".join(times[-1]).decode() if times else None
+
+
 def _spent_s(event: LogEvent) -> int | None:
     """How long it had waited, in whole seconds: its limit, within the watchdog's round."""
     told = _SPENT.search(event.text)
