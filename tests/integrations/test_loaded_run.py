@@ -21,7 +21,7 @@ from traceops.render.page import scoped_css
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
 NOTEBOOK = ROOT / "examples" / "slow_run.ipynb"
-FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "ledger", "what_if", "roles", "checks")
+FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "operators", "ledger", "what_if", "roles", "checks")
 
 
 @pytest.fixture(scope="module")
