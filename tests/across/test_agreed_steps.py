@@ -12,7 +12,7 @@ from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarke
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window, with_agreed_steps
-from traceops.across.arrivals import FIRST_MEETING
+from traceops.across.clocks import FIRST_MEETING
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import summarize

@@ -7,8 +7,8 @@ import pytest
 from generated_run import SlowHost, SlowInput, simulate, summaries
 from measured_runs import predicted, program, true_step
 
-from traceops.across.loader_pace import loader_paces
-from traceops.across.measure_across import measure_across
+from traceops.across.cross_rank import measure_across
+from traceops.across.loading import loader_paces
 from traceops.across.replay.graph import paced
 from traceops.across.replay.what_if import ALL_EQUAL, HOST_IN_TIME, NO_LOADING, rank_change
 from traceops.measure.loader_work import LoaderWork

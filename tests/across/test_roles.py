@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 
+from traceops.across.cross_rank import measure_across
+from traceops.across.groups import role_of_kernel, role_of_name
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.across.measure_across import measure_across
-from traceops.across.role_names import role_of_kernel, role_of_name
 from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING

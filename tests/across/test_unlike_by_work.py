@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from traceops import analyze
-from traceops.across.unlike import _with_more_work
+from traceops.across.agreed_steps import _with_more_work
 from traceops.core.claims import claim_of
 from traceops.rules.steps_claims import LongSteps
 

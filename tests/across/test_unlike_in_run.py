@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from generated_run import Size, SlowHost, ddp, simulate, write_traces
 
-from traceops.across.measure_across import measure_across
-from traceops.across.unlike import _rare_in_run, unlike_steps
+from traceops.across.agreed_steps import _rare_in_run, unlike_steps
+from traceops.across.cross_rank import measure_across
 from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
 

@@ -12,8 +12,8 @@ from generated_run import SlowCompute, SlowHost, ddp, simulate, summaries, write
 from measured_runs import across, findings, program
 
 from traceops import analyze
+from traceops.across.cross_rank import measure_across
 from traceops.across.match import NO_CALL, match_collectives
-from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
 from traceops.render.report.card import card_of
 from traceops.rules.clocks import judge_clocks

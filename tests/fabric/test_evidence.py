@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.fabric.discover import named_fabric, run_fabric
+from traceops.fabric.read import named_fabric, run_fabric
 from traceops.fabric.talks import nearest_nics
 from traceops.rules.fabric.judge import judge_fabric
 

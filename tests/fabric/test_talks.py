@@ -2,9 +2,9 @@
 
 import pytest
 
-from traceops.fabric.alike import alike_connections
-from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances
+from traceops.fabric.read import named_fabric
+from traceops.fabric.to_json import alike_connections
 from traceops.rules.fabric.judge import RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"

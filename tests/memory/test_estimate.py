@@ -16,8 +16,16 @@ from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.memory.allocator import Allocation, Category, Event, TrainingPhase, summarize
 from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, proposals, worker
-from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, size_of, workspaces_of
-from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
+from traceops.memory.model import (
+    CONTEXT_BYTES,
+    NCCL_BYTES,
+    MemoryChange,
+    MemoryEstimate,
+    RankMemory,
+    capacity_of,
+    size_of,
+    workspaces_of,
+)
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate
 from traceops.report.write import json_bytes

@@ -13,8 +13,8 @@ from traceops.cli.memory import is_script
 from traceops.core.errors import UsageError
 from traceops.memory.allocator import Category
 from traceops.memory.estimate import EstimateRequest
+from traceops.memory.model import ScriptProblem, ScriptRequest, environment
 from traceops.memory.script import _NOTES, _TROUBLES, AskedScript, _said, estimate_script
-from traceops.memory.script_model import ScriptProblem, ScriptRequest, environment
 from traceops.render.memory import headline
 
 ROOT = Path(__file__).parents[2]

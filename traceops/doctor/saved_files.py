@@ -12,9 +12,9 @@ from traceops.core.errors import InputError
 from traceops.doctor.checkup import findings_of
 from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Checkup
-from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Machine, same_host
+from traceops.fabric.read import named_fabric, named_files
 from traceops.machine.saved import CUT_OFF, Apart, SavedOutputs, read_outputs, with_bus_ids
 from traceops.rules.explained import judged_checks
 from traceops.rules.fabric.judge import judge_fabric

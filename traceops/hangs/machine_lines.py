@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.rank_text import who, who_first
-from traceops.fabric.inspector import Inspector, InspectorRank
+from traceops.fabric.measured import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.hangs.readers.steps import LogTimes, Moment, moment_of, read_times, seconds_of
 

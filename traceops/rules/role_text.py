@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.role_times import role_of_groups, waiting_role
+from traceops.across.rank_times import role_of_groups, waiting_role
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords

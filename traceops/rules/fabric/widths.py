@@ -11,8 +11,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Fabric, quoted
-from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
-from traceops.fabric.nics import is_rdma
+from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote, is_rdma
 from traceops.fabric.talks import distance
 
 NARROW_LINK = described("fabric", "TO-P005")
