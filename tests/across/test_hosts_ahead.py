@@ -20,7 +20,7 @@ from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import rank_change, shared_work
 from traceops.core.claims import claim_of
 from traceops.measure.program import NEVER
-from traceops.rules.straggler_claims import Late
+from traceops.rules.stragglers_claims import Late
 from traceops.traces.observed import read_observed
 
 STEP = 100

@@ -33,11 +33,10 @@ from traceops.render.report.parallel_sections import (
 )
 from traceops.report.model import Report
 from traceops.report.rows import RoleRow
-from traceops.rules.bandwidth import judge_siblings
-from traceops.rules.bandwidth_claims import SlowerGroup
+from traceops.rules.bandwidth import SlowerGroup, judge_siblings
 from traceops.rules.idle import CAPTURED
-from traceops.rules.straggler_claims import Late
 from traceops.rules.stragglers import judge_stragglers
+from traceops.rules.stragglers_claims import Late
 from traceops.traces.discover import discover
 
 NAMES = {

@@ -22,7 +22,7 @@ from traceops.core.claims import claim_of
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP, spells
 from traceops.measure.summary import summarize
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 from traceops.traces.discover import discover
 from traceops.traces.observed import read_observed
 

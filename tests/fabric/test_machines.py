@@ -22,7 +22,7 @@ from traceops.fabric.reference import fingerprint, link_by_name, link_of_machine
 from traceops.fabric.talks import nearest_nics
 from traceops.render.topology.shape import shape_of
 from traceops.rules.fabric.judge import judge_fabric
-from traceops.rules.fabric.widths import judge_widths
+from traceops.rules.fabric.paths import judge_widths
 
 DATA = File(__file__).parent.parent / "data"
 TOPOLOGY, LOGS = DATA / "topology", DATA / "nccl_logs"

@@ -88,7 +88,7 @@ class ModuleNames:
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _LIBRARIES = tuple(
-    str(Path(path).resolve()) for path in (*map(sysconfig.get_path, _INSTALLED), Path(torch.__file__).parent)
+    str(Path(path).resolve()) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent))
 )
 _OURS = str(Path(__file__).resolve().parents[1])
 
