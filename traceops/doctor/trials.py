@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.capture.peer_failure import is_peer_failure
+from traceops.capture.guard import is_peer_failure
 from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.failure_cause import FailureCause, foreign_cause
 from traceops.doctor.isolate import Pair, pair_order
