@@ -45,21 +45,20 @@ LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
-    "traceops.capture.abort": "torch, which a rank that uses no GPU may lack",
+    "traceops.capture.signals": "torch, which a rank that uses no GPU may lack",
     "traceops.capture.join": "multiprocessing, in a process that trains",
     "traceops.capture.joining.sitecustomize": "most processes of a command never train, and load nothing",
-    "traceops.capture.light.cupti": "the compiled part may be missing",
-    "traceops.capture.light.torch_device": "torch, once a GPU is used",
+    "traceops.capture.light.sources": "the compiled part may be missing; torch, once a GPU is used",
     "traceops.capture.light.window": "torch, once a GPU is used; the quicker packer, if it is installed",
-    "traceops.capture.adopted": "torch, once the script runs a profiler of its own",
     "traceops.capture.detaching": "torch, once a window ends that CUPTI is to leave behind",
     "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
     "traceops.capture.short_way.ways": "the compiled part may be missing",
-    "traceops.capture.observing.looks": "the compiled part may be missing",
+    "traceops.capture.observing.stacks": "the compiled part may be missing",
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
-    "traceops.capture.trace_file": "the quicker packer, if it is installed",
+    "traceops.capture.trace_file": "torch, once the script profiles itself; the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
+    "traceops.cli.reading_options": "the questions, which only show takes",
     "traceops.cli.run": "NumPy and the comparison, for --against only",
     "traceops.cli.diagnose": "the doctor, where no rank fails",
     "traceops.cli.doctor": "diagnose, for files that others saved",
@@ -72,11 +71,10 @@ LATE: dict[str, str] = {
     "traceops.doctor.checkup": "what starts processes, which judging saved files needs not",
     "traceops.doctor.nodes": "torch, where there are several nodes",
     "traceops.doctor.worker": "torch, under a deadline that the worker has to announce first",
-    "traceops.fabric.discover": "readers: most folders of traces hold nothing for them",
-    "traceops.fabric.read": "readers of files that few runs have",
+    "traceops.fabric.read": "readers: most folders of traces hold nothing for them",
     "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
     "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
-    "traceops.launch.conclusion": "the diagnosis: most runs do not fail",
+    "traceops.launch.telling": "the diagnosis: most runs do not fail",
     "traceops.launch.hangs": "the diagnosis: most runs do not hang",
     "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
     "traceops.machine.probe": "psutil may be missing",
@@ -101,6 +99,7 @@ LATE: dict[str, str] = {
     "traceops.render.writers.html": "Jinja2, once a page is written",
     "traceops.rules.registry": "the rules of the machine, which no run needs",
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",
+    "traceops.train.strategies.meshes": "torch's context parallelism, which is experimental, for one strategy only",
     "traceops.traces.columns": "the compiled scanner may not have been built",
     "traceops.render.report.card": "the types of hang.json: most reports have none; the terminal's marks",
     "traceops.traces.discover": "threads, for remote folders only",
@@ -265,8 +264,12 @@ def sentences(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def between_families(tree: Tree) -> list[str]:
-    """Imports of one family of rules by another: families share what lies in rules/inputs.py and below."""
-    shared = {"inputs", "registry", "explained", "coverage", "docs", "root_rules", "diagnosis", "machine", "fabric"}
+    """Imports of one family of rules by another: families share what lies in rules/shared.py and below.
+
+    Above them is what works on the verdicts of all: the registry, and what explains, names lines, or lists.
+    """
+    below, above = {"inputs", "shared"}, {"registry", "explained", "named", "coverage", "docs", "diagnosis"}
+    shared = below | above | {"machine", "fabric"}
 
     def family(module: str) -> str:
         return re.split(r"[._]", module.removeprefix("traceops.rules."))[0]

@@ -10,16 +10,15 @@ from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
 import traceops
-from traceops.across import own_times
+from traceops.across import work as own_times
 from traceops.across.machine_use import CoreWaits
 from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
 from traceops.rules import overlap_gain, pipeline
 from traceops.rules.pipeline import without_loading
-from traceops.rules.steps import causes_of_unlike
-from traceops.rules.steps_claims import LongSteps
-from traceops.rules.straggler_conditions import far_from_all, in_one_place
-from traceops.rules.straggler_findings import of_operators
+from traceops.rules.steps import LongSteps, causes_of_unlike
+from traceops.rules.stragglers_conditions import far_from_all, in_one_place
+from traceops.rules.stragglers_findings import of_operators
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"

@@ -7,14 +7,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
+from traceops.across.rank_times import RankTimes
 from traceops.core.findings import Check
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
-from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.pipeline import LARGE_BUBBLE
 from traceops.rules.stragglers import PERSISTENTLY_LATE

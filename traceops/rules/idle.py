@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
-from traceops.across.loader_pace import has_workers
+from traceops.across.cross_rank import CrossRank
+from traceops.across.loading import has_workers
+from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import restated
@@ -39,8 +40,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.straggler_conditions import IMPACT_BOUNDS
-from traceops.rules.stragglers import PERSISTENTLY_LATE
+from traceops.rules.shared import IMPACT_BOUNDS
 
 # TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not.
 
@@ -211,7 +211,7 @@ _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no c
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle: one verdict a rule."""
-    behind = behind_late(inputs.run, inputs.found_before(PERSISTENTLY_LATE))
+    behind = behind_late(inputs.run, inputs.found_before("TO-S001"))
     return [_judge(kind, inputs, behind) for kind in _JUDGEMENTS]
 
 

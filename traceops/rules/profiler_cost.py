@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.across.plain_step import PlainStep
-from traceops.across.profiler_cost import ProfilerCost
+from traceops.across.plain_step import PlainStep, ProfilerCost
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
@@ -11,7 +10,7 @@ from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.measure.recording import SLOWED, first_steps_profiled, some_profiled_as_short
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import WAITS_PCT
+from traceops.rules.shared import WAITS_PCT
 
 PROFILER_COST = described("validity", "TO-V005")
 _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning

@@ -15,7 +15,7 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.step_words import WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
-from traceops.hangs.json_types import HangJson
+from traceops.hangs.model import HangJson
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
@@ -36,7 +36,7 @@ from traceops.report.card import Card
 from traceops.report.model import Report
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
-from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.stragglers import SLOW_GROUP
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120

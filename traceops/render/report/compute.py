@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from msgspec import UNSET, Struct
 
@@ -111,7 +112,7 @@ def losses_table(report: Report, rows: ComputeRows) -> Table:
         Column("device_ms", f"Saved {words.unit('ms')}", "of the GPU's time"),
         Column("device_ms_uncertain", "Perhaps more", "that the trace does not decide"),
         Column("launches", "Launches saved", decimals=0),
-        Column("step", f"{words.noun.capitalize()} after, ms", "without the profiler", False, make=_step_cell),
+        Column("step", f"{words.noun.capitalize()} after, ms", "without the profiler", number=False, make=_step_cell),
         Column("where", "Where", number=False, make=lambda row: name(", ".join(row.where))),
         Column("do", "Change", number=False, make=lambda row: Cell(_rule(row).advice_for(row.cause))),
     ]
@@ -236,7 +237,7 @@ def roofline_figure(report: Report) -> Figure | None:
     kinds: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for row in rows:
         kinds[row.kind if row.kind in _COLOURS else "other"].append(row)
-    points = [
+    points: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "x": [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
@@ -256,7 +257,7 @@ def roofline_figure(report: Report) -> Figure | None:
     ]
     intensities = [x for trace in points for x in trace["x"]]
     least, most = min(*intensities, 1.0) / 2, max(*intensities, 1e3) * 2
-    lines = []
+    lines: list[dict[str, Any]] = []
     for label, roof in (("16 bits", roofs.half_tflops), ("TF32", roofs.tf32_tflops), ("float32", roofs.float32_tflops)):
         ridge = roof / roofs.memory_tbs
         lines.append(
