@@ -22,7 +22,6 @@ from traceops.core.errors import InputError
 from traceops.core.files import write_whole
 from traceops.core.installation import bundled
 from traceops.core.text import TURNS
-from traceops.render.cells import Cell
 from traceops.report.write import json_bytes
 from traceops.version import __version__
 
@@ -207,8 +206,3 @@ def policy(scripts: Sequence[str], external: str = "") -> str:
     if external:
         allowed += f" {CDN} '{external}'"
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-
-
-def word(value: Any) -> Cell:
-    """A fact; one that is not known is a dash that says so."""
-    return Cell("–", "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))

@@ -19,8 +19,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
 from traceops.machine.look import Level, Look, count_levels
-from traceops.render import page
-from traceops.render.cells import Cell, Column, Table, build_table, name, number
+from traceops.render.cells import Cell, Column, Table, build_table, name, number, word
 from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     broken_trials,
@@ -499,7 +498,7 @@ def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
 def _gpus(checkup: Checkup, count: int, names: list[str]) -> Cell:
     """How many of which name; a log alone may not tell."""
     if not checkup.machines:
-        return page.word(None)
+        return word(None)
     return Cell(f"{count} × {', '.join(names)}" if names else str(count))
 
 
@@ -510,7 +509,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     levels = count_levels(checkup.looks)
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in BAD)
-    hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
+    hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else word(None)
     change = measured_with(checkup)
     with_ = f" {with_text(change)}" if change.size else ""
     facts = [
@@ -529,7 +528,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
         ]
     if checkup.trials:
         facts += [
-            ("Backend", page.word(checkup.backend)),
+            ("Backend", word(checkup.backend)),
             ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
             ("Took", Cell(f"{checkup.seconds:.0f} s")),
         ]

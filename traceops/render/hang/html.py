@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import who_runs
 from traceops.hangs.model import Diagnosis
-from traceops.render import page
-from traceops.render.cells import Cell
+from traceops.render.cells import Cell, word
 from traceops.render.document import Document, Facts, Headline, Section, soft, spans, text
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.hang.answer import hang_answer
@@ -61,13 +60,13 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     hosts = {status.host for status in diagnosis.ranks if status.host}
     waiting = {wait.rank for wait in shown_waits(diagnosis)}
     return [
-        ("Ranks", page.word(evidence.world_size)),
+        ("Ranks", word(evidence.world_size)),
         ("Evidence of", _ranks(known)),
         ("No evidence of", Cell(who_runs(unknown), css="bad") if unknown else Cell("no rank")),
         ("Waiting", _ranks(len(waiting))),
-        ("Stalled for", Cell(f"{stall.stalled_s:.0f} s") if stall else page.word(None)),
-        ("Hosts", page.word(len(hosts) or None)),
-        ("NCCL", page.word(", ".join(sorted(versions)))),
+        ("Stalled for", Cell(f"{stall.stalled_s:.0f} s") if stall else word(None)),
+        ("Hosts", word(len(hosts) or None)),
+        ("NCCL", word(", ".join(sorted(versions)))),
         ("Flight-recorder dumps", _ranks(dumps)),
         ("Stacks", _ranks(len(evidence.stacks))),
         ("Files read", Cell(str(len(evidence.files)))),

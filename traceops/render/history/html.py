@@ -14,8 +14,7 @@ from traceops.baseline.entry import UNKNOWN
 from traceops.baseline.history import MOST_COMMITS, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.store import Problem
 from traceops.core.units import minute_text
-from traceops.render import page
-from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.cells import Cell, Column, Table, build_table, word
 from traceops.render.document import (
     Block,
     Chart,
@@ -239,12 +238,12 @@ def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
     named = [("Ranks", key.world_size), ("Device", key.gpu), ("Hosts × ranks", key.topology)]
     named += [("Strategy", key.strategy), ("Precision", key.precision), ("Branch", key.branch)]
     return [
-        *((label, page.word(None if word == UNKNOWN else word)) for label, word in named),
+        *((label, word(None if word == UNKNOWN else word)) for label, word in named),
         ("Captures", Cell(str(len(samples)))),
         ("Commits", Cell(str(len(history.commits)))),
         ("First", Cell(minute_text(samples[0].entry.time_ns), "UTC")),
         ("Latest", Cell(minute_text(last.time_ns), "UTC")),
-        ("Latest commit", page.word(history.commits[-1].label if last.commit else None)),
+        ("Latest commit", word(history.commits[-1].label if last.commit else None)),
     ]
 
 

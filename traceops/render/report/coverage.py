@@ -6,8 +6,7 @@ from msgspec import UNSET
 
 from traceops.core.cause_words import BUCKETS
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.render.report.cross_tables import check_of
-from traceops.render.report.then_text import to_match, unmatched_reason
+from traceops.render.report.then_text import check_of, to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS

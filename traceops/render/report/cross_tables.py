@@ -8,7 +8,6 @@ from typing import Any
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.cause_words import CAUSES
-from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
 from traceops.core.step_words import StepWords
 from traceops.core.units import percent_text, us_text
@@ -17,7 +16,7 @@ from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.render.report.rank_groups import lateness_by_group, rank_column
 from traceops.render.report.terms import TERMS, term_of
-from traceops.render.report.then_text import least_note, unfit_note
+from traceops.render.report.then_text import check_of, least_note, unfit_note
 from traceops.report.model import Report
 from traceops.report.rows import PipelineRow
 from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
@@ -208,11 +207,6 @@ _MOST_PARTS = 4
 _MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
 _DOUBTFUL_PCT = 5.0  # error of the replay from which predictions are to be taken with care
 _NO_SLOWDOWN = 1.02
-
-
-def check_of(report: Report, rule: str) -> Check | None:
-    """What a rule says about this run, None where nobody asked it."""
-    return next((check for check in report.checks if check.rule == rule), None)
 
 
 def replay_sentence(report: Report) -> str:

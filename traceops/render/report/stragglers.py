@@ -10,7 +10,7 @@ from msgspec import Struct
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.facts import Fact
 from traceops.core.findings import Finding
-from traceops.render.report.cross_tables import check_of
+from traceops.render.report.then_text import check_of
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.slow_group import SLOW_GROUP

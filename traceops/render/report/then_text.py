@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
+from traceops.core.findings import Check
 from traceops.core.words import NoReplay
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 
 _LOADERS = "the pace of data loaders' workers is not known"
 _HOSTS = "how fast hosts are without the profiler is not known"
+
+
+def check_of(report: Report, rule: str) -> Check | None:
+    """What a rule says about this run, None where nobody asked it."""
+    return next((check for check in report.checks if check.rule == rule), None)
 
 
 NO_REPLAY: Mapping[NoReplay, str] = {

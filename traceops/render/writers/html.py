@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from traceops.core.rank_text import first_steps_text, ranks_text
-from traceops.render import page
+from traceops.render.page import fragment, html_page, prepare, script_json
 from traceops.render.answer import AlignedSteps
 from traceops.render.cells import number
 from traceops.render.document import Checks, Document, FindingBlock, TableBlock
@@ -29,7 +29,7 @@ def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
     """
     figures = document.charts
     tables = any(isinstance(block, TableBlock | FindingBlock | Checks) for block in document.all_blocks)
-    return page.html_page(
+    return html_page(
         TEMPLATE,
         (*document.styles, *(("tables.css",) if tables else ())),
         _content(document, figures),
@@ -45,7 +45,7 @@ def write_fragment(document: Document) -> str:
     No script; its style sheets count inside of it only. Every word is escaped.
     """
     shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=())
-    return page.fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
+    return fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
 
 
 def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
         "definitions": COLUMNS,
         "zoomed": "step_timeline.js" in document.scripts,
         "files": document.files,
-        "data_of": lambda part: page.script_json(part.data),
+        "data_of": lambda part: script_json(part.data),
         "plots": {
             **{id: plot_of(figure) for id, figure in figures.items()},
             **{steps.id: lanes_plot(steps) for steps in aligned},
@@ -68,9 +68,9 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def prepare() -> None:
+def prepare_pages() -> None:
     """Read what every page needs; best done while its document is not there yet."""
-    page.prepare(
+    prepare(
         TEMPLATE,
         "_blocks.html.j2",
         "_macros.html.j2",
