@@ -1,16 +1,19 @@
-"""doctor.html: one self-contained page of a checkup that works offline."""
+"""The files of a checkup, and doctor.html among them: one self-contained page that works offline."""
 
 from __future__ import annotations
 
 import html
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from traceops.core.file_formats import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
+from traceops.doctor.document import document_of
 from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
@@ -19,8 +22,17 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
 from traceops.machine.look import Level, Look, count_levels
+from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table, build_table, name, number, word
-from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with, pair_matrices
+from traceops.render.doctor.rows import (
+    DOCTOR_CSV_FILES,
+    Attempt,
+    PairMatrix,
+    attempts,
+    measured_with,
+    pair_matrices,
+    render_doctor_csv,
+)
 from traceops.render.doctor.text import (
     broken_trials,
     change_text,
@@ -61,6 +73,7 @@ from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
+from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
 
@@ -533,3 +546,19 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
             ("Took", Cell(f"{checkup.seconds:.0f} s")),
         ]
     return facts
+
+
+def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
+    """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
+
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
+    Raises InputError where the folder cannot be written to.
+    """
+    contents: dict[str, str | bytes] = {}
+    if "html" in formats:
+        contents["doctor.html"] = render_doctor_html(checkup)
+    if "json" in formats:
+        contents["doctor.json"] = json_text(document_of(checkup))
+    if "csv" in formats:
+        contents |= render_doctor_csv(checkup)
+    return write_files(contents, {"doctor.html", "doctor.json", *DOCTOR_CSV_FILES}, folder)
