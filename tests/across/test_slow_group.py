@@ -24,8 +24,8 @@ from traceops.core.shared_place import shared_place
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.lead import cure_of, late_together, lead_finding
-from traceops.rules.straggler_claims import Late, Slower
 from traceops.rules.stragglers import judge_late
+from traceops.rules.stragglers_claims import Late, Slower
 
 WORLD = 32
 

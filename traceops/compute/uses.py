@@ -37,6 +37,27 @@ class Launched(Struct, frozen=True):
     host_busy_ns: Int  # the same without what it waited for the device
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
+    schedule: Schedule
+
+    @property
+    def typical(self) -> int:
+        """The step that stands for all where the order counts."""
+        return self.steps // 2
+
+
+class Schedule(Struct, frozen=True):
+    """A typical step in the order of launch, collectives too.
+
+    kernel: position in `Launched.row`, -1 for a collective. host_ns and events: the host's time and its recorded events
+    since the launch before, and last those behind the last launch. device_ns: by how much it prolongs the time in which
+    the device runs anything. waits: whether the host waits for the device behind it.
+    """
+
+    kernel: Int
+    host_ns: Int
+    events: Int
+    device_ns: Int
+    waits: NDArray[np.bool_]
 
 
 class Use(Struct, dict=True):
@@ -81,6 +102,7 @@ class Uses(Struct, frozen=True):
     uses: tuple[Use, ...]
     order: tuple[int, ...]
     steps: int
+    of_kernel: Int  # the use of each launched kernel
 
 
 def find_uses(launched: Launched) -> Uses:
@@ -131,9 +153,8 @@ def find_uses(launched: Launched) -> Uses:
                 _blocks(events, int(rows[longest[group]])),
             )
         )
-    typical = launched.steps // 2
-    order = which[begins & (launched.step == typical)]
-    return Uses(tuple(uses), tuple(order.tolist()), launched.steps)
+    order = which[begins & (launched.step == launched.typical)]
+    return Uses(tuple(uses), tuple(order.tolist()), launched.steps, which)
 
 
 def _places(launched: Launched) -> list[Int]:

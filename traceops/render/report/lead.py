@@ -16,7 +16,7 @@ from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.registry import Family, family_of, rule_of
-from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.stragglers import SLOW_GROUP
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured
@@ -200,7 +200,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
 
 def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     """The range of the step once slow kernels are fixed, as the report's loss with this cause has it."""
-    step, losses = mean_of_ranks(report), report.compute.losses if report.compute else ()
+    plain = report.summary.plain_ms
+    step, losses = mean_of_ranks(report) if plain is None else plain, report.compute.losses if report.compute else ()
     loss = next((one for one in losses if one.cause == finding.cause), None)
     if loss is None or step is None or not finding.rule.startswith("TO-K"):
         return None
