@@ -11,7 +11,7 @@ from pathlib import Path
 from traceops.cli.command_words import names_a_program, understand
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
-from traceops.launch.checks import check_script
+from traceops.launch.launchers import check_script
 from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
 from traceops.memory.gpus import capacity_of, size_of
 from traceops.memory.model import MemoryEstimate

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import say
-from traceops.capture.opening import capture
 from traceops.capture.schedule import Schedule
-from traceops.capture.session import Capture, capture_here
+from traceops.capture.session import Capture, capture, capture_here
 from traceops.capture.settings import ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.core.errors import UsageError

@@ -1,22 +1,89 @@
-"""How a run ended: its exit code, its ranks, which failed first, and whose capture ended early."""
+"""How a run ended: its exit code, which rank failed first, whose capture ended early, and run.json."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
-from traceops.capture.manifest import RankManifest, readable_ranks
+import msgspec
+from msgspec import Struct
+
+from traceops.capture.environment import environment_that_matters, git_state, software_versions
+from traceops.capture.folder import Unrecorded, unrecorded
+from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Phase
 from traceops.core.capture_failure import CaptureFailure, CaptureOperation
 from traceops.core.errors import reported_codes, shell_code
+from traceops.core.run_lock import Launcher
 from traceops.launch.display import Screen
-from traceops.launch.ended_run import EndedRun
 from traceops.launch.outcome import Failure, first_failure, gone_unseen, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import TorchrunResult
-from traceops.launch.run_document import unrecorded_here
+
+
+class EndedRun(Struct, frozen=True):
+    """How a run ended, as far as that could be read.
+
+    ended: what torchrun did. told: captures that ended early. code: the run's exit code. ranks: manifests as they are
+    to be kept. failure: the rank that failed first.
+    """
+
+    ended: TorchrunResult
+    told: Sequence[CaptureFailure]
+    code: int
+    ranks: Sequence[RankManifest] = ()
+    failure: Failure | None = None
+
+    @property
+    def status(self) -> str:
+        """As run.json has it."""
+        if self.ended.hung:
+            return "hung"
+        if self.ended.signal:
+            return "interrupted"
+        return "failed" if self.code else "finished"
+
+
+def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | None = None) -> None:
+    """Write it, as far as is known: without `run`, that it has begun. started: Unix time, ns."""
+    ranks = [] if run is None else list(run.ranks)
+    document = merge(
+        ranks,
+        name=plan.name,
+        command=["traceops", *sys.argv[1:]],
+        argv=plan.trains if plan.checkout is None else plan.checkout.argv,
+        environment=environment_that_matters(env),
+        versions=software_versions(),
+        git=git_state(Path.cwd()) if plan.checkout is None else plan.checkout.git,
+        world_size=plan.cluster.world_size,
+        nnodes=plan.cluster.nnodes,
+        started_ns=started,
+        ended_ns=None if run is None else time.time_ns(),
+        status="running" if run is None else run.status,
+        exit_code=None if run is None else run.code,
+        failed_rank=None if run is None or run.failure is None else run.failure.rank,
+        failures=() if run is None else run.told,
+    )
+    document = replace(
+        document,
+        settings=None if plan.settings is None else msgspec.to_builtins(plan.settings),
+        fallback=None if plan.fallback is None else msgspec.to_builtins(plan.fallback),
+        signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
+        launcher=msgspec.to_builtins(Launcher.this()),
+        not_recorded=[asdict(one) for one in unrecorded_here(plan, ranks)],
+    )
+    write_json(plan.out / "run.json", asdict(document))
+
+
+def unrecorded_here(plan: Plan, ranks: Sequence[RankManifest]) -> list[Unrecorded]:
+    """Processes that trained and were not recorded."""
+    return list(unrecorded(plan.out, [rank.rank for rank in ranks]))
+
 
 HUNG = 124  # as timeout(1) has it
 
