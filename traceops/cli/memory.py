@@ -13,8 +13,7 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
 from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
-from traceops.memory.gpus import capacity_of, size_of
-from traceops.memory.model import MemoryEstimate
+from traceops.memory.model import MemoryEstimate, capacity_of, size_of
 from traceops.memory.run_memory import read_run
 from traceops.memory.script import AskedScript, estimate_script
 from traceops.pipeline.assemble_whole import memory_rows

@@ -1,8 +1,11 @@
-"""On generated runs the replay gives the steps that were, and those that would be without the fault."""
+"""The replay gives the steps that were, and those that would be without the fault: of ranks, loaders and copies."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,15 +24,30 @@ from generated_run import (
     fsdp2,
     hsdp,
     simulate,
+    summaries,
     tp_dp,
 )
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, predicted, program, true_step
 
+from traceops.across.copies import CHANGES, exposed_copies
+from traceops.across.cross_rank import measure_across
+from traceops.across.loading import loader_paces
+from traceops.across.replay.graph import paced
 from traceops.across.replay.simulate import Scenario
 from traceops.across.replay.simulate import simulate as replay
-from traceops.across.replay.what_if import ALL_EQUAL, HOST_IN_TIME, NO_COMMUNICATION, NO_LOADING, Replays, rank_change
+from traceops.across.replay.what_if import (
+    ALL_EQUAL,
+    HOST_IN_TIME,
+    NO_COMMUNICATION,
+    NO_LOADING,
+    Replays,
+    rank_change,
+    shared_work,
+)
+from traceops.measure.copies import BY_STEP
+from traceops.measure.loader_work import LoaderWork
 from traceops.pipeline.analyze import analyze
 
 # A failure is not made smaller: every example is a run, and they are small.
@@ -275,3 +293,168 @@ def test_a_cure_in_a_run_that_hosts_bound_is_not_said_to_make_its_steps_longer()
     report = analyze(Path(__file__).parents[1] / "data" / "ddp4")
     [cure] = [row for row in report.what_if if tuple(row.ranks) == (2,)]
     assert cure.predicted_step_time_ms <= cure.step_time_ms + 0.01
+
+
+def measured(faults, loading_ms):
+    run = simulate(program(sync=True), 4, faults)
+    return measure_across(summaries(run, tables=False), 4, loading_ms=loading_ms), true_step(run) / 1e6
+
+
+def test_short_steps_wait_until_the_mean_is_the_loaders():
+    steps = np.array([10.0, 20.0, 10.0, 120.0, 900.0])
+    typical = np.array([True, True, True, True, False])
+    assert paced(steps, 40.0, typical).tolist() == [10, 20, 10, 120, 900], "a long step's batches serve the others"
+    assert paced(steps, 50.0, typical).tolist() == pytest.approx([80 / 3, 80 / 3, 80 / 3, 120, 900])
+    assert paced(steps, 150.0, typical).tolist() == [150, 150, 150, 150, 900]
+
+
+def test_a_change_leaves_the_loaders_pace_but_for_that_of_input():
+    healthy = measured([], {})[1]
+    late, step = measured([SlowHost(1, 6000)], {0: healthy + 3})
+    assert step > healthy + 5
+    for change, ranks in ((rank_change([1]), (1,)), (ALL_EQUAL, ()), (HOST_IN_TIME, ())):
+        assert predicted(late, change, ranks) / 1e6 == pytest.approx(healthy + 3, rel=0.03), change
+    assert predicted(late, NO_LOADING) / 1e6 == pytest.approx(step, rel=0.03)
+    [found] = late.stragglers.found
+    assert found.saved.mean() / 1e6 == pytest.approx(step - healthy - 3, rel=0.1)
+    assert late.stragglers.fed_ns.mean() / 1e6 == pytest.approx(healthy, rel=0.1), "input in time besides"
+
+
+def test_a_loader_that_is_why_a_rank_is_late_goes_with_the_cure():
+    healthy = measured([], {})[1]
+    late, step = measured([SlowInput(1, 6000)], {0: 0.5, 1: 100.0})
+    assert predicted(late, rank_change([1]), (1,)) / 1e6 == pytest.approx(healthy, rel=0.1)
+    late, _ = measured([SlowHost(1, 6000)], {0: 0.5, 1: healthy + 3})
+    assert predicted(late, rank_change([1]), (1,)) / 1e6 == pytest.approx(healthy + 3, rel=0.03), "its own, hidden"
+    assert step > healthy + 5
+
+
+def test_no_change_makes_a_step_longer():
+    """Paces are measured beside other steps than those of the window: they may be said to be slower than it."""
+    late, step = measured([SlowHost(1, 6000)], dict.fromkeys(range(4), 100.0))
+    for one in late.what_if.predictions:
+        assert late.what_if.mean_ns(one.step_ns) / 1e6 <= step * 1.01, one.change
+    assert [one.rank for one in late.stragglers.found] == [1], "late all the same, though its cure alone saves nothing"
+
+
+def rank_that_loads(name):
+    return SimpleNamespace(rank=0, host=SimpleNamespace(input_names=(name,)))
+
+
+def test_the_pace_is_what_the_workers_are_at_work_of_a_step():
+    workers = rank_that_loads("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
+
+    def pace(rank, busy, busiest):
+        work = LoaderWork(4, busy, busiest, None, 0.0)
+        return loader_paces([rank], SimpleNamespace(loaders={0: work}, typical_ms=200.0))
+
+    assert pace(workers, 50.0, 60.0) == {0: 100.0}, "one of them is busiest by chance"
+    assert pace(workers, 40.0, 100.0) == {0: 200.0}, "batches come in order"
+    assert pace(rank_that_loads("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), 50.0, 50.0) == {}
+    assert loader_paces([workers], None) == {}
+
+
+EXTRA_US = 900.0
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return true_step(simulate(program(steps=5), 2))
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0,)])
+def test_copies_beside_kernels_leave_the_step_without_them(healthy, ranks):
+    run = simulate(program(steps=5), 2, tuple(SlowCopy(rank, EXTRA_US) for rank in ranks))
+    measured = across(run)
+    saved = measured.what_if.saved_ns(CHANGES["input"])
+    before, after = true_step(run), true_step(run) - saved
+    assert before - healthy > 0.5 * EXTRA_US * 1e3
+    assert after == pytest.approx(healthy, rel=0.03)
+    exposed = {one.rank: one.exposed_ms for one in measured.copies if one.purpose == "input"}
+    assert all(exposed[rank] > 0.8 * EXTRA_US / 1e3 for rank in ranks)
+
+
+def test_without_copies_nothing_is_predicted_of_them():
+    measured = across(simulate(program(steps=4), 2))
+    assert not [one for one in measured.what_if.predictions if one.change in CHANGES.values()]
+
+
+def test_half_of_a_bucket_saves_half_of_what_all_of_it_saves():
+    run = simulate(program(steps=5), 2, (SlowCopy(0, EXTRA_US), SlowCopy(1, EXTRA_US)))
+    graph = across(run).graph
+    base = replay(graph).step_ns()
+    whole, half, none = (
+        base - replay(graph, Scenario(without=("memory",), part={0: part, 1: part})).step_ns()
+        for part in (1.0, 0.5, 0.0)
+    )
+    np.testing.assert_allclose(half, whole / 2, rtol=0.05)
+    np.testing.assert_array_equal(none, 0)
+
+
+def test_a_checkpoints_copies_are_no_part_of_the_typical_steps():
+    """'3.33 copies of 100 MB a step, the link carries no more': of one step in three, that a typical one is not."""
+    (times, *_) = across(simulate(program(steps=5), 2, (SlowCopy(0, EXTRA_US),))).ranks
+    summary, typical = times.summary, np.array([True, True, False, True, True])
+    one = next(kind for kind in summary.copies.kinds if kind.purpose == "input")
+    only = {name: np.where(typical, 0, 100 * getattr(one, name).max()) for name in BY_STEP}
+    saved = replace(one, region="save_checkpoint", **only)
+    more = {name: np.where(typical, getattr(one, name), 100 * getattr(one, name)) for name in BY_STEP}
+    kinds = tuple(replace(kind, **more) if kind is one else kind for kind in summary.copies.kinds)
+    with_both = replace(summary, copies=replace(summary.copies, kinds=(saved, *kinds)))
+    plain, found = (exposed_copies([own], {own.rank: typical}, "NVIDIA H200", None) for own in (summary, with_both))
+    assert plain[0].exposed_ms > 0
+    for one, other in zip(plain, found, strict=True):
+        assert replace(one, kinds=()) == replace(other, kinds=())
+        assert [kind.region for kind in one.kinds] == [kind.region for kind in other.kinds]
+        assert [kind.count.sum() for kind in one.kinds] == [kind.count.sum() for kind in other.kinds]
+
+
+SLOW = SlowCompute(0, factor=2.0)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (SlowCompute(1, factor=0.5, steps=(5,)),),  # lucky in one step: the other rank is not
+        (SlowCompute(1, factor=3.0, steps=(5,)),),  # a mishap: the other rank has none
+        (SlowCompute(0, factor=1.5, steps=(4, 6)), SlowCompute(1, factor=1.5, steps=(4, 6))),  # longer for all
+    ],
+)
+def test_the_cure_of_one_of_two_ranks_leaves_what_chance_does_to_the_other(others):
+    late = across(simulate(program(steps=5), 2, (SLOW, *others)))
+    healthy = true_step(simulate(program(steps=5), 2, others))
+    assert predicted(late, rank_change((0,)), (0,)) == pytest.approx(healthy, rel=0.02)
+
+
+def test_hosts_that_are_quicker_than_the_cured_steps_are_not_late_in_the_first_one():
+    """Their lead was taken off, as if they had got it by waiting only: the first step took as long as before."""
+    late = across(simulate(program(steps=4, sync=True), 4, (SLOW,)))
+    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(4, dtype=bool))).step_ns()
+    assert steps[0] == pytest.approx(steps[1:].mean(), rel=0.05)
+    assert steps.mean() < 0.7 * true_step(simulate(program(steps=4, sync=True), 4, (SLOW,)))
+
+
+def test_shared_work_is_what_a_rank_has_beyond_its_peers_usual_and_not_beyond_their_luck():
+    """Where the peer is lucky the late rank got as little work as it, and a step took less than with even work."""
+    late = across(simulate(program(steps=5), 2, (SLOW, SlowCompute(1, factor=0.5, steps=(5,)))))
+    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(5, dtype=bool))).step_ns()
+    assert steps[2] == pytest.approx(np.delete(steps, 2).mean(), rel=0.05)
+
+
+def test_ranks_that_are_late_by_chance_tell_of_the_usual_pace_where_they_are_the_most():
+    """Three ranks, each late in another step, were cured to the fourth's pace, which is lucky in most."""
+    luck = [SlowCompute(3, factor, steps=(step,)) for step, factor in enumerate((0.94, 0.95, 1.1, 0.93, 1.12), 3)]
+    mishaps = [SlowCompute(rank, factor=1.4, steps=(3 + rank,)) for rank in range(3)]
+    late = across(simulate(program(steps=5), 4, (*luck, *mishaps)))
+    truth = true_step(simulate(program(steps=5), 4, luck))
+    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(truth, rel=0.012)
+
+
+def test_a_rank_that_is_always_slow_tells_nothing_of_the_usual_pace():
+    slow = [SlowCompute(rank, factor=1.3) for rank in range(3)]
+    late = across(simulate(program(steps=5), 4, slow))
+    assert predicted_cured(late, (0, 1, 2)) == pytest.approx(true_step(simulate(program(steps=5), 4)), rel=0.02)
+
+
+def predicted_cured(measured, ranks):
+    return float(Replays(measured.graph).cured(ranks).step_ns().mean())

@@ -1,4 +1,4 @@
-"""A rank's exposed communication by what its groups are for."""
+"""Each rank's ledger with its communication split, and that by what its groups are for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,52 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives
 from traceops.across.replay.graph import Label, RankNodes, StepGraph
 from traceops.across.roles import ROLE_ORDER, Roles
-from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, mean_ms, subtract, union
 from traceops.core.words import Role
 from traceops.measure.summary import RankSummary
+
+
+class RankTimes(Struct, frozen=True):
+    """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
+
+    `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
+    waiting and transfer cannot be told apart; the last also where much of the waiting is charged to nobody.
+    `typical` says which steps are like the others: means are
+    taken over these.
+    """
+
+    summary: RankSummary
+    duration: Int
+    buckets: dict[str, Int]
+    typical: NDArray[np.bool_]
+    wait_ns: int | None
+    transfer_ns: int | None
+    caused_wait_ns: int | None
+
+    def mean_ms(self, bucket: str) -> float:
+        """Time in a bucket, ms: mean over the typical steps."""
+        return mean_ms(self.buckets[bucket][self.typical])
+
+    @property
+    def step_ms(self) -> float:
+        """Duration of a step, ms: mean over the typical steps."""
+        return mean_ms(self.duration[self.typical])
+
+    @property
+    def recording_ms(self) -> float:
+        """The most that recording takes of a step on this host, ms: mean over the typical steps; 0 where not known."""
+        own = np.array(self.summary.host.recording)
+        return mean_ms(own[self.typical]) if len(own) == len(self.typical) > 0 else 0.0
+
+    def share_pct(self, bucket: str) -> float | None:
+        """Percent of the typical steps that a bucket takes; None without a step."""
+        total = int(self.duration[self.typical].sum())
+        return 100.0 * int(self.buckets[bucket][self.typical].sum()) / total if total > 0 else None
 
 
 class RoleTimes(Struct, frozen=True):
