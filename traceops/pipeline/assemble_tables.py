@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import Experts
 from traceops.across.inference import Passes
+from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int
@@ -21,8 +22,16 @@ from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
-from traceops.report.compute import ComputeRows, LossRow, OperatorRow
-from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
+from traceops.report.inventory import (
+    CallUse,
+    CollectiveUse,
+    ComputeRows,
+    Inventory,
+    KernelUse,
+    LossRow,
+    OperatorRow,
+    OperatorUse,
+)
 from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
 from traceops.report.run import Run
 from traceops.report.summary import Flops, Summary
