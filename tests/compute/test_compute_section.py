@@ -13,8 +13,8 @@ from recorded_step import HALF, NODE, op, tensor, write
 from traceops.integrations.loaded_run import load
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.compute import place_times, roofline_figure
-from traceops.render.report.csv import render_csv_files
 from traceops.render.report.html import describe, render_html
+from traceops.render.writers.csv import render_csv_files
 from traceops.report.document import render_json
 
 DATA = Path(__file__).parents[1] / "data" / "compute"

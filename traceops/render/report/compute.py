@@ -15,10 +15,11 @@ from traceops.core.text import short_name
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
+from traceops.render.report.coverage import check_of
 from traceops.render.report.figures import Figure, laid_out
-from traceops.report.compute import ComputeRows, LossRow, OperatorRow
+from traceops.report.inventory import ComputeRows, LossRow, OperatorRow
 from traceops.report.model import Report
-from traceops.rules.compute import OF_CAUSE
+from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
 
 _MOST_PLACES = 12  # whose operators unfold
 _MOST_OPERATORS = 40
@@ -67,6 +68,41 @@ class PlaceTime(Struct, frozen=True):
     @property
     def efficiency_pct(self) -> float | None:
         return efficiency_pct(self.known_ms, self.attainable_ms)
+
+
+def efficiency_of(report: Report) -> float | None:
+    """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
+    if report.compute is UNSET or report.compute.rates == "assumed":
+        return None
+    return report.compute.efficiency_pct
+
+
+def why_unrated(report: Report) -> str:
+    """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
+    check = check_of(report, SPEED.id)
+    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
+    return check.reason if check is not None and unrated else ""
+
+
+def kernels_sentence(report: Report) -> str:
+    """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
+    efficiency = efficiency_of(report)
+    if efficiency is not None:
+        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
+    if why := why_unrated(report):
+        return f"Kernel efficiency is not checked: {why}."
+    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
+
+
+def _where_slow(report: Report, efficiency: float) -> str:
+    """Which operators take most of the time that slow kernels lose."""
+    if report.compute is UNSET or efficiency >= LOW_PCT:
+        return ""
+    known = [
+        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
+    ]
+    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
+    return f" (most of the rest in {', '.join(names)})" if names else ""
 
 
 def efficiency_pct(known_ms: float | None, attainable_ms: float | None) -> float | None:
