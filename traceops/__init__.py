@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceops.integrations.loaded_run import load
     from traceops.pipeline.analyze import analyze
 
-__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "load"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
@@ -34,8 +34,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "compare":  # a package that can be called, see there
-        return import_module("traceops.compare")
+    if name in ("compare", "live"):  # packages that can be called, see there
+        return import_module(f"traceops.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'traceops' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

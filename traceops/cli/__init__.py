@@ -23,6 +23,8 @@ from traceops.version import __version__
 COMMANDS = (
     "run",
     "capture",
+    "live",
+    "top",
     "sweep",
     "scale",
     "analyze",
@@ -135,7 +137,7 @@ def _take_folders(args: argparse.Namespace) -> None:
     """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
     from traceops.cli.arguments import folder_of  # --help needs none of it
 
-    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture"):
+    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture", "live", "top"):
         for name in ("path", "paths", "base", "head"):
             given = getattr(args, name, None)
             if given:

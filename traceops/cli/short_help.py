@@ -20,7 +20,7 @@ SHORT = {
     "run": ShortHelp(
         ("traceops run -- torchrun --nproc-per-node 4 train.py", "traceops run --nproc 2 -- train.py --lr 3"),
         ("--nproc", "--name", "--out", "--overwrite", "--skip-first", "--active", "--env", "--against", "--dry-run",
-         "--kill-on-hang"),
+         "--kill-on-hang", "--live"),
     ),
     "analyze": ShortHelp(
         ("traceops analyze profile/train", "traceops analyze traces/ -o report"),
@@ -31,6 +31,8 @@ SHORT = {
         ("--base", "--head", "--threshold", "--config", "--strict", "--force", "--output", "--format", "--quiet"),
     ),
     "capture": ShortHelp(("traceops capture", "traceops capture profile/train --active 8")),
+    "live": ShortHelp(("traceops live profile/train", "traceops live profile/train --metrics 9464")),
+    "top": ShortHelp(("traceops top", "traceops top profile/train --sort pace")),
     "baseline": ShortHelp(
         ("traceops baseline save profile/main", "traceops baseline history --store s3://bucket/baselines")
     ),

@@ -13,6 +13,7 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.observing.loader_workers import LoaderWorkers
 from traceops.capture.observing.looks import NoLooks, looks
 from traceops.capture.observing.pace import Pace
+from traceops.capture.observing.pulses import Pulses
 from traceops.capture.observing.signs import COMPILED, Compilations, GarbageTime, allocator_bytes, allocator_counters
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.step_clock import FIRST, StepClock, tells_core_waits
@@ -36,10 +37,12 @@ class Observer:
     """One rank's; made where its first step begins, on the thread that trains.
 
     folder: of the rank, in the run folder. None of its errors reaches the training or ends the capture: it ends
-    itself, and `trouble` says why.
+    itself, and `trouble` says why. live: write pulses for a monitor too (`core/live_pulses.py`).
     """
 
-    def __init__(self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None) -> None:
+    def __init__(
+        self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None, *, live: bool = False
+    ) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
         header = {"rank": rank, "started_ns": time.time_ns(), "first": first, "core_waits": tells_core_waits()}
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
@@ -50,6 +53,7 @@ class Observer:
         self._device: int | None = None
         self._looking = False  # until the first step is over: what comes before it is the program's start
         self._clock = StepClock(self._way)
+        self._pulses = Pulses(folder, rank, self._way, first) if live else None
         self._pace = Pace(self._way.begun_ns)
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
@@ -144,7 +148,7 @@ class Observer:
         try:
             self._look()
             if self.trouble is None:
-                self._write()
+                self._pulse(ended=True)
         except Exception as error:
             self._give_up(error)
 
@@ -155,12 +159,22 @@ class Observer:
         while True:
             now = time.perf_counter_ns()
             wait_ns = self._pace.pause_ns(self._stacks.count)
+            if self._pulses is not None:
+                wait_ns = self._pulses.pause_ns(wait_ns)
             if due <= now:
                 # Looks at even intervals would see an even program always at the same places.
                 drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
                 due = now + wait_ns * (0.5 + drawn / 0x7FFFFFFF)
-            if self._looks.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9, self._looking):
+            wake = self._wake_ns(now, due)
+            pulse = self._pulses is not None and self._pulses.due_ns < wake
+            if pulse and self._pulses is not None:
+                wake = self._pulses.due_ns
+            if self._looks.wait(max(wake - now, 0.0) / 1e9, self._looking and not pulse):
                 return
+            if pulse:
+                if self._pulse():
+                    due = 0.0
+                continue
             begin = time.perf_counter_ns()
             look = self._looks.take()
             at, step_begun, count = (begin, self._way.begun_ns, self._way.count) if look is None else look[:3]
@@ -181,6 +195,15 @@ class Observer:
             if begin - flushed > _FLUSH_S * 1e9:
                 flushed = begin
                 self._write()
+
+    def _pulse(self, *, ended: bool = False) -> bool:
+        """Write what there is for a monitor; True where it wants more looks. What fails there ends only that."""
+        self._write()
+        try:
+            return self._pulses is not None and self._pulses.write(self._device, ended=ended)
+        except OSError:
+            self._pulses = None
+            return False
 
     def _slow(self, now: int, begun: int) -> bool:
         """Whether the step that has begun then takes longer than it should, and there is time left to look at it."""
@@ -224,6 +247,8 @@ class Observer:
             _append(self._steps, ready)
         notes, self._compilations.notes = self._compilations.notes, []
         lines: list[list[Any]] = [*self._stacks.take(), *notes]
+        if self._pulses is not None:
+            self._pulses.saw(lines)
         if lines:
             text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
             _append(self._observed, text.encode())

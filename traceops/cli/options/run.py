@@ -39,6 +39,8 @@ Built-in strategies accumulate gradients. A script has to accumulate TRACEOPS_FA
 or by the callbacks for Hugging Face and Lightning"""
 _OBSERVE = """do not time the steps outside the window, and do not sample what hosts and machine do
 (docs/observe.md)"""
+_LIVE = """watch the run while it trains: changes of pace, ranks that lag, waiting for input, hangs. What is found is
+said here, recorded in the run folder, and shown by traceops top (docs/live.md)"""
 _LIGHT = """on GPUs: do not record the device alone for some steps after the last window. That recording (CUPTI)
 disturbs the steps little (docs/observe.md)"""
 _DETACH = """on GPUs: end CUPTI after the last window, which otherwise slows steps that are bound by their host. By
@@ -138,6 +140,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
         capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")
     capture.add_argument("--no-observe", action="store_true", help=_OBSERVE)
+    capture.add_argument("--live", action="store_true", help=_LIVE)
     capture.add_argument("--no-light", action="store_true", help=_LIGHT)
     capture.add_argument("--detach", action=argparse.BooleanOptionalAction, help=_DETACH)
     for name, text in RECORDING.items():
