@@ -3,6 +3,7 @@
 # make test   set up and run the tests
 # make check  before a commit, a minute: lint, types, and the quick tests of what changed since main
 # make format have ruff write the code as `make lint` wants it
+# make docs   build the documentation site into site/, without a network once its packages are there
 # make figures   measure what docs/evidence.md says of speed, and write it there: some minutes on a quiet machine
 # make explore   properties on ten times as many examples, drawn at random: TIMES=10, SEED=, PYTEST_ARGS=tests/hangs
 #
@@ -36,7 +37,7 @@ else
 SETUP := $(INSTALLED)run,hf,hta,test
 endif
 
-.PHONY: help demo test check explore figures format lint browser wheel tools constraints clean setup
+.PHONY: help demo test check docs explore figures format lint browser wheel tools constraints clean setup
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -65,6 +66,9 @@ explore: $(SETUP)
 	@echo 'SEED=$(SEED)'
 	TIMES=$(TIMES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=explore \
 	  --hypothesis-seed=$(SEED) -o faulthandler_timeout=0 -m hypothesis $(PYTEST_ARGS)
+
+docs: $(INSTALLED)docs
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 figures: $(SETUP)
 	$(BIN)/python -m benchmarks.figures
@@ -101,14 +105,14 @@ wheel: $(INSTALLED)build
 constraints: $(INSTALLED)lock
 	( sed '/^[^#]/,$$d' constraints.txt && sed -n '/^torch==/p' constraints.txt > $(VENV)/torch.txt && \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.10 --no-header --no-annotate --upgrade \
-	    --extra run --extra hf --extra hta --extra traceinsight --extra remote --extra test --extra browser --extra lint --extra build \
+	    --extra run --extra hf --extra hta --extra traceinsight --extra remote --extra test --extra browser --extra lint --extra build --extra docs \
 	    -c $(VENV)/torch.txt pyproject.toml | grep -vE '^(nvidia-|cuda-|triton)' \
 	) > $(VENV)/constraints.txt && mv $(VENV)/constraints.txt constraints.txt
 
 clean:
 	@if [ -d $(VENV) ] && [ ! -e $(VENV)/.made-by-make ]; then echo "$(VENV) was not made by make: left alone"; \
 	else rm -rf $(VENV); fi
-	rm -rf build dist *.egg-info traceops/traces/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info traceops/traces/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(INSTALLED)%: pyproject.toml setup.py $(NATIVE) constraints.txt $(VENV)/.python-$(VERSION)
 	@echo 'Installing traceops[$*] into $(VENV): a minute or two'

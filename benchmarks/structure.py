@@ -266,8 +266,12 @@ def sentences(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def between_families(tree: Tree) -> list[str]:
-    """Imports of one family of rules by another: families share what lies in rules/inputs.py and below."""
-    shared = {"inputs", "registry", "explained", "coverage", "docs", "root_rules", "diagnosis", "machine", "fabric"}
+    """Imports of one family of rules by another: families share what lies in rules/shared.py and below.
+
+    Above them is what works on the verdicts of all: the registry, and what explains, names lines, or lists.
+    """
+    below, above = {"inputs", "shared"}, {"registry", "explained", "named", "coverage", "docs", "diagnosis"}
+    shared = below | above | {"machine", "fabric"}
 
     def family(module: str) -> str:
         return re.split(r"[._]", module.removeprefix("traceops.rules."))[0]

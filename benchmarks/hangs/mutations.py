@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from traceops.core.errors import InputError
-from traceops.hangs.crash_table import WORDINGS
+from traceops.hangs.crashes import WORDINGS
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_text import hang_level, hang_sentence
 

@@ -20,8 +20,8 @@ from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.step_words import STEP
+from traceops.doctor.checkup import check_files
 from traceops.doctor.document import read_checkup
-from traceops.doctor.saved_files import check_files
 from traceops.hangs.diagnose import diagnose
 from traceops.machine.look import Look
 from traceops.memory.run_memory import read_run

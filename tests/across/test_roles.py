@@ -16,10 +16,9 @@ from traceops.measure.phases import AFTER
 from traceops.pipeline.assemble_cross import role_rows
 from traceops.render.report.parallel_sections import role_sentence
 from traceops.report.rows import RoleRow
-from traceops.rules.bandwidth import judge_siblings
-from traceops.rules.bandwidth_claims import SlowerGroup
-from traceops.rules.straggler_claims import Late
+from traceops.rules.bandwidth import SlowerGroup, judge_siblings
 from traceops.rules.stragglers import judge_stragglers
+from traceops.rules.stragglers_claims import Late
 
 NAMES = {
     "mesh_tp": "tensor",

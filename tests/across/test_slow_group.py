@@ -25,8 +25,8 @@ from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.lead import cure_of, lead_finding
 from traceops.render.report.stragglers import late_together
-from traceops.rules.straggler_claims import Late, Slower
 from traceops.rules.stragglers import judge_late
+from traceops.rules.stragglers_claims import Late, Slower
 
 WORLD = 32
 

@@ -49,8 +49,8 @@ from traceops.rules.named_lines import late_all_the_time, with_lines
 from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
-from traceops.rules.straggler_claims import Late
 from traceops.rules.stragglers import judge_stragglers
+from traceops.rules.stragglers_claims import Late
 from traceops.traces.discover import discover
 
 FEW = examples(60, phases=[Phase.explicit, Phase.generate])
@@ -281,7 +281,7 @@ def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_m
     line = Longer(2, place, 3.0, 0.0, 400, None)
     verdict = BY_ID["TO-S001"].verdict(found)
     with (
-        patch("traceops.rules.host_difference.seen_longer", lambda *_: [line]),
+        patch("traceops.rules.whole_run_hosts.seen_longer", lambda *_: [line]),
         patch("traceops.rules.named_lines.in_each_step", lambda *_: None),
     ):
         [[named]] = [one.findings for one in with_lines([verdict], inputs)]

@@ -7,7 +7,7 @@ import numpy as np
 from traceops import analyze
 from traceops.across.unlike import _with_more_work
 from traceops.core.claims import claim_of
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 
 PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"
 

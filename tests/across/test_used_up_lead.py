@@ -5,7 +5,7 @@ from fault_runs import unpacked
 
 from traceops import analyze
 from traceops.core.claims import claim_of
-from traceops.rules.straggler_claims import Late
+from traceops.rules.stragglers_claims import Late
 
 # FSDP2 on 2 H200, measured without the profiler. A step's launches take the host 53 ms, under the profiler 65 to 87.
 HEALTHY_MS, SLOW_MS = 61.1, 77.7

@@ -81,3 +81,13 @@ def test_every_step_beyond_the_other_sides_decides_where_noise_would_leave_it_op
 def test_what_a_plan_can_detect_shrinks_with_its_captures() -> None:
     found = [detectable_pct(count, 1.5) for count in (1, 2, 5)]
     assert found == sorted(found, reverse=True) and 5.0 < found[0] < 8.0 and found[2] > 2.0
+
+
+@pytest.mark.parametrize(("settled", "outcome"), [(19, "improvement"), (90, "inconclusive")])
+def test_an_early_window_spoils_what_it_recorded_not_the_steps_after_it(settled: int, outcome: str) -> None:
+    """Head's first steps took 160 ms, and its window was among them: 58 to 22 ms over 114 steps was not judged."""
+    early = {"before_ms": 160.0, "later_ms": 22.0, "settled": settled}
+    result = compare([trained(58.0, 2.0, 1)], [trained(22.0, 2.0, 2, early_window=early)])
+    assert verdict(result)[1] == outcome
+    kernels = metric_of(result.metrics, "kernels")
+    assert kernels is not None and kernels.outcome in ("informative", "inconclusive")

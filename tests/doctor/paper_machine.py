@@ -11,8 +11,7 @@ from changed import replace
 
 from traceops.core.rule import Verdict
 from traceops.doctor.checkup import Options, Tools, check_up
-from traceops.doctor.failure_cause import foreign_cause
-from traceops.doctor.job import Job
+from traceops.doctor.job import Job, foreign_cause
 from traceops.doctor.model import Checkup, Outcome, PairState, Trial
 from traceops.doctor.nodes import NodeIdentity, Nodes
 from traceops.fabric.fabric import Fabric

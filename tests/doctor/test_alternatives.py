@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from changed import replace
 
-from traceops.doctor.alternatives import ALTERNATIVES, PAIRS
-from traceops.doctor.candidates import changes, pairs, removal, suspicious, words
+from traceops.doctor.candidates import ALTERNATIVES, PAIRS, Situation, changes, pairs, removal, suspicious, words
 from traceops.doctor.model import EnvironmentChange
-from traceops.doctor.situation import Situation
 from traceops.machine.variables import known_variables
 
 ONE_HOST = Situation("nccl", 4, failed=frozenset({"all_reduce"}), transports=frozenset({"P2P/CUMEM"}))

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from paper_machine import PaperMachine
 from started import environment
 
-from traceops.doctor.assess import shared_by, shared_text, to_leave_out
+from traceops.doctor.candidates import Situation
 from traceops.doctor.isolate import Isolation, _at_once
 from traceops.doctor.model import Checkup, PairState, Trial
 from traceops.doctor.nodes import NodeIdentity, Nodes
-from traceops.doctor.runs import Runner
-from traceops.doctor.situation import Situation
+from traceops.doctor.runs import Runner, shared_by, shared_text, to_leave_out
 from traceops.doctor.trials import run_job
 from traceops.fabric.model import Gpu
 from traceops.render.doctor.rows import attempts

@@ -9,9 +9,8 @@ from traceops.fabric.model import Path as Way
 from traceops.machine.platform import parse_nvlink_status, parse_p2p
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.xids import DriverLog, parse_driver_log, parse_xids
-from traceops.rules.machine.gpus import judge_gpus
+from traceops.rules.machine.gpus import judge_gpus, judge_xids
 from traceops.rules.machine.links import judge_lanes, judge_nvlink, judge_p2p
-from traceops.rules.machine.xids import judge_xids
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.
 T4 = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>515.105.01</driver_version>

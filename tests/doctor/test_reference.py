@@ -8,9 +8,9 @@ import pytest
 from changed import replace
 
 from traceops.core.errors import InputError
-from traceops.doctor.assess import large_all_reduce
 from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup
+from traceops.doctor.runs import large_all_reduce
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.reference import kept_reference, make_reference, references_here, references_in, save_reference
 from traceops.report.write import json_text

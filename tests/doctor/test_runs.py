@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from traceops.doctor.candidates import hidden_but, visible_gpus
 from traceops.doctor.model import PairState, Trial
-from traceops.doctor.node_context import hidden_but, visible_gpus
 from traceops.doctor.runs import merged
 from traceops.fabric.model import Gpu, Machine, Measured
 

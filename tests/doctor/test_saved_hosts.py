@@ -10,7 +10,7 @@ from looks_help import one, wrong
 from saved_help import LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
-from traceops.doctor.saved_files import check_files
+from traceops.doctor.checkup import check_files
 from traceops.machine.saved import CUT_OFF, read_outputs
 from traceops.machine.saved_programs import SEVERAL_LINKS, SEVERAL_P2P
 from traceops.machine.xids import parse_failures, parse_xids

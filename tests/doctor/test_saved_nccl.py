@@ -11,8 +11,8 @@ import pytest
 from looks_help import wrong
 from saved_help import saved, smi_text
 
+from traceops.doctor.checkup import check_files
 from traceops.doctor.model import Checkup
-from traceops.doctor.saved_files import check_files
 from traceops.render.doctor.text import doctor_verdict
 
 RCCL = "/build/hipify/src/init.cc:140 NCCL WARN"

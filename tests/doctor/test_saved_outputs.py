@@ -14,7 +14,7 @@ from looks_help import HEALTHY, one, wrong
 from saved_help import HEAD, LINKS, P2P, XID, saved, smi_text
 
 from traceops.core.errors import InputError
-from traceops.doctor.saved_files import check_files
+from traceops.doctor.checkup import check_files
 from traceops.machine.platform import p2p_matrices, parse_nvlink_status
 from traceops.machine.saved import read_outputs
 from traceops.machine.saved_programs import NOT_WHOLE, parse_environment

@@ -10,8 +10,8 @@ from saved_help import HEAD as NVSMI
 from saved_help import saved, smi_text
 
 from traceops.core.errors import InputError
+from traceops.doctor.checkup import check_files
 from traceops.doctor.model import Checkup
-from traceops.doctor.saved_files import check_files
 from traceops.machine.saved_programs import ONLY_TROUBLE, SEVERAL_LISTS, SEVERAL_TABLES, parse_environment
 from traceops.machine.smi_table import lists_of_gpus, lost_gpus, of_one_machine, tables, the_same_gpus
 

@@ -20,7 +20,7 @@ from started import environment
 
 from traceops.across.links import bus_factor
 from traceops.core.errors import InputError
-from traceops.doctor import workers
+from traceops.doctor import trials as workers
 from traceops.doctor.job import Job, Rendezvous, Reports
 from traceops.doctor.model import Trial
 from traceops.doctor.trials import run_job

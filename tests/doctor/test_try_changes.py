@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from traceops.doctor.candidates import words
+from traceops.doctor.candidates import Situation, words
 from traceops.doctor.model import EnvironmentChange, Trial
-from traceops.doctor.situation import Situation
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 
 BROKEN = Situation("nccl", 4, failed=frozenset({"all_reduce"}))

@@ -9,7 +9,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path
 from traceops.fabric.read import read_fabric
 from traceops.render.topology.shape import shape_of
-from traceops.rules.fabric.widths import judge_widths
+from traceops.rules.fabric.paths import judge_widths
 
 GPUS = (Gpu(0, name="A100"), Gpu(1, name="A100"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops.doctor.saved_files import check_files
+from traceops.doctor.checkup import check_files
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Pcie, Quote

@@ -7,7 +7,7 @@ import pytest
 from traceops.cli import main
 from traceops.core.rank_text import first_ranks, ranks_in, runs_of, runs_text, runs_without
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.ledger import World, world_of
+from traceops.hangs.job import World, world_of
 from traceops.traces.run_manifest import MOST_RANKS
 
 # As torch 2.9 logs a monitored barrier that two ranks did not reach; the second number was put there.

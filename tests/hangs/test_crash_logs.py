@@ -9,15 +9,14 @@ import pytest
 from quiet import is_quiet
 
 from traceops.hangs import words
-from traceops.hangs.crash_messages import memory_message
-from traceops.hangs.crash_table import crash_kind
+from traceops.hangs.crashes import crash_kind, memory_message
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Wait
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice
-from traceops.rules.crashes import RULES
 from traceops.rules.diagnosis import judge_diagnosis
-from traceops.rules.root_rules import advice_of
+from traceops.rules.failures import CRASH_RULES as RULES
+from traceops.rules.failures import advice_of
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: rule, cause, ranks, and what the page has to say.

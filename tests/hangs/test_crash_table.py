@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import traceops.hangs
-from traceops.hangs.crash_table import ADVICE, ALONE, DID, NEEDLES, RULE_OF, WORDINGS, crash_kind, told_alone
+from traceops.hangs.crashes import ADVICE, ALONE, DID, NEEDLES, RULE_OF, WORDINGS, crash_kind, told_alone
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_text import hang_sentence, root_advice
-from traceops.rules.root_rules import BY_ID
+from traceops.rules.failures import BY_ID
 
 ONLY_ERROR = Path(__file__).with_name("only_error")  # in the words of NCCL, torch and others; hosts are made up
 CODE = sorted(Path(traceops.hangs.__file__).parent.rglob("*.py"))

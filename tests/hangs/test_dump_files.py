@@ -5,7 +5,7 @@ import random
 import pytest
 from generated_hang import Fault, dumps, random_job, run, write
 
-from traceops.hangs import run_files
+from traceops.hangs import given as run_files
 from traceops.hangs.diagnose import diagnose
 
 

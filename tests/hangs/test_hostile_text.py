@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.crash_table import Wording, told_alone
+from traceops.hangs.crashes import Wording, told_alone
 from traceops.hangs.readers.hang_log import read_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.traces.text_lines import LONGEST_LINE, lines, text_lines
@@ -28,15 +28,13 @@ MODULES = (
     "hangs.readers.launchers",
     "hangs.readers.steps",
     "hangs.readers.whole_lines",
-    "hangs.readers.ras",
+    "hangs.readers.nccl",
+    "hangs.readers.went_on",
     "fabric.readers.inspector",
     "hangs.readers.log_events",
     "hangs.readers.messages",
     "hangs.readers.tracebacks",
-    "hangs.readers.how_it_ends",
-    "hangs.readers.nccl_calls",
-    "hangs.readers.timeline",
-    "hangs.ledger",
+    "hangs.job",
     "fabric.readers.nccl_xml",
     "fabric.readers.plain_xml",
     "fabric.readers.topo_matrix",

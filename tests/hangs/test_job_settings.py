@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from traceops.hangs import settings
+from traceops.hangs import job as settings
 from traceops.report.hang_seen import what_would_decide
 from traceops.report.hang_text import root_advice
 

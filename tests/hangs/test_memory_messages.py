@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops.hangs.crash_messages import memory_message
+from traceops.hangs.crashes import memory_message
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.words import memory_told
 

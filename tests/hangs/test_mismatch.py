@@ -4,7 +4,7 @@ import pytest
 from generated_hang import write
 
 from traceops.hangs.diagnose import diagnose
-from traceops.rules.hangs import MISMATCH
+from traceops.rules.failures import MISMATCH
 
 STEP = (("all_reduce", 100), ("all_reduce", 100), ("all_reduce", 30), ("all_reduce", 7))
 WARM_UP = (("broadcast", 5), ("all_reduce", 230), ("all_reduce", 7))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from quiet import is_quiet
 
-from traceops.hangs.crash_messages import says_not_finite, what_is_not_finite
+from traceops.hangs.crashes import says_not_finite, what_is_not_finite
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_sentence
-from traceops.rules.root_rules import advice_of
+from traceops.rules.failures import advice_of
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: cause, ranks, what is true, and what the evidence has behind the message itself.

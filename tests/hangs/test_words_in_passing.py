@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceops.hangs.crash_table import crash_kind
+from traceops.hangs.crashes import crash_kind
 from traceops.hangs.readers.messages import told_by
 from traceops.hangs.readers.trouble import Suspects
 

@@ -155,6 +155,13 @@ def test_a_rank_that_is_killed_after_it_ended_well_did_not_end_with_exit_code_0(
     assert completed[0].error == "killed by SIGSEGV"
 
 
+@pytest.mark.parametrize(("reported", "code"), [({0: 1}, 1), ({0: -2}, 130), ({0: -15}, 130), ({}, 130)])
+def test_an_interrupted_rank_has_the_exit_code_that_torchrun_saw(reported, code):
+    """With CUDA, Python 3.12 ended with 1 after Ctrl-C, where it should end by SIGINT."""
+    interrupted = [manifest(0, "terminated", 130, error="KeyboardInterrupt")]
+    assert with_exit_codes(interrupted, reported, default=None)[0].exit_code == code
+
+
 def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     """Torchrun ended rank 0 with SIGTERM, too, after it had raised."""
     lost = manifest(0, exit_code=143, ended_ns=5, error="RuntimeError: Connection closed by peer [::1]:1")

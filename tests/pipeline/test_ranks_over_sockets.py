@@ -10,7 +10,7 @@ from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.rules.bandwidth_claims import LowBandwidth
+from traceops.rules.bandwidth import LowBandwidth
 
 
 def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):

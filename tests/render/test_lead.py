@@ -17,7 +17,7 @@ from traceops.render.report.lead import not_evaluated
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID
-from traceops.rules.straggler_claims import Late
+from traceops.rules.stragglers_claims import Late
 
 
 def make_report(

@@ -25,8 +25,7 @@ from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
 from traceops.pipeline.assemble_cross import reference_rows
 from traceops.rules import bandwidth
-from traceops.rules.bandwidth import SAVED, judge_low, judge_siblings
-from traceops.rules.bandwidth_claims import LowBandwidth, SlowerGroup
+from traceops.rules.bandwidth import SAVED, LowBandwidth, SlowerGroup, judge_low, judge_siblings
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
 FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)

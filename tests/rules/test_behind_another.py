@@ -9,8 +9,9 @@ from measured_runs import across, program
 
 from traceops.across.host_difference import Longer
 from traceops.measure.host_places import CodePlace
-from traceops.rules import host_difference
-from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, judge_clocks, out_of_step_pct
+from traceops.rules import whole_run_hosts
+from traceops.rules.clocks import judge_clocks
+from traceops.rules.shared import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.stragglers import judge_stragglers
 
 
@@ -40,7 +41,7 @@ def test_a_late_rank_on_crowded_cores_is_named_where_the_waits_are_far_longer_th
 def test_a_line_of_a_rank_that_itself_waits_as_long_for_another_is_not_told(monkeypatch, slow, told):
     """'Its peers none, while they wait for it' led the report of a run in which all waited for another rank."""
     line = Longer(0, CodePlace("weigh", "train.py", 27, "sleep(s)"), 10.0, 0.0, 40, None)
-    monkeypatch.setattr(host_difference, "longer_on_one", lambda whole, late: [line])
+    monkeypatch.setattr(whole_run_hosts, "longer_on_one", lambda whole, late: [line])
     inputs = SimpleNamespace(run=on_cpus(*slow), whole=SimpleNamespace())
-    assert bool(host_difference.seen_longer(inputs)) == told
-    assert host_difference.seen_longer(inputs, late=(0,)) == [line], "who is known to be late keeps its line"
+    assert bool(whole_run_hosts.seen_longer(inputs)) == told
+    assert whole_run_hosts.seen_longer(inputs, late=(0,)) == [line], "who is known to be late keeps its line"

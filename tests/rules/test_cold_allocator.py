@@ -4,7 +4,7 @@ import json
 
 from traceops import analyze
 from traceops.core.claims import claim_of
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 
 
 def write(folder, mallocs):

@@ -7,7 +7,7 @@ import pytest
 
 from traceops.core.step_words import STEP
 from traceops.measure.copies import CopyKind
-from traceops.rules.copies import _kind
+from traceops.rules.idle_copies import _kind
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from observed_run import usual, write_rank
 from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 
 STEP_MS = 40.0
 START_MS = 272.0  # of NCCL, in the first gather() of an accelerate program on an H200

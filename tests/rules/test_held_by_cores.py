@@ -11,7 +11,7 @@ from observed_run import BEGAN_NS, usual, write_machine, write_rank
 from traceops import analyze
 from traceops.across.machine_use import MachineUse
 from traceops.render.report.card import card_of
-from traceops.rules import machine_use
+from traceops.rules import whole_run_machine
 
 RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
 
@@ -120,9 +120,9 @@ def test_what_a_quota_refuses_is_a_part_of_what_the_container_wanted(tmp_path, r
 
 def judged(uses):
     inputs = SimpleNamespace(
-        machine=tuple(uses), run=SimpleNamespace(stragglers=None, ranks=()), observed=(), found_before=lambda rule: []
+        machine=tuple(uses), run=SimpleNamespace(stragglers=None, ranks=()), observed=(), found_before=lambda *rules: []
     )
-    [verdict_of_machine] = machine_use.judge(inputs)
+    [verdict_of_machine] = whole_run_machine.judge(inputs)
     return verdict_of_machine.findings
 
 

@@ -9,8 +9,8 @@ from traceops.across.light_window import LightRank
 from traceops.across.measure_across import measure_across
 from traceops.across.undisturbed import Undisturbed
 from traceops.measure.summary import summarize
-from traceops.rules.idle_time import work_ms
 from traceops.rules.pipeline import judge_late, without_recording
+from traceops.rules.shared import work_ms
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data" / "pipeline_uneven2"

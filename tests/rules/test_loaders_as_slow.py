@@ -16,8 +16,8 @@ from traceops.core.claims import claim_of
 from traceops.measure.host_places import CodePlace
 from traceops.measure.loader_work import loader_work
 from traceops.render.report.card import card_of
-from traceops.rules.host_difference import _as_replayed, _only
 from traceops.rules.idle_claims import InputBound
+from traceops.rules.whole_run_hosts import _as_replayed, _only
 from traceops.traces.observed import read_observed
 
 DATA = Path(__file__).parents[1] / "data"

@@ -22,7 +22,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.cross_tables import replay_sentence
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
 from traceops.rules.idle_claims import HiddenLoading
-from traceops.rules.straggler_claims import Late
+from traceops.rules.stragglers_claims import Late
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -6,7 +6,7 @@ import pytest
 from changed import replace
 
 from traceops.core.rule import Verdict
-from traceops.doctor.judge_tests import judge_tests
+from traceops.doctor.document import judge_tests
 from traceops.doctor.model import Trial
 from traceops.machine.limits import Limits
 from traceops.machine.look import Level, Look

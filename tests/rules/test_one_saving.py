@@ -12,7 +12,7 @@ from traceops.core.facts import Fact
 from traceops.render.report.card import card_of, told_first
 from traceops.render.report.lead import lead_finding
 from traceops.report.model import Report
-from traceops.rules.straggler_claims import Late
+from traceops.rules.stragglers_claims import Late
 
 DATA = Path(__file__).parents[1] / "data"
 RUNS = sorted({path.parent for path in DATA.rglob("*trace.json*")} - {DATA / "hostile"})

@@ -12,8 +12,7 @@ from traceops.across.run_steps import Share
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
-from traceops.rules.named_lines import in_each_step
-from traceops.rules.plain_cure import in_plain_steps
+from traceops.rules.named_lines import in_each_step, in_plain_steps
 from traceops.rules.registry import BY_ID
 
 

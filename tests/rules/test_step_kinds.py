@@ -12,7 +12,7 @@ from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 from traceops.traces.run_manifest import StepKinds, step_kinds
 
 WGAN = StepKinds(("Adam.step",), "Adam.step", 40, 120)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops.rules.straggler_conditions import lost_again
+from traceops.rules.stragglers_conditions import lost_again
 
 
 @pytest.mark.parametrize(

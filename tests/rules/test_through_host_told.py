@@ -10,8 +10,7 @@ from measured_runs import across
 from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.rank_files import COLLECTIVES
-from traceops.rules.bandwidth import judge_low, judge_through_host
-from traceops.rules.bandwidth_claims import ThroughHost
+from traceops.rules.bandwidth import ThroughHost, judge_low, judge_through_host
 
 
 def run_of(bandwidth_gbs, faults=(), *, through_host=True):

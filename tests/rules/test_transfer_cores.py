@@ -7,8 +7,8 @@ from observed_run import usual, write_rank
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
-from traceops.rules.machine_use import waited_pct, without_waiting
 from traceops.rules.overlap import EXPOSED
+from traceops.rules.shared import waited_pct, without_waiting
 from traceops.traces.observed import read_observed
 
 BOUNDS = (10.0, 20.0, 40.0)

@@ -16,10 +16,9 @@ from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
 from traceops.rules import overlap_gain, pipeline
 from traceops.rules.pipeline import without_loading
-from traceops.rules.steps import causes_of_unlike
-from traceops.rules.steps_claims import LongSteps
-from traceops.rules.straggler_conditions import far_from_all, in_one_place
-from traceops.rules.straggler_findings import of_operators
+from traceops.rules.steps import LongSteps, causes_of_unlike
+from traceops.rules.stragglers_conditions import far_from_all, in_one_place
+from traceops.rules.stragglers_findings import of_operators
 from traceops.traces.run_manifest import ended_steps
 
 DATA = Path(__file__).parents[1] / "data"

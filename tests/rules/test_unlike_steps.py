@@ -12,7 +12,7 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.card import card_of
-from traceops.rules.steps_claims import LongSteps
+from traceops.rules.steps import LongSteps
 
 DATA = Path(__file__).parents[1] / "data"
 

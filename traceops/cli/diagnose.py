@@ -62,7 +62,7 @@ def _with_machine(diagnosis: Diagnosis, path: str) -> Diagnosis:
     """The diagnosis with what `traceops doctor --from` finds wrong with machines in the same text, if no rank fails."""
     if diagnosis.roots or _size(Path(path)) > _MOST_CHECKED:
         return diagnosis
-    from traceops.doctor.saved_files import check_files  # of what failed nothing more is to be found there
+    from traceops.doctor.checkup import check_files
 
     try:
         checkup = check_files([path])

@@ -17,11 +17,10 @@ from traceops.core.findings import Severity
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import json_for, printable
 from traceops.core.torch_here import require_torch
-from traceops.doctor.checkup import BUDGET_S, Options, check_up
+from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
-from traceops.doctor.saved_files import check_files
 from traceops.render.doctor.files import write_doctor
 from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text

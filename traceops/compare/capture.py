@@ -128,11 +128,11 @@ def _unprofiled(report: ReportDocument) -> Float:
     for row in report.unprofiled_steps:
         if not row.behind_window:
             by_index[row.index].append(row.duration_ms)
-    timed, whole = _over_ranks(by_index), _over_ranks(_of_whole_run(report))
+    timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
     return whole if len(whole) > len(timed) else timed
 
 
-def _of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
+def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
     """Steps of the whole run that nothing recorded, of each the ranks' times; none where the profiler slows later ones.
 
     Of a long run each is the median of some neighbours. Steps at the start that take longer are left out.

@@ -8,8 +8,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.compare.capture import ComparedCapture, damaged_ranks, half_known_ranks, inventories, unseen_ranks
-from traceops.compare.metrics import METRICS, enough_unprofiled
+from traceops.compare.capture import (
+    ComparedCapture,
+    damaged_ranks,
+    half_known_ranks,
+    inventories,
+    steps_of_whole_run,
+    unseen_ranks,
+)
+from traceops.compare.metrics import METRICS, MIN_STEPS, enough_unprofiled
 from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.rank_text import runs_text, who
 from traceops.core.units import ms_text
@@ -72,8 +79,21 @@ def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[Compared
         f"{ms_text(window.before_ms)} ms, later ones take {ms_text(window.later_ms)}",
         f"{more}'s recorded steps may not be like its later ones",
         f"record both sides with the same --skip-first, {window.settled} or more",
-        EVERY if abs(shares[0] - shares[1]) >= _MORE else frozenset(),
+        _of_early_steps(base, head) if abs(shares[0] - shares[1]) >= _MORE else frozenset(),
     )
+
+
+def _of_early_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> frozenset[str]:
+    """The metrics that early steps spoil: not the step time, where most steps without the profiler are later ones."""
+    for side in (base, head):
+        timed = later = 0
+        for capture in side:
+            settled = max((window.settled for window in windows_unlike((capture,))), default=0)
+            steps = steps_of_whole_run(capture.report)
+            timed, later = timed + len(steps), later + sum(first >= settled for first in steps)
+        if later < max(MIN_STEPS, timed / 2):
+            return EVERY
+    return EVERY - _OF_STEP_TIME
 
 
 def _other_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Unlike | None:

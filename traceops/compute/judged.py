@@ -12,6 +12,7 @@ from traceops.compute.kernels import Unit
 from traceops.compute.model import Cause, Loss
 from traceops.compute.uses import Launched, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
+from traceops.core.arrays import Int
 
 
 class Judged(Struct, dict=True):
@@ -47,6 +48,7 @@ class Kernels(Struct):
     all: list[Judged]
     order: list[Judged]  # of a typical step
     gpu: Gpu
+    of_kernel: Int  # position in `all` of each launched kernel
     losses: list[Loss] = field(default_factory=list)
 
     @property
@@ -114,4 +116,4 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
                 None if least is None else least * use.calls / found.steps,
             )
         )
-    return Kernels(judged, [judged[at] for at in found.order], gpu)
+    return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)

@@ -39,12 +39,11 @@ from traceops.compute.passes import (
     find_slice_gradients,
     find_unfused,
 )
+from traceops.compute.replay import Fix, with_replays
 from traceops.compute.uses import Launched
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
 _DEVICE_BOUND, _HOST_BOUND = 1.5, 2.0
-# A host without the profiler takes this share of the recorded time (H200, 54 programs: 0.44 to 0.85).
-_FASTEST, _SLOWEST = 0.4, 0.85
 _SMALL_NS = 12_000.0
 _MANY = 150  # launches per step
 _REPEATED, _REPEATED_LAYERS = 10, 24  # times from which a body is a loop's, and one with products
@@ -220,27 +219,6 @@ def _batched(one: Judged, calls: float, kernels: Kernels) -> float:
     return max(moved_ns(one.work.bytes * calls, one.kind, kernels.gpu), 2_000.0)
 
 
-def with_step(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> Loss:
-    """The loss with the range of the step after its fix, without the profiler."""
-    now = launched.device_ns
-    shown = min(now / max(kernels.busy_ns, 1.0), 1.0)  # kernels of several streams run at once
-    device = max(now - shown * loss.device_ns, 0.0)
-    least_device = max(device - shown * loss.more_ns, 0.0)
-    share = min(loss.launches / max(kernels.launches, 1.0), 0.97)
-    host, gone = float(launched.host_busy_ns.mean()), 1 - share
-    recorded, kept = float(launched.host_ns.mean()), 1 - 0.9 * share
-    least = 0.95 * least_device
-    if loss.cause != "many_small_kernels":  # whose launches a CUDA graph may spare all
-        least = max(least, _FASTEST * host * gone)
-    if bound == "device":
-        most = max(1.08 * device, min(_SLOWEST * host * kept, 1.02 * now))
-    elif bound == "host":
-        most = max(1.08 * device, recorded * kept)
-    else:
-        most = max(1.08 * device, min(host * kept, max(_SLOWEST * recorded, 1.02 * now)))
-    return replace(loss, step_after_ns=(min(least, most), most))
-
-
 def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
     if not has_shapes:
@@ -291,11 +269,11 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     losses = [with_loop(loss, kernels) for loss in kernels.losses]
     if gpu.source != "assumed":
         losses += find_small_kernels(kernels, bound)
-    losses = [with_step(loss, kernels, launched, bound) for loss in losses]
+    losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = {} if gpu.source == "assumed" else _beyond_peak(by_time, gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
-    return RankCompute(
+    compute = RankCompute(
         busy_ns=kernels.busy_ns,
         known_ns=sum((one.ns for one in known), 0.0),
         attainable_ns=sum((min(one.ns, one.attainable_ns or 0.0) for one in known), 0.0),
@@ -304,13 +282,41 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         launches=kernels.launches,
         bound=bound,
         rates=gpu.source,
-        losses=tuple(sorted(losses, key=lambda loss: -_weight(loss, kernels, launched, bound))),
+        losses=tuple(losses),
         operators=tuple(_operator(one) for one in by_time[:_OPERATORS]),
         has_shapes=has_shapes,
         gpu=device or "",
         maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
     )
+    return with_replays(compute, launched.schedule, [fix_of(loss, kernels, launched) for loss in losses])
+
+
+def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
+    """What a loss's fix removes of each launch of the typical step."""
+    spared = _spared(loss, kernels)
+    of_use = np.array([spared.get(id(one), (0.0, 0.0)) for one in kernels.all] + [(0.0, 0.0)]).reshape(-1, 2)
+    kernel = launched.schedule.kernel
+    uses = np.where(kernel >= 0, kernels.of_kernel[np.maximum(kernel, 0)], len(kernels.all))
+    return Fix(of_use[uses, 0], of_use[uses, 1])
+
+
+def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
+    """By a use's id, the shares of its launches and of its device time that go."""
+    uses = [one for one in kernels.all if one.cause == loss.cause]
+    found: dict[int, tuple[float, float]] = {}
+    if loss.cause == "many_small_kernels" or (uses and loss.cause == "slice_gradients"):
+        for part in find_loops(kernels):
+            taken = part.calls * part.one.ns / part.one.calls
+            saved = part.saved_ns(kernels) / taken if taken else 0.0
+            found[id(part.one)] = (min(part.removed / max(part.one.launches, 1e-9), 1.0), min(saved, 1.0))
+    if loss.cause == "many_small_kernels":
+        return found
+    if loss.cause == "too_small_batch":
+        uses = kernels.all
+    launches, ns = sum(one.launches for one in uses), sum(one.ns for one in uses)
+    own = (min(loss.launches / launches, 1.0) if launches else 0.0, min(loss.device_ns / ns, 1.0) if ns else 0.0)
+    return found | {id(one): own for one in uses}
 
 
 _BEYOND = 1.05  # times the data sheet's peak, from which a recorded speed is impossible

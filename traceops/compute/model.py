@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ Cause = Literal[
     "scatter_or_sort", "dense_embedding_gradient", "concat_growth", "large_float_logits", "too_small_batch",
     "low_occupancy", "bandwidth_bound_at_limit", "below_attainable",
 ]  # fmt: skip
+OF_HOST = frozenset({"many_small_kernels", "too_small_batch"})  # causes only where the host limits the step
 Bound = Literal["device", "host", "unclear"]  # of the step without a profiler, as far as the trace decides
 
 
@@ -37,6 +39,7 @@ class Loss(Struct, frozen=True):
     more_ns: float = 0.0
     module: str = ""
     step_after_ns: tuple[float, float] = (0.0, 0.0)
+    paced_ns: tuple[tuple[float, ...], ...] = ()  # replayed after the fix, at its best and at its least
 
 
 class OperatorTime(Struct, frozen=True):
@@ -78,8 +81,19 @@ class RankCompute(Struct, frozen=True):
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
     maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
+    paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `replay.paced_hosts`
 
     @property
     def efficiency(self) -> float | None:
         """The share of what is attainable; None where too little of the work is known."""
         return self.attainable_ns / self.known_ns if self.known_ns > 0.5 * self.busy_ns > 0 else None
+
+
+_ALIKE = 0.9  # of the busiest rank's time: ranks with about the same work
+
+
+def judged_rank(ranks: Mapping[int, RankCompute]) -> int:
+    """Whose kernels stand for all: of the ranks with the most work, the one whose collectives wait least."""
+    most = max(one.busy_ns for one in ranks.values())
+    busy = {rank: one for rank, one in ranks.items() if one.busy_ns >= _ALIKE * most}
+    return min(busy, key=lambda rank: (busy[rank].device_ns - busy[rank].busy_ns, rank))

@@ -15,6 +15,7 @@ from traceops.core.arrays import Int
 from traceops.traces.model import Events
 
 _NODE = "autograd::engine::evaluate_function: "
+_WIDEST = 1 << 62
 _ANCESTORS = 5  # operators around the innermost one that tell what it is for
 
 
@@ -37,6 +38,27 @@ class Launched(Struct, frozen=True):
     host_busy_ns: Int  # the same without what it waited for the device
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
+    schedule: Schedule
+
+    @property
+    def typical(self) -> int:
+        """The step that stands for all where the order counts."""
+        return self.steps // 2
+
+
+class Schedule(Struct, frozen=True):
+    """A typical step in the order of launch, collectives too.
+
+    kernel: position in `Launched.row`, -1 for a collective. host_ns and events: the host's time and its recorded events
+    since the launch before, and last those behind the last launch. device_ns: by how much it prolongs the time in which
+    the device runs anything. waits: whether the host waits for the device behind it.
+    """
+
+    kernel: Int
+    host_ns: Int
+    events: Int
+    device_ns: Int
+    waits: NDArray[np.bool_]
 
 
 class Use(Struct, dict=True):
@@ -81,6 +103,7 @@ class Uses(Struct, frozen=True):
     uses: tuple[Use, ...]
     order: tuple[int, ...]
     steps: int
+    of_kernel: Int  # the use of each launched kernel
 
 
 def find_uses(launched: Launched) -> Uses:
@@ -94,11 +117,7 @@ def find_uses(launched: Launched) -> Uses:
     for inputs in (events.shape, events.types, events.strides, events.concrete):
         columns.append(np.where(known, inputs[op_rows] if len(launched.operators) else -1, -1))
     columns.append(np.where(known, -1, events.name[rows]))
-    key = np.zeros(len(rows), dtype=np.int64)
-    for column in columns:
-        shifted = column - column.min(initial=0)
-        key = np.unique(key * (int(shifted.max(initial=0)) + 1) + shifted, return_inverse=True)[1].reshape(-1)
-    first, which = np.unique(key, return_index=True)[1], key
+    first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     pair = which * len(events.names) + events.name[rows]
     pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
@@ -131,9 +150,24 @@ def find_uses(launched: Launched) -> Uses:
                 _blocks(events, int(rows[longest[group]])),
             )
         )
-    typical = launched.steps // 2
-    order = which[begins & (launched.step == typical)]
-    return Uses(tuple(uses), tuple(order.tolist()), launched.steps)
+    order = which[begins & (launched.step == launched.typical)]
+    return Uses(tuple(uses), tuple(order.tolist()), launched.steps, which)
+
+
+def _alike(columns: list[Int]) -> tuple[Int, Int]:
+    """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group."""
+    key, width = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        least = int(column.min(initial=0))
+        size = int(column.max(initial=0)) - least + 1
+        if width * size > _WIDEST:  # numbers that long do not fit: those in use are numbered anew
+            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+            width = int(key.max(initial=0)) + 1
+        key *= size
+        key += column - least
+        width *= size
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
 
 
 def _places(launched: Launched) -> list[Int]:
@@ -174,13 +208,18 @@ def _backward(launched: Launched) -> tuple[Int, Int]:
     node = np.where(is_node, names, -1)
     # Autograd numbers what it records: in backward only what runs a forward pass again.
     again = forward & (events.sequence[launched.operators] >= 0)
-    for _ in range(64):
-        around = np.where(parent >= 0, node[parent], -1)
-        longer = np.where((node < 0) & (around >= 0), around, node)
-        repeated = again | ((parent >= 0) & again[parent])
-        if (longer == node).all() and (repeated == again).all():
-            break
-        node, again = longer, repeated
+    # Twice as many operators around each are looked at in every turn.
+    inside = np.flatnonzero(parent >= 0)
+    above = parent[inside]
+    jump = parent.copy()
+    while len(inside):
+        around = node[above]
+        repeated = again[above]
+        node[inside] = np.where(node[inside] < 0, around, node[inside])
+        again[inside] |= repeated
+        jump[inside] = jump[above]
+        inside = inside[jump[inside] >= 0]
+        above = jump[inside]
     return node, (again & (node >= 0)).astype(np.int64)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from string import Formatter
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -81,11 +82,32 @@ def restated(finding: Finding, kind: type[C], **facts: Any) -> Finding:
     return replace(finding, message=claim.message(), headline=claim.headline(), facts=claim.facts())
 
 
+class _Reason(SimpleNamespace):
+    """The facts of a reason, as a template reads those of a claim."""
+
+    kind = "reasons"
+    window = False
+
+
+def reason(family: str, key: str, **facts: Any) -> str:
+    """Why a rule is clear or was not evaluated: the text `key` in [reasons] of words/<family>.ini, with its facts.
+
+    Texts that several families use are in words/reasons.ini. A text of several parts has those whose facts are known.
+    Raises KeyError for a key without a text, ValueError where a fact of its first part is missing.
+    """
+    own = sections(family).get("reasons", {})
+    text = own[key] if key in own else sections("reasons")["reasons"][key]
+    first, *more = (filled(part, _Reason(family=family, **facts)) for part in text.strip().split("\n"))
+    if first is None:
+        raise ValueError(f"{family}: the reason {key} lacks a fact")
+    return "; ".join([first, *(part for part in more if part is not None)])
+
+
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 
 
-def filled(template: str, claim: Claim) -> str | None:
+def filled(template: str, claim: Claim | _Reason) -> str | None:
     """A sentence with its facts; None where one of them is not known, or a condition does not hold."""
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
@@ -112,7 +134,7 @@ def filled(template: str, claim: Claim) -> str | None:
     return said
 
 
-def _shown(value: Any, spec: str, claim: Claim) -> str | None:
+def _shown(value: Any, spec: str, claim: Claim | _Reason) -> str | None:
     """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words].
 
     '^because' is the same with a capital letter; '|waits|wait' is for one and for several.

@@ -1,4 +1,4 @@
-"""A whole checkup: look at every node, test communication, try changes, judge, and keep what was measured."""
+"""A whole checkup: look at every node, test, try changes and judge; or judge what others saved of a machine."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
 from traceops.core.torch_here import gpu_count
+from traceops.doctor.candidates import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions, judge_measured
+from traceops.doctor.document import judge_tests
 from traceops.doctor.job import Backend
-from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
-from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
 from traceops.doctor.try_changes import WORTH_IT
-from traceops.fabric.discover import named_fabric
+from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Circumstances, Fabric
-from traceops.fabric.model import Machine, Reference
+from traceops.fabric.model import Machine, Reference, same_host
 from traceops.fabric.reference import fingerprint, kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.probe import nccl_files
+from traceops.machine.saved import CUT_OFF, Apart, SavedOutputs, read_outputs, with_bus_ids
 from traceops.rules.explained import judged_checks, most_important_first
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.host import inspect_host
 from traceops.rules.machine.judge import NODES, judge_looks
+from traceops.rules.machine.saved import judge_log, judge_outputs
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 
@@ -270,3 +272,55 @@ def _judged(checkup: Checkup, plan: CheckupPlan | None, tools: Tools, logs: Path
 def findings_of(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
     """The findings of all verdicts, the most important first."""
     return tuple(most_important_first([finding for verdict in verdicts for finding in verdict.findings]))
+
+
+def check_files(paths: Sequence[str | Path]) -> Checkup:
+    """What the files tell; nothing is tested. Raises InputError where a named file tells nothing, or all do."""
+    outputs, used, problems = read_outputs(named_files(paths))
+    fabric = named_fabric(paths, used | {Path(path) for path, _ in problems})
+    if not fabric.tells and not outputs:
+        raise InputError("\n".join(f"{path}: {_without(what)}" for path, what in problems))
+    return _judged_files(replace(fabric, problems=(*fabric.problems, *problems)), outputs)
+
+
+def _without(problem: str) -> str:
+    return f"nothing is told before {problem.removeprefix('what comes after ')}" if problem == CUT_OFF else problem
+
+
+def _with_machine(
+    one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
+) -> tuple[SavedOutputs, Machine | None]:
+    """The outputs with the topology of their host.
+
+    It has its name; without names, what one folder holds of one machine is of the same one, unless GPUs differ.
+    """
+    named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
+    if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
+        named = list(machines)
+    if len(named) != 1:
+        return one, None
+    [machine] = named
+    if (why := one.difference(machine)) is not None:
+        return replace(one, apart=Apart(one.files[0], machine.sources[0], why)), None
+    return replace(one, name=machine.host or one.name), machine
+
+
+def _judged_files(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
+    pairs = [_with_machine(one, fabric.machines, alone=len(outputs) == 1) for one in outputs]
+    outputs = [one for one, _ in pairs]
+    looks = [look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)]
+    told = {id(machine): with_bus_ids(machine, one.outputs) for one, machine in pairs if machine is not None}
+    machines = tuple(told.get(id(machine), machine) for machine in fabric.machines)
+    fabric = replace(fabric, machines=machines)
+    of_log = judge_log(fabric, looks)
+    looks += of_log
+    hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
+    hosts |= dict.fromkeys(host for benchmark in fabric.benchmarks for host in benchmark.hosts)
+    hosts |= dict.fromkeys(one.name for one in outputs)
+    hosts |= dict.fromkeys(look.host for look in of_log)
+    verdicts = [*judge_fabric(fabric), *judge_looks(looks, tuple(hosts), tested=False), judge_tests((), ())]
+    return Checkup(
+        tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, tuple(looks), (), findings_of(verdicts),
+        tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
+        benchmarks=fabric.benchmarks, inspector=fabric.inspector,
+    )  # fmt: skip

@@ -9,14 +9,24 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from traceops.doctor.assess import Assessment, Pair, assess, assess_each, expected_gbs, large_all_reduce, shared_by
-from traceops.doctor.candidates import words
+from traceops.doctor.candidates import NodeContext, Situation, words
 from traceops.doctor.isolate import FULL_S, LEAST_S, PATIENT_S, SHORT_S, Isolation, within
 from traceops.doctor.job import SIZES
 from traceops.doctor.model import EnvironmentChange, Trial
-from traceops.doctor.node_context import NodeContext
-from traceops.doctor.runs import JobRequest, Runner, Scope, nodes_that_work, stages_of
-from traceops.doctor.situation import Situation
+from traceops.doctor.runs import (
+    Assessment,
+    JobRequest,
+    Pair,
+    Runner,
+    Scope,
+    assess,
+    assess_each,
+    expected_gbs,
+    large_all_reduce,
+    nodes_that_work,
+    shared_by,
+    stages_of,
+)
 from traceops.doctor.try_changes import WORTH_IT, NoTime, SearchResult, TriedChange, choose, is_better, try_changes
 from traceops.fabric.model import Machine, Measured, Reference
 

@@ -11,24 +11,25 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.units import percent_text
-from traceops.doctor.assess import (
+from traceops.doctor.candidates import words
+from traceops.doctor.checkup_plan import CheckupPlan
+from traceops.doctor.isolate import names_of
+from traceops.doctor.job import FailureCause
+from traceops.doctor.model import BAD, Trial
+from traceops.doctor.runs import (
     FAR_BELOW,
     OF_ITS_PAST,
     OF_SIBLINGS,
     Pair,
+    Scope,
     assess,
     large_all_reduce,
     link_of,
+    nodes_that_work,
     shared_by,
     shared_text,
     slow_pairs,
 )
-from traceops.doctor.candidates import words
-from traceops.doctor.checkup_plan import CheckupPlan
-from traceops.doctor.failure_cause import FailureCause
-from traceops.doctor.isolate import names_of
-from traceops.doctor.model import BAD, Trial
-from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look

@@ -1,7 +1,8 @@
-"""The type of doctor.json. Its schema is made from it; a checkup is written by it and read back by it."""
+"""The type of doctor.json (its schema is made from it), and the finding on tests that failed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Annotated
 
@@ -10,14 +11,17 @@ from msgspec import Meta
 
 from traceops.core.documents import READABLE_VERSIONS, SCHEMA_VERSION, FileProblem, SchemaVersion, Tool, file_problems
 from traceops.core.errors import InputError
-from traceops.core.findings import Check, Finding
+from traceops.core.facts import Fact
+from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.regular_file import NotRegularError, TooLargeError, read_regular
-from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
+from traceops.core.rule import Verdict
+from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.inspector import InspectorSpeed
 from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson, ReferenceJson
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
+from traceops.rules.machine.judge import TEST_FAILED
 
 
 class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,3 +174,32 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
             "with the traceops that wrote it"
         )
     return checkup_of(found)
+
+
+def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
+    """A finding for each test that failed, hung or gave wrong results. hosts: of the checkup."""
+    ran = [trial for trial in trials if trial.as_it_is and trial.outcome != "not_evaluated"]
+    if not ran:
+        return TEST_FAILED.not_evaluated("communication was not tested")
+    findings = [
+        TEST_FAILED.finding(
+            "error",
+            "high",
+            f"{trial_text(trial, hosts)}.",
+            [
+                Evidence(Fact.TRIAL, trial.outcome, subject=trial.name),
+                Evidence(Fact.TOOK, round(trial.seconds, 1), "s", trial.deadline_s),
+            ],
+        )
+        for trial in ran
+        if trial.outcome in BAD
+    ]
+    return TEST_FAILED.verdict(*findings, clear=f"{len(ran)} tests came out right")
+
+
+def trial_text(trial: Trial, hosts: Sequence[str]) -> str:
+    """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
+    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(trial.outcome, trial.outcome)
+    after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
+    on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
+    return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")

@@ -11,14 +11,11 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceops.doctor.assess import Pair as RankPair
-from traceops.doctor.assess import assess, to_leave_out
-from traceops.doctor.candidates import words
+from traceops.doctor.candidates import Situation, hidden_but, words
 from traceops.doctor.job import LAUNCH
 from traceops.doctor.model import BAD, EnvironmentChange, Trial
-from traceops.doctor.node_context import hidden_but
-from traceops.doctor.runs import JobRequest, Runner, stages_of
-from traceops.doctor.situation import Situation
+from traceops.doctor.runs import JobRequest, Runner, assess, stages_of, to_leave_out
+from traceops.doctor.runs import Pair as RankPair
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 from traceops.fabric import fabric
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from traceops.core.findings import Check, Finding
-from traceops.doctor.failure_cause import FailureCause
+from traceops.doctor.job import FailureCause
 from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.inspector import Inspector
 from traceops.fabric.model import Machine, Measured, Reference

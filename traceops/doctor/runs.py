@@ -1,17 +1,23 @@
-"""Runs jobs on every node, alone or over all of them, and joins their trials."""
+"""Runs jobs on every node, alone or over all of them, joins their trials, and assesses them."""
 
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from statistics import median
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.doctor.job import STAGES, Backend, Job, Rendezvous
+from traceops.across.links import LinkReference as Link
+from traceops.across.links import link_by_name
+from traceops.doctor.job import OF_ONE_DEVICE, STAGES, Backend, FailureCause, Job, Rendezvous
 from traceops.doctor.model import BAD, EnvironmentChange, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
+from traceops.fabric.model import Machine, Measured
 
 RunJob = Callable[..., tuple[Trial, ...]]
 Scope = Literal["node", "all"]  # each node by itself, at the same time; one job over all nodes
@@ -176,3 +182,171 @@ def _free_port() -> int:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
+OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %
+OF_SIBLINGS = 0.5
+_OF_THE_NETWORK = {"nccl": 0.1, "gloo": 0.03}  # of the fastest network device's speed: TCP may reach little more
+_SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
+_LEAST_SIBLINGS = 3
+_MOST_SHARED = 3
+
+Pair = tuple[int, int]
+
+
+class Assessment(Struct, frozen=True):
+    """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
+
+    bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
+    reach. hopeless: why no setting can help.
+    cause: the kind of it. named: the up to three devices that failed of themselves
+    while most did not.
+    """
+
+    failed: frozenset[str] = frozenset()
+    transports: frozenset[str] = frozenset()
+    large: Measured | None = None
+    bad_pairs: tuple[Pair, ...] = ()
+    slow_pairs: tuple[Pair, ...] = ()
+    hopeless: str = ""
+    cause: FailureCause | None = None
+    named: tuple[int, ...] = ()
+
+    @property
+    def one_device(self) -> bool:
+        """Whether what no setting can help against may be true of one device only."""
+        return self.cause in OF_ONE_DEVICE
+
+    @property
+    def gbs(self) -> float | None:
+        return None if self.large is None else self.large.busbw_gbs
+
+
+def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessment:
+    """What the trials of one configuration on one node, or on all nodes together, mean."""
+    bad = [trial for trial in trials if trial.outcome in BAD]
+    tested = [state for trial in trials for state in trial.pairs]
+    bad_pairs = [state.gpus for state in tested if state.outcome in BAD]
+    if len(bad_pairs) == len([state for state in tested if state.outcome != "not_evaluated"]):
+        bad_pairs = []  # all of them: nothing that tells one from another
+    rows = [row for trial in trials for row in trial.measured]
+    return Assessment(
+        frozenset(trial.name for trial in bad),
+        frozenset(way for trial in trials for way in trial.transports),
+        large_all_reduce(rows),
+        tuple(bad_pairs),
+        slow_pairs(rows, machine),
+        *_hopeless(bad),
+        named=next((trial.failed for trial in bad if _are_few(trial)), ()),
+    )
+
+
+def _hopeless(bad: Sequence[Trial]) -> tuple[str, FailureCause | None]:
+    """What the first trial says that no setting can help against, and what kind of cause that is."""
+    return next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
+
+
+def _are_few(trial: Trial) -> bool:
+    return 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)
+
+
+def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:
+    """What the trials of nodes by themselves mean: what failed on any, and the slowest one's bandwidth."""
+    if len(machines) == 1:
+        return assess(trials, machines[0])
+    each = [
+        assess([trial for trial in trials if trial.hosts == (host,)], machine)
+        for host, machine in zip(hosts, machines, strict=True)
+    ]
+    known = [one.large for one in each if one.large is not None]
+    return Assessment(
+        frozenset(stage for one in each for stage in one.failed),
+        frozenset(way for one in each for way in one.transports),
+        min(known, key=lambda row: row.busbw_gbs, default=None),
+        tuple(pair for one in each for pair in one.bad_pairs),
+        tuple(pair for one in each for pair in one.slow_pairs),
+        hopeless=next((one.hopeless for one in each if one.hopeless), ""),
+        cause=next((one.cause for one in each if one.hopeless), None),
+    )
+
+
+def large_all_reduce(rows: Sequence[Measured]) -> Measured | None:
+    """The all-reduce over most devices of most bytes; the slowest of several."""
+    found = [row for row in rows if row.op == "all_reduce"]
+    return max(found, key=lambda row: (len(row.gpus), row.bytes, -row.busbw_gbs), default=None)
+
+
+def slow_pairs(rows: Sequence[Measured], machine: Machine | None) -> tuple[Pair, ...]:
+    """Pairs whose slower way gives less than half of the median of pairs that are joined alike."""
+    ways: dict[Pair, float] = {}
+    for row in rows:
+        if row.op == "send_recv" and len(row.gpus) == 2:
+            pair = (min(row.gpus), max(row.gpus))
+            ways[pair] = min(row.busbw_gbs, ways.get(pair, row.busbw_gbs))
+    alike: dict[str, list[Pair]] = {}
+    for one, other in sorted(ways):
+        path = machine.path(f"GPU{one}", f"GPU{other}") if machine else None
+        alike.setdefault(f"{path.kind}{path.count or ''}" if path else "", []).append((one, other))
+    return tuple(
+        pair
+        for siblings in alike.values()
+        if len(siblings) >= _LEAST_SIBLINGS
+        for pair in siblings
+        if ways[pair] < OF_SIBLINGS * median(ways[other] for other in siblings)
+    )
+
+
+def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
+    """The up to three devices of which every pair has one; none where others, as few, would do as well."""
+    devices = sorted({device for pair in pairs for device in pair})
+    for count in range(1, min(len(devices), _MOST_SHARED + 1)):
+        found = [some for some in combinations(devices, count) if not _apart_from(some, pairs)]
+        if found:
+            return found[0] if len(found) == 1 else ()
+    return ()
+
+
+def shared_text(shared: Sequence[int]) -> str:
+    """'GPU2 is in all of them', 'GPU2 or GPU5 is in each of them', of what pairs share; empty where that is nothing."""
+    names = " or ".join(f"GPU{gpu}" for gpu in shared)
+    return f"{names} is in {'all' if len(shared) == 1 else 'each'} of them" if shared else ""
+
+
+def to_leave_out(bad_pairs: Sequence[Pair]) -> tuple[int, ...]:
+    """Devices without which no bad pair is left: again and again the one that is in most, the last of several."""
+    left, out = list(bad_pairs), []
+    while left:
+        counts = Counter(device for pair in left for device in pair)
+        out.append(max(counts, key=lambda device: (counts[device], device)))
+        left = [pair for pair in left if out[-1] not in pair]
+    return tuple(sorted(out))
+
+
+def _apart_from(devices: Sequence[int], pairs: Sequence[Pair]) -> bool:
+    """Whether there is a pair of others only."""
+    return any(one not in devices and other not in devices for one, other in pairs)
+
+
+def expected_gbs(
+    machine: Machine, gpus: Sequence[int], backend: Backend, before: Measured | None
+) -> tuple[float, float]:
+    """Bus bandwidth from which a large all-reduce of these devices is not slow, GB/s: in the host, and between hosts.
+
+    before: what they gave earlier. 0 where nothing is known to compare with.
+    """
+    link = link_of(machine, gpus) if backend == "nccl" else None
+    inside = 0.0 if link is None else FAR_BELOW * link.busbw_gbs
+    if before is not None:
+        inside = max(inside, OF_ITS_PAST * before.busbw_gbs)
+    speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
+    return inside, max(speeds) * _OF_THE_NETWORK[backend] if speeds else _SLOWEST_NETWORK_GBS
+
+
+def link_of(machine: Machine, gpus: Sequence[int]) -> Link | None:
+    """The NVLink between these GPUs and the bus bandwidth it should give; None where not all have one."""
+    names = {gpu.name for gpu in machine.gpus if gpu.index in gpus}
+    paths = [machine.path(f"GPU{one}", f"GPU{other}") for one, other in combinations(gpus, 2)]
+    if len(names) != 1 or not paths or any(path is None or path.kind != "NV" for path in paths):
+        return None
+    return link_by_name(names.pop(), len(gpus))

@@ -8,10 +8,8 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceops.doctor.alternatives import WITHOUT_P2P
-from traceops.doctor.candidates import changes, pairs, removal, suspicious
+from traceops.doctor.candidates import WITHOUT_P2P, Situation, changes, pairs, removal, suspicious
 from traceops.doctor.model import EnvironmentChange, Remedy, Trial
-from traceops.doctor.situation import Situation
 
 WORTH_IT = 1.2  # a change for speed is advised from this many times the bandwidth
 SURE = 1.6  # below, jobs that are measured once each may differ so much by themselves

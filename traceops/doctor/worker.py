@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from traceops.core.installation import uncollected
-from traceops.doctor.failure_cause import own_cause, worker_problem
-from traceops.doctor.job import LAUNCH, SIZES, Reporter, WorkerTask
+from traceops.doctor.job import LAUNCH, SIZES, Reporter, WorkerTask, own_cause, worker_problem
 
 if TYPE_CHECKING:
     import torch
 
-    from traceops.doctor.worker_context import WorkerContext
+    from traceops.doctor.bench import WorkerContext
 
 # Deadlines are the parent's affair: no limit of torch's may end a test before they do.
 _LONG = timedelta(hours=1)
@@ -73,7 +72,7 @@ def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
     import torch
     import torch.distributed as dist
 
-    from traceops.doctor.worker_context import FAULT_ENV, Fault, WorkerContext
+    from traceops.doctor.bench import FAULT_ENV, Fault, WorkerContext
 
     on_gpu = task.job.backend == "nccl"
     device = torch.device("cuda", task.device) if on_gpu else torch.device("cpu")
@@ -113,7 +112,7 @@ def _take_gpu(device: torch.device) -> None:
 def _store(task: WorkerTask) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]
 
-    from traceops.doctor.worker_context import share_port, shared_port
+    from traceops.doctor.bench import share_port, shared_port
 
     rendezvous, world = task.job.rendezvous, task.job.world_size
     if rendezvous is not None:

@@ -1,18 +1,329 @@
-"""Crashes in logs: each rank's first failure of its own, and which of them came first."""
+"""Crashes in logs: what a message is a case of (crashes.json), and each rank's first failure of its own."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.hangs.crash_messages import MemoryMessage, memory_message
-from traceops.hangs.crash_table import ANYWAY, LATER, CrashKind, crash_kind
-from traceops.hangs.evidence import Frame, LogEvent
+from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.stack_activity import is_own
+
+# 'Loss is nan', 'grad_norm: inf', 'non-finite loss', 'found NaN in local grad norm'; a loss scale is no loss.
+_VALUE = r"(?<!\w)(?:nan|inf|infinite|infinity|not finite|non-?finite)\b"
+_WHAT = r"(?<![A-Za-z])(?:loss(?:es)?(?![ _-]?scal)|grad(?:ient)?s?(?:[ _]norms?)?)(?![A-Za-z_])"
+# How programs word it that end themselves because of it: the words are any program's own.
+_SAID = re.compile(rf"(?P<of>{_WHAT})[^.\n]{{0,40}}{_VALUE}|{_VALUE}[^.\n]{{0,40}}(?P<to>{_WHAT})", re.IGNORECASE)
+_NAN = re.compile(r"(?<!\w)nan\b", re.IGNORECASE)
+_INF = re.compile(r"(?<!\w)inf(?:inite|inity)?\b", re.IGNORECASE)
+_NORM = re.compile(r"(?<![A-Za-z])norms?\b", re.IGNORECASE)
+_BEHIND = 60  # characters: 'non-finite loss, ending training tensor([nan, nan], …'
+_AHEAD = 40  # 'The total norm of order 2.0 for gradients from `parameters` is non-finite'
+
+
+def says_not_finite(text: str) -> bool:
+    """Whether a message says so of the loss or of gradients."""
+    return _SAID.search(text) is not None
+
+
+def what_is_not_finite(text: str) -> str:
+    """'the loss is NaN', 'gradients are inf', 'the loss is not finite (inf or NaN)': no more than the message says."""
+    said = _SAID.search(text)
+    if said is None:
+        return "a value is not finite (inf or NaN)"
+    value = _value(said[0]) or _value(text[said.start() : said.end() + _BEHIND]) or "not finite (inf or NaN)"
+    if (said["of"] or said["to"]).lower().startswith("loss"):
+        return f"the loss is {value}"
+    of_norm = _NORM.search(text, max(0, said.start() - _AHEAD), said.end()) is not None
+    return f"the norm of gradients is {value}" if of_norm else f"gradients are {value}"
+
+
+def _value(told: str) -> str | None:
+    """Which of both; None where neither is told, or both are."""
+    nan, inf = _NAN.search(told) is not None, _INF.search(told) is not None
+    return None if nan == inf else "NaN" if nan else "inf"
+
+
+# The numbers in an out-of-memory message of torch, in the wordings of 1.x to 2.x, and what they come to.
+
+
+MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
+_PATTERNS = {
+    "asked": (rf"Tried to allocate {_SIZE}",),
+    "total": (rf"total capac(?:i)?ty of {_SIZE}", rf"; {_SIZE} total capacity"),
+    "free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
+    "process": (rf"this process has {_SIZE} memory in use",),
+    "allocated": (rf"allocated memory {_SIZE} is allocated by PyTorch", rf"; {_SIZE} already allocated"),
+    "unallocated": (rf"and {_SIZE} is reserved by PyTorch but unallocated", rf"; {_SIZE} cached"),
+    "allowed": (rf"(?<!\d )(?<!\d\. ){_SIZE} allowed;",),  # not the end of a number that a terminal broke
+    "reserved": (rf"; {_SIZE} reserved in total",),
+    "pools": (rf"with {_SIZE} allocated in private pools",),
+}  # fmt: skip
+_MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of libraries take
+_LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
+
+
+class MemoryMessage(Struct, frozen=True):
+    """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
+
+    allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction). pools: of
+    `allocated`, in pools of their own (CUDA graphs), which nothing else may use.
+    """
+
+    asked: int | None = None
+    total: int | None = None
+    free: int | None = None
+    process: int | None = None
+    allocated: int | None = None
+    unallocated: int | None = None
+    allowed: int | None = None
+    pools: int | None = None
+
+    @property
+    def left(self) -> int | None:
+        """What the process could still get: what is free, or less where it is not allowed that much."""
+        if self.allowed is None or self.free is None or self.allocated is None:
+            return self.free
+        return min(self.free, max(self.allowed - self.allocated - (self.unallocated or 0), 0))
+
+    @property
+    def others(self) -> int | None:
+        """What other processes hold; None where the message does not tell what this one does."""
+        own = self._own
+        if self.total is None or self.free is None or own is None:
+            return None
+        return max(self.total - self.free - own, 0)
+
+    @property
+    def outside(self) -> int | None:
+        """What neither is free, nor of this process's torch, nor known to be of others; None where not told."""
+        if None in (self.total, self.free, self.allocated, self.unallocated):
+            return None
+        assert self.total is not None and self.free is not None
+        return max(self.total - self.free - (self.others or 0) - self._of_torch, 0)
+
+    @property
+    def cause(self) -> MemoryCause | None:
+        """Why it did not fit; None where the numbers do not tell, or contradict each other."""
+        if self.asked is None or self.free is None or self.total is None or self.free > self.total:
+            return None
+        if self.asked > self.total:
+            return "too_large"
+        others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
+        if left >= self.asked:
+            return "refused" if self.allowed is None else None
+        pieces = unused or 0
+        if self._decides(others) and others > pieces:
+            return "others"
+        if unused is None:
+            return None
+        if self._decides(outside) and outside > pieces:
+            return "outside" if self._own is None else "outside_own"
+        if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
+            return "fragmented" if pieces >= _LITTLE * self._may_have else "full"
+        return "too_large" if pieces + left < self.asked else None
+
+    @property
+    def _own(self) -> int | None:
+        """What this process holds; None where not told, or less than its torch does: the driver told none."""
+        return None if self.process is None or self.process < self._of_torch else self.process
+
+    @property
+    def _of_torch(self) -> int:
+        return (self.allocated or 0) + (self.unallocated or 0)
+
+    @property
+    def _may_have(self) -> int:
+        return min(self.total or 0, self.allowed or self.total or 0)
+
+    def _decides(self, held: int) -> bool:
+        """Whether much is held elsewhere, and would have been enough."""
+        if self.total is None or self.free is None or self.asked is None or self.left != self.free:
+            return False  # where it has less left than is free, its own limit was in the way
+        return held >= _MUCH_ELSE * self.total and self.free + held >= self.asked
+
+
+def memory_message(text: str) -> MemoryMessage:
+    """The numbers that a message tells."""
+    found = {name: _size(patterns, text) for name, patterns in _PATTERNS.items()}
+    reserved = found.pop("reserved")
+    if found["unallocated"] is None and reserved is not None and found["allocated"] is not None:
+        found["unallocated"] = max(reserved - found["allocated"], 0)  # torch 1.4 to 2.0 tells the sum
+    return MemoryMessage(**found)
+
+
+def _size(patterns: tuple[str, ...], text: str) -> int | None:
+    for pattern in patterns:
+        if (match := re.search(pattern, text)) is not None:
+            return round(float(match[1]) * _UNITS[match[2]])
+    return None
+
+
+CrashKind: TypeAlias = str  # 'gpu_memory', … as crashes.json lists them
+
+# What stands before the kernel's words: a time, a tag, a key of JSON.
+_BY_KERNEL = ("] ", "kernel: ", "> ", '": "', '":"', "Z ", *(f"{digit} " for digit in range(10)))
+_RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # of an Xid: the link goes on
+
+
+class _Says(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    all: tuple[str, ...]
+    but: tuple[str, ...] = ()
+    by_kernel: bool = False
+
+
+class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    rule: str
+    did: str
+    flags: tuple[Literal["alone", "later", "anyway", "outside", "quoted"], ...] = msgspec.field(default=(), name="is")
+    says: tuple[str | _Says, ...] = ()
+    xids: tuple[int, ...] = ()
+    ib_status: tuple[int, ...] = ()
+    advice: str = ""
+    advice_in: dict[str, str] = {}
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: LogKind
+    has: str
+    but: tuple[str, ...] = ()
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    about: str
+    kinds: tuple[_Kind, ...]
+    memory: dict[str, str]
+    ib_status: dict[int, str]
+    lines: tuple[_Line, ...]
+
+
+class Wording(Struct, frozen=True):
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`.
+
+    by_kernel: only as the kernel's own line: another that quotes it is none.
+    """
+
+    kind: CrashKind
+    words: tuple[str, ...]
+    but: tuple[str, ...] = ()
+    by_kernel: bool = False
+
+    def is_in(self, text: str) -> bool:
+        if not all(word in text for word in self.words) or any(word in text for word in self.but):
+            return False
+        before = text[: text.index(self.words[0])]
+        return not self.by_kernel or not before.strip() or before.endswith(_BY_KERNEL)
+
+
+def _wordings(kinds: Iterable[_Kind]) -> Iterator[Wording]:
+    for kind in kinds:
+        for says in kind.says:
+            told = _Says((says,)) if isinstance(says, str) else says
+            yield Wording(kind.kind, told.all, told.but, told.by_kernel)
+        for xid in kind.xids:
+            yield Wording(kind.kind, ("Xid (", f"): {xid},"), _RECOVERED)
+            yield Wording(kind.kind, ("caused by previous Xid", f" {xid}"), _RECOVERED)
+        for status in kind.ib_status:
+            yield Wording(kind.kind, ("Got completion", f"status={status} "))
+            yield Wording(kind.kind, ("Got completion", f"error {status},"))
+
+
+_TABLE = msgspec.json.decode(Path(__file__).with_name("crashes.json").read_bytes(), type=_Table, strict=False)
+# In this order: the first that fits says what a message is.
+WORDINGS: tuple[Wording, ...] = tuple(_wordings(_TABLE.kinds))
+RULE_OF = {kind.kind: kind.rule for kind in _TABLE.kinds}
+DID = {kind.kind: kind.did for kind in _TABLE.kinds}
+ADVICE = {**{kind.kind: kind.advice for kind in _TABLE.kinds if kind.advice}, **_TABLE.memory}
+ADVICE_IN = {kind.kind: kind.advice_in for kind in _TABLE.kinds if kind.advice_in}
+MEMORY_CAUSES = tuple(_TABLE.memory)
+# One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
+ALONE = frozenset(kind.kind for kind in _TABLE.kinds if "alone" in kind.flags)
+# What follows from another's failure as often as it is one: told only where nothing else failed.
+LATER = frozenset(kind.kind for kind in _TABLE.kinds if "later" in kind.flags)
+# Findings though their words are those of echoes.
+ANYWAY = frozenset(kind.kind for kind in _TABLE.kinds if "anyway" in kind.flags)
+# What no program says of itself: whoever ended it.
+FROM_OUTSIDE = frozenset(kind.kind for kind in _TABLE.kinds if "outside" in kind.flags)
+# The kinds whose message is the news.
+QUOTED = frozenset(kind.kind for kind in _TABLE.kinds if "quoted" in kind.flags)
+# Lines of logs: kind, text, what it must not hold.
+LINES: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = tuple(
+    (line.kind, line.has, line.but) for line in _TABLE.lines
+)
+
+# What the name of the exception that ended a program says, where its message is of no kind above.
+_BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
+    ("import_error", ("ImportError", "ModuleNotFoundError")),
+    ("assertion", ("AssertionError",)),
+    ("host_memory", ("MemoryError", "_ArrayMemoryError")),
+)
+# More workers at the store than there are ranks: those of an attempt before count too.
+_WORKERS = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
+_IB_STATUS = re.compile(r"Got completion .{0,200}?(?:status=|error )(\d{1,2})\b")
+_CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
+# What has not happened: 'if you see CUDA out of memory', 'to avoid NCCL errors', '--retry  on CUDA out of memory'.
+_ONLY_SAID = re.compile(r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$")
+_OPTION = re.compile(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
+
+
+def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
+    """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
+    for wording in WORDINGS:
+        if wording.is_in(text):
+            return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
+    if not raised:
+        return None
+    if says_not_finite(text):
+        return "nan_loss"
+    name = text.partition(":")[0].rpartition(".")[2].strip()
+    return next((kind for kind, names in _BY_EXCEPTION if name in names), "exception")
+
+
+def ib_status_text(text: str) -> str | None:
+    """'status 12: retries exceeded', of a completion that InfiniBand verbs gave back; None without one."""
+    told = _IB_STATUS.search(text)
+    meaning = None if told is None else _TABLE.ib_status.get(int(told[1]))
+    return None if told is None or meaning is None else f"status {told[1]}: {meaning}"
+
+
+def _too_many(text: str) -> bool:
+    counts = _WORKERS.search(text)
+    return counts is not None and int(counts[2]) > int(counts[1])
+
+
+def only_said(text: str, words: str) -> bool:
+    """Whether a line speaks of what `words` name, and not that it happened: advice, or the help of an option."""
+    before = text[: text.index(words)]
+    return _ONLY_SAID.search(before[-100:]) is not None or _OPTION.match(before) is not None
+
+
+def told_alone(text: str) -> bool:
+    """Whether a line by itself tells of a crash."""
+    words = [word for word in _ALONE_BY_WORD if word in text]
+    if not words or text.lstrip().startswith(_CODE):
+        return False
+    told = [word for word in words if any(wording.is_in(text) for wording in _ALONE_BY_WORD[word])]
+    return any(not only_said(text, word) for word in told)
+
+
+# Of `ALONE` by their first word: most lines hold none of these, and there are many lines.
+_ALONE_BY_WORD = {
+    word: tuple(wording for wording in WORDINGS if wording.kind in ALONE and wording.words[0] == word)
+    for word in dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
+}
+# A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
+NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_BY_WORD, *(x[1] for x in LINES))))
+
 
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.

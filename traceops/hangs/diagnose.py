@@ -13,18 +13,24 @@ from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
-from traceops.hangs.carried import with_carried
-from traceops.hangs.crash_roots import aftermath, with_crashes, with_outlived, without_own_end
+from traceops.hangs.crash_roots import (
+    Death,
+    aftermath,
+    deaths,
+    ended_too,
+    stopped,
+    with_crashes,
+    with_outlived,
+    without_own_end,
+)
 from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
-from traceops.hangs.json_types import RankState, RankStatus
-from traceops.hangs.ledger import can_blame
-from traceops.hangs.model import Diagnosis, Root
+from traceops.hangs.job import can_blame
+from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root
 from traceops.hangs.positions import RankPosition, code_place, message_bytes, rank_positions
-from traceops.hangs.processes import Death, deaths, ended_too, stopped
 from traceops.hangs.readers.messages import ready_ranks
-from traceops.hangs.roots import mismatches, noticed_mismatch
+from traceops.hangs.roots import mismatches, noticed_mismatch, with_carried
 from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
 from traceops.hangs.stuck import over_gloo, stuck_together, with_way
 from traceops.hangs.waits import Waits, find_waits, with_roots

@@ -16,24 +16,37 @@ from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.inspector import is_inspector
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
-from traceops.hangs.given import opened, opened_archives
-from traceops.hangs.jobs import one_job, one_slurm_job, with_earlier_starts
-from traceops.hangs.ledger import World, within_world, world_of, worlds_in_logs
-from traceops.hangs.machine_lines import inspector_events, with_kernel_joined
+from traceops.hangs.given import (
+    Found,
+    opened,
+    opened_archives,
+    rank_in_name,
+    rank_of_text,
+    read_dumps,
+    read_run,
+    read_run_file,
+)
+from traceops.hangs.job import (
+    World,
+    one_job,
+    one_slurm_job,
+    setting_of,
+    with_earlier_starts,
+    with_kernel_joined,
+    within_world,
+    world_of,
+    worlds_in_logs,
+)
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
-from traceops.hangs.readers.how_it_ends import how_it_ends, idle_training
 from traceops.hangs.readers.last_start import read_last_start
 from traceops.hangs.readers.log_events import says_why
 from traceops.hangs.readers.messages import ready_ranks
-from traceops.hangs.readers.nccl_calls import mismatched_calls
-from traceops.hangs.readers.ras import is_ras, read_ras
+from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
-from traceops.hangs.readers.steps import read_progress
-from traceops.hangs.readers.timeline import waits_since
+from traceops.hangs.readers.steps import read_progress, waits_since
+from traceops.hangs.readers.went_on import how_it_ends, idle_training
 from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
-from traceops.hangs.run_files import Found, rank_in_name, rank_of_text, read_dumps, read_run, read_run_file
-from traceops.hangs.settings import setting_of
 from traceops.traces.archives import is_archive
 from traceops.traces.other_files import other_file
 from traceops.traces.packed import is_tar, packing_of

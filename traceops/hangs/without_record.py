@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
+from traceops.hangs.crash_roots import Death
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
-from traceops.hangs.ledger import can_blame
+from traceops.hangs.job import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root
 from traceops.hangs.positions import Call, RankPosition
-from traceops.hangs.processes import Death
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity

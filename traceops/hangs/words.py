@@ -11,9 +11,16 @@ from typing import Literal, TypeAlias
 from traceops.core.rank_text import who, who_first
 from traceops.core.units import gib_text as size
 from traceops.fabric.model import PathKind
-from traceops.hangs.crash_messages import MemoryCause, MemoryMessage, what_is_not_finite
-from traceops.hangs.crash_table import DID, QUOTED, ib_status_text
-from traceops.hangs.crashes import Crash, find_crashes
+from traceops.hangs.crashes import (
+    DID,
+    QUOTED,
+    Crash,
+    MemoryCause,
+    MemoryMessage,
+    find_crashes,
+    ib_status_text,
+    what_is_not_finite,
+)
 from traceops.hangs.evidence import LogEvent, LoggedProgress, Since
 from traceops.hangs.model import Carried, Wait, WaitReason
 from traceops.hangs.positions import Call, ProcessGroup, code_place, describe, shape_text

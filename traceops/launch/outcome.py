@@ -26,7 +26,13 @@ def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int], *, defa
 
     default: return code of those that torchrun does not report either; None if that cannot be known.
     """
-    return [_completed(rank, reported.get(rank.rank, default)) for rank in ranks]
+    return [_after_interrupt(_completed(rank, reported.get(rank.rank, default)), reported) for rank in ranks]
+
+
+def _after_interrupt(rank: RankManifest, reported: dict[int, int]) -> RankManifest:
+    """An uncaught Ctrl-C should end Python by SIGINT, which the rank wrote down. On a GPU it can end with 1 instead."""
+    code = reported.get(rank.rank, -1)
+    return replace(rank, exit_code=code) if rank.exit_code == 128 + signal.SIGINT and code >= 0 else rank
 
 
 def _completed(rank: RankManifest, code: int | None) -> RankManifest:

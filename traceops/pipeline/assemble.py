@@ -63,7 +63,7 @@ from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Run
 from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 from traceops.report.summary import Matching, Summary
-from traceops.rules import root_rules
+from traceops.rules import failures
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import checks, merge_overlapping, most_important_first
@@ -126,7 +126,7 @@ def without_device(report: Report) -> Report:
         ),
         ranks=tuple(msgspec.structs.replace(row, **unknown, **of_steps) for row in report.ranks),
         findings=tuple(
-            sorted(report.findings, key=lambda found: found.rule not in (*root_rules.BY_ID, KERNELS_MISSING.id))
+            sorted(report.findings, key=lambda found: found.rule not in (*failures.BY_ID, KERNELS_MISSING.id))
         ),
     )
 
@@ -272,8 +272,8 @@ def assemble(
     own_ms: float | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json. own_ms: a step without the profiler."""
-    of_hang = root_rules.in_order_of_roots(hang, verdicts)
-    others = [f for verdict in verdicts if verdict.rule not in root_rules.BY_ID for f in verdict.findings]
+    of_hang = failures.in_order_of_roots(hang, verdicts)
+    others = [f for verdict in verdicts if verdict.rule not in failures.BY_ID for f in verdict.findings]
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,

@@ -13,7 +13,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.experts import Experts
 from traceops.across.inference import Passes
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.compute.model import Loss, OperatorTime, RankCompute
+from traceops.compute.model import Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
@@ -441,15 +441,16 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
-    """Of the rank whose GPU is busiest; None where none is, or no trace has shapes and nothing is found."""
-    known = [
-        (compute.busy_ns, times.summary.rank, compute)
+    """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
+    known = {
+        times.summary.rank: compute
         for times in run.ranks
         if (compute := times.summary.compute) is not None and not times.summary.captures_graphs
-    ]
+    }
     if not known:
         return None
-    _, rank, compute = max(known, key=lambda one: one[:2])
+    rank = judged_rank(known)
+    compute = known[rank]
     if not compute.has_shapes and not compute.losses:
         return None
     return _compute_rows(rank, compute)

@@ -16,7 +16,7 @@ from traceops.report.model import Report
 from traceops.report.write import json_text
 from traceops.rules.diagnosis import fabric_findings
 from traceops.rules.explained import judged_checks
-from traceops.rules.root_rules import in_order_of_roots
+from traceops.rules.failures import in_order_of_roots
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.job import how_to_bring
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.readers.messages import OF_RAY
-from traceops.hangs.settings import how_to_bring
 
 _MOST_LINES = 8
 # Warnings of NCCL, RCCL and their plugins that healthy jobs print.

@@ -18,7 +18,7 @@ from traceops.hangs.words import activity_text, carried_text, since_text
 from traceops.report.hang_rows import RankGroup
 from traceops.report.hang_seen import is_harmless, most_telling, seen_events, seen_groups, timed_out, was_logged_only
 from traceops.report.inspector_text import inspector_text
-from traceops.rules.root_rules import advice_of
+from traceops.rules.failures import advice_of
 
 _MOST_CALLS = 3
 _MOST_QUOTED = 240  # characters of a line

@@ -8,14 +8,11 @@ from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, us_text
+from traceops.rules.shared import MOST_OUT_OF_STEP_PCT, ends_fit, on_cpu, on_one_host, out_of_step_pct
 
 UNALIGNED_CLOCKS = described("validity", "TO-V006")
 
-_CROWDED_PCT, _WAIT_TIMES = (10.0, 10.0)  # of ranks that share cores: spread by the step, and waiting by the spread
 _BEYOND_NOISE = 2.0  # times what is left of aligned ends (p95): ranks that take turns on a GPU end far apart too
-# Why what compares ranks is not judged.
-OUT_OF_STEP = "the ends of matched collectives do not fit together, see TO-V006"
-MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
 
 
 def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
@@ -37,10 +34,10 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     if not clocks.unaligned and ends_fit(run):
         return UNALIGNED_CLOCKS.clear(f"{told}, {spread_pct:.0f} % of {run.step_words.a}; ranks wait far longer")
     ranks = clocks.unaligned
-    shared = _on_one_host(run)
-    on_cpu = _on_cpu(run)
-    crowded = shared and on_cpu and not ranks
-    causes = ["these ranks had no core when a collective ended"] if on_cpu else []
+    shared = on_one_host(run)
+    without_gpu = on_cpu(run)
+    crowded = shared and without_gpu and not ranks
+    causes = ["these ranks had no core when a collective ended"] if without_gpu else []
     causes += [] if shared else ["a clock jumped"]
     why = ", ".join((*causes, "the traces are not of one run"))
     message = (
@@ -70,7 +67,7 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
 
 def _apart_on_one_host(run: CrossRank) -> Finding | None:
     """Ranks whose traces name one host, and whose clocks cannot be one: of two runs at once collectives fit as well."""
-    if _on_cpu(run) or not _on_one_host(run):
+    if on_cpu(run) or not on_one_host(run):
         return None
     offsets = {times.summary.rank: run.clocks.fits[times.summary.rank].offset_ns for times in run.ranks}
     first, last = min(offsets, key=lambda rank: offsets[rank]), max(offsets, key=lambda rank: offsets[rank])
@@ -88,32 +85,3 @@ def _apart_on_one_host(run: CrossRank) -> Finding | None:
         Evidence(Fact.SPREAD_OF_ALIGNED_ENDS_P95, round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
     ]
     return UNALIGNED_CLOCKS.finding("info", "medium", message, evidence, ranks=[first, last], cause="one_host")
-
-
-def _on_cpu(run: CrossRank) -> bool:
-    return not any(times.summary.on_gpu for times in run.ranks)
-
-
-def ends_fit(run: CrossRank) -> bool:
-    """Whether the ends of collectives fit well enough to tell who is late.
-
-    Ranks that share cores see an end late; where they wait for each other ten times as long, that is no doubt.
-    """
-    spread_pct, spread_ms = out_of_step_pct(run), (run.clocks.residual_p50_ns or 0.0) / 1e6
-    if spread_pct <= MOST_OUT_OF_STEP_PCT:
-        return True
-    if spread_pct > _CROWDED_PCT or run.clocks.unaligned or not (_on_cpu(run) and _on_one_host(run)):
-        return False
-    return max(times.mean_ms("comm_wait") for times in run.ranks) >= _WAIT_TIMES * spread_ms
-
-
-def _on_one_host(run: CrossRank) -> bool:
-    """Whether all ranks are known to run on the same host, and so read the same clock."""
-    hosts = {run.hosts.get(times.summary.rank) for times in run.ranks}
-    return len(hosts) == 1 and None not in hosts
-
-
-def out_of_step_pct(run: CrossRank) -> float:
-    """Median spread of the aligned ends of one collective, percent of the step."""
-    step_ns = 1e6 * run.step_ms
-    return 100 * (run.clocks.residual_p50_ns or 0.0) / step_ns if step_ns else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from traceops.compute.model import Impossible, Loss, RankCompute
+from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict, described
@@ -48,16 +48,16 @@ def why_unrated(compute: RankCompute) -> str:
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
-    """A verdict for each rule, from the rank whose device is busiest."""
-    own = [one for one in inputs.ranks if one.compute is not None]
+    """A verdict for each rule, from the rank that stands for all."""
+    own = {one.rank: one for one in inputs.ranks if one.compute is not None}
     if not own:
         return [rule.not_evaluated(NO_DEVICE_ACTIVITY) for rule in RULES]
-    if any(one.captures_graphs for one in own):
+    if any(one.captures_graphs for one in own.values()):
         return [rule.not_evaluated("a CUDA graph is captured here: the launched kernels did not run") for rule in RULES]
-    worst = max(own, key=lambda one: one.compute.busy_ns if one.compute else 0.0)
-    compute = worst.compute
-    assert compute is not None
-    findings = [_finding(loss, compute, worst.rank, len(own)) for loss in compute.losses]
+    computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
+    rank = judged_rank(computes)
+    compute = computes[rank]
+    findings = [_finding(loss, compute, rank, len(own)) for loss in compute.losses]
     found = [one for one in findings if one is not None]
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
@@ -65,7 +65,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     verdicts = [
         _verdict(rule, found, rule.clear(f"no loss of {_LEAST_PCT:g} % of the GPU's busy time")) for rule in RULES[:-1]
     ]
-    return [*verdicts, _speed(compute, worst.rank, found)]
+    return [*verdicts, _speed(compute, rank, found)]
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:

@@ -13,8 +13,8 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
-from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.pipeline import LARGE_BUBBLE
 from traceops.rules.stragglers import PERSISTENTLY_LATE

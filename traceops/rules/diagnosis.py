@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
 from traceops.fabric.fabric import Circumstances
-from traceops.rules.crashes import judge_crashes
 from traceops.rules.explained import most_important_first
 from traceops.rules.fabric.judge import OF_A_LINK, judge_fabric
 from traceops.rules.fabric.judge import RULES as _RULES
 from traceops.rules.fabric.paths import ACROSS_NUMA_NODES
-from traceops.rules.hangs import judge_hang
+from traceops.rules.failures import judge_crash, judge_hang
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -23,7 +22,7 @@ FABRIC_RULES = frozenset(rule.id for rule in _RULES)
 
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
     """Those of hangs and crashes, and where the evidence tells of the fabric its rules, weighed by the hang."""
-    verdicts = [*judge_hang(diagnosis), *judge_crashes(diagnosis)]
+    verdicts = [*judge_hang(diagnosis), *judge_crash(diagnosis)]
     fabric = diagnosis.evidence.fabric
     if fabric is not None:
         hung = any(root.rule in OF_A_LINK for root in diagnosis.roots)

@@ -12,18 +12,17 @@ from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
 from traceops.core.rule import JudgedBy, Rule, Verdict
 from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, THROUGH_HOST
-from traceops.rules.copies import EXPOSED_COPIES
 from traceops.rules.fabric import judge as fabric
-from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
-from traceops.rules.machine_use import MACHINE
+from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.registry import rules_with
-from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import CAUSE as SHARED_CORES
 from traceops.rules.steps import FIRST_USE, UNLIKE_STEPS
-from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SLOW_GROUP, SOMETIMES_LATE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
+from traceops.rules.whole_run_hosts import HOST_LONGER
+from traceops.rules.whole_run_machine import MACHINE
 
 
 class Explains(Struct, frozen=True):

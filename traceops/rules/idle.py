@@ -39,8 +39,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.straggler_conditions import IMPACT_BOUNDS
-from traceops.rules.stragglers import PERSISTENTLY_LATE
+from traceops.rules.shared import IMPACT_BOUNDS
 
 # TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not.
 
@@ -211,7 +210,7 @@ _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no c
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle: one verdict a rule."""
-    behind = behind_late(inputs.run, inputs.found_before(PERSISTENTLY_LATE))
+    behind = behind_late(inputs.run, inputs.found_before("TO-S001"))
     return [_judge(kind, inputs, behind) for kind in _JUDGEMENTS]
 
 

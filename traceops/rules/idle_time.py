@@ -24,11 +24,10 @@ from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_claims import InputBound, WorkersNeeded
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import WAITS_PCT
+from traceops.rules.shared import WAITS_PCT, room_ms, work_ms
 
 _LEAST_STEPS = 3
 _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
-_DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 
 
 class Idle(Struct, frozen=True):
@@ -104,16 +103,6 @@ def few_steps(times: RankTimes, bucket: str) -> int | None:
     if len(took) < _LEAST_STEPS or not took.any() or np.median(took) > _NONE * took.mean():
         return None
     return int((took > took.mean() / 2).sum())
-
-
-def work_ms(times: RankTimes) -> float:
-    """What the device of this rank works for in a step."""
-    return sum(times.mean_ms(own) for own in _DEVICE_WORK)
-
-
-def room_ms(times: RankTimes, step_ms: float) -> float:
-    """What a step of this length leaves beside the device's work."""
-    return step_ms - work_ms(times)
 
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:

@@ -17,7 +17,7 @@ from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who
-from traceops.core.rule import Rule, Verdict
+from traceops.core.rule import Verdict
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
 from traceops.traces.observed import Observed
@@ -102,6 +102,6 @@ class Inputs(Struct, frozen=True):
         """Whether one trace was asked about rather than a folder of them."""
         return not is_remote(self.found.root) and Path(self.found.root).is_file()
 
-    def found_before(self, rule: Rule) -> list[Finding]:
-        """What a rule of an earlier family found."""
-        return [found for verdict in self.earlier if verdict.rule == rule.id for found in verdict.findings]
+    def found_before(self, *rules: str) -> list[Finding]:
+        """What rules of earlier families found. rules: their ids."""
+        return [found for verdict in self.earlier if verdict.rule in rules for found in verdict.findings]

@@ -15,7 +15,6 @@ from traceops.core.rule import Verdict, described
 from traceops.core.step_words import WINDOW
 from traceops.core.units import gib_text, percent_text, stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 # What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.
 
@@ -164,7 +163,7 @@ def judge_driver_calls(inputs: Inputs) -> Verdict:
         busy = [use for use in traced if step_ms > 0 and use.allocating_ms >= _OF_STEP_ALONE * step_ms]
     if not busy:
         return ASKS_DRIVER.clear("the allocator has the memory that it needs")
-    if any(found.cause == "allocator" for found in inputs.found_before(UNLIKE_OVER_RUN)) and not any(
+    if any(found.cause == "allocator" for found in inputs.found_before("TO-W001")) and not any(
         (use.retries or 0) >= _RETRIES for use in busy
     ):
         return ASKS_DRIVER.clear("the program empties the cache itself, which TO-W001 tells")

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from traceops.across.host_difference import longer_in_function
@@ -14,25 +14,69 @@ from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact, label_of
-from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text, stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.recording import SLOWED
 from traceops.measure.stack_times import IDLE, StackTime
-from traceops.rules import host_difference
-from traceops.rules.copies import EXPOSED_COPIES
-from traceops.rules.host_difference import HOST_LONGER
+from traceops.rules import whole_run_hosts
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import MACHINE, core_wait_ms
-from traceops.rules.plain_cure import in_plain_steps, waited_for_ms
-from traceops.rules.slow_group import SLOW_GROUP
-from traceops.rules.straggler_claims import Late
-from traceops.rules.straggler_conditions import IMPACT_BOUNDS
-from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.shared import IMPACT_BOUNDS, core_wait_ms, waited_for_ms
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SLOW_GROUP, SOMETIMES_LATE
+from traceops.rules.stragglers_claims import Late
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
+from traceops.rules.whole_run_hosts import HOST_LONGER
+from traceops.rules.whole_run_machine import MACHINE
+
+
+def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
+    """The finding of a late host, told of a step without the profiler where one is known.
+
+    It is so where that step is clearly shorter, or where its host was seen to do more there than the replay saves: in
+    recorded steps the others' hosts are slow as well.
+
+    What its peers' pace saves in the replay is scaled by what the others wait in either step, as all hosts were slowed
+    alike. seen_ms: what this host was seen to do longer than its peers in steps that nothing records; that is
+    measured, and counts where it is more. Neither is more than the others wait. Ranks that nobody waits for without
+    the profiler are a remark already, and stay as they are.
+    """
+    undisturbed, rank = inputs.undisturbed, found.ranks[0]
+    recorded_ms, waited = found.impact_ms, found.number(Fact.WAITING_FOR_IT)
+    if found.severity == "info" or undisturbed is None or not recorded_ms or not waited:
+        return found
+    waits = waited_for_ms(undisturbed, rank)
+    if waits is None or (inputs.run.step_ms < SLOWED * undisturbed.step_ms and seen_ms <= recorded_ms):
+        return found
+    saved = min(max(recorded_ms * min(waits / waited, 1.0), seen_ms), waits)
+    pct = 100 * saved / undisturbed.step_ms
+    severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
+    left, step = ms_text(undisturbed.step_ms - saved), ms_text(undisturbed.step_ms)
+    claim, message, headline = claim_of(found, Late), found.message, found.headline
+    if claim is not None:  # what the others wait is of these steps then
+        headline = structs.replace(claim, steps=(), met=None, waiting=waits, waiting_on_average=None).headline()
+        message = message.replace(claim.headline(), headline, 1)
+    message += (
+        f" Without the profiler the other ranks' pace would leave {left} of a step's {step} ms ({pct:.0f} % less)."
+    )
+    evidence = (
+        Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
+        Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
+        Evidence(Fact.PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
+        Evidence(Fact.RECORDED, stored(recorded_ms), "ms/step", rank=rank),
+    )
+    return replace(
+        found,
+        severity=severity if saved > recorded_ms else min(severity, found.severity, key=SEVERITIES.index),
+        message=message,
+        headline=headline,
+        impact_ms=stored(saved),
+        evidence=(*found.evidence, *evidence),
+    )
+
 
 # A host that is late by turns in light windows, and does more than its peers do over the whole run.
 
@@ -137,7 +181,7 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
 def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
     if found.severity != "info" or found.cause not in ("host", "unknown") or inputs.undisturbed is None:
         return found
-    longer = host_difference.seen_longer(inputs, found.ranks)
+    longer = whole_run_hosts.seen_longer(inputs, found.ranks)
     seen = (one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks)
     return late_all_the_time(found, inputs, max(seen, default=0.0))
 
@@ -202,14 +246,14 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         return found
     if found.cause == "input" and len(found.ranks) == 1:
         found = _of_workers(found, found.ranks[0], inputs)
-    longer = host_difference.seen_longer(inputs, found.ranks)
+    longer = whole_run_hosts.seen_longer(inputs, found.ranks)
     one = next((one for one in longer if one.rank in found.ranks), None)
     persistent, seen_ms, reason = found.rule == PERSISTENTLY_LATE.id, 0.0, ""
     if one is not None:
         reason, seen_ms = f"in {one.place.said}", one.more_ms if one.claimed_ms is None else one.claimed_ms
         if persistent and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
             found = replace(found, advice=HOST_LONGER.advice_for(one.does))
-        found = _with(found, f"{host_difference.sentence(one)}.", host_difference.evidence(one))
+        found = _with(found, f"{whole_run_hosts.sentence(one)}.", whole_run_hosts.evidence(one))
     own = in_each_step(inputs.whole, found.ranks) if persistent else None
     if own is not None and own.ms >= max(seen_ms, _EXPLAINS * (found.impact_ms or 0.0)):
         reason, seen_ms = f"{own.doing}{f', {reason}' if reason else ''}", own.ms

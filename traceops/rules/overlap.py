@@ -19,9 +19,7 @@ from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
-from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, OUT_OF_STEP, out_of_step_pct
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.machine_use import waited_pct, without_waiting
 from traceops.rules.overlap_claims import Exposed, ManySmall, StartsLate
 from traceops.rules.overlap_gain import (
     MANY,
@@ -36,7 +34,16 @@ from traceops.rules.overlap_gain import (
     of_unknown_size,
     passes_that_reduce,
 )
-from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
+from traceops.rules.shared import (
+    MOST_OUT_OF_STEP_PCT,
+    OUT_OF_STEP,
+    main_role,
+    out_of_step_pct,
+    role_evidence,
+    transfer_by_role,
+    waited_pct,
+    without_waiting,
+)
 
 # TO-O002: collectives that are too small for their link, or more than their bytes need.
 

@@ -17,8 +17,8 @@ from traceops.core.rule import Rule, Verdict, described
 from traceops.core.step_words import StepWords
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
-from traceops.rules.idle_time import room_ms
 from traceops.rules.inputs import Inputs, why_incomplete
+from traceops.rules.shared import room_ms
 
 # What stages of a pipeline wait for: a slower stage, where no replay tells more, and not another's input.
 

@@ -11,7 +11,7 @@ from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, stored
 from traceops.measure.recording import SLOWED, first_steps_profiled, some_profiled_as_short
 from traceops.rules.inputs import Inputs
-from traceops.rules.machine_use import WAITS_PCT
+from traceops.rules.shared import WAITS_PCT
 
 PROFILER_COST = described("validity", "TO-V005")
 _SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning

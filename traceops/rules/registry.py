@@ -14,12 +14,9 @@ from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
     compute,
-    copies,
-    crashes,
-    hangs,
-    host_difference,
+    failures,
     idle,
-    machine_use,
+    idle_copies,
     memory,
     overlap,
     pipeline,
@@ -28,6 +25,8 @@ from traceops.rules import (
     stragglers,
     validity,
     whole_run,
+    whole_run_hosts,
+    whole_run_machine,
 )
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.inputs import Inputs
@@ -63,20 +62,20 @@ def _of_the_machine() -> tuple[Rule, ...]:
     return judge.RULES
 
 
-WHOLE_RUN = (*whole_run.RULES, *machine_use.RULES, *host_difference.RULES)
+WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES)
 
 
 def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     """What was observed of the whole run, whether or not a step of it was recorded."""
-    return [*whole_run.judge(inputs), *machine_use.judge(inputs), *host_difference.judge(inputs)]
+    return [*whole_run.judge(inputs), *whole_run_machine.judge(inputs), *whole_run_hosts.judge(inputs)]
 
 
-IDLE = (*idle.RULES, *copies.RULES)
+IDLE = (*idle.RULES, *idle_copies.RULES)
 
 
 def judge_idle(inputs: Inputs) -> list[Verdict]:
     """Why no kernel runs."""
-    return [*idle.judge(inputs), copies.judge_copies(inputs)]
+    return [*idle.judge(inputs), idle_copies.judge_copies(inputs)]
 
 
 LINKS = (*bandwidth.RULES, *bandwidth.THROUGH_HOST_RULES)
@@ -98,8 +97,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, of_steps=True, of_recorded=True),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
-    Family("TO-H", "hangs", hangs.RULES, hangs.judge),
-    Family("TO-E", "crashes", crashes.RULES, crashes.judge),
+    Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
+    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
     Family("TO-D", "the machine", _of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True),
     Family("TO-R", "regressions", regression.RULES),

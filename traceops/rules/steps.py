@@ -13,6 +13,7 @@ from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSE_OF
 from traceops.across.machine_use import beyond_peers, core_waits
 from traceops.across.unlike import MORE_WORK
+from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rule import Verdict, described
@@ -22,8 +23,39 @@ from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import spells, typical_steps
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
-from traceops.rules.steps_claims import LongSteps
 from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
+
+
+class LongSteps(Claim, frozen=True, kw_only=True):
+    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms.
+
+    does: why, on these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some
+    steps only, which leaves `left_pct` unexplained. share: percent of the run, where such steps come again.
+    """
+
+    family = "steps"
+    kind = "long_steps"
+    steps: tuple[int, ...]
+    took: float | None = None
+    least: float | None = None
+    most: float | None = None
+    typical: float
+    waits_for_core: int | None = None
+    does: str | None = None
+    ranks: tuple[int, ...] = ()
+    all_ranks: bool = False
+    place: str | None = None
+    longer: float | None = None
+    longer_at_most: float | None = None
+    another: str | None = None
+    another_in: int | None = None
+    another_of: int | None = None
+    left_pct: float | None = None
+    once: bool = False
+    timed: int
+    unlike: int
+    share: float | None = None
+
 
 # TO-T001 where a long step loads kernels, or starts a communicator: that comes once in a process.
 

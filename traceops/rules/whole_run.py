@@ -16,6 +16,7 @@ from traceops.core.rank_text import who
 from traceops.core.rule import Verdict, described
 from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.shared import NOT_OBSERVED
 from traceops.rules.steps import causes_of_unlike
 from traceops.traces.observed import Compilation
 from traceops.traces.run_manifest import step_kinds
@@ -25,7 +26,6 @@ RULES = (UNLIKE_OVER_RUN,)
 _NEARLY_ALL, _MOST = 0.8, 0.5  # of what is seen, in one function
 _REASONS = 2  # of torch, that are quoted
 _NUMBERS = re.compile(r"\d+")
-NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/observe.md)"
 
 _BOUNDS = (1.0, 10.0)  # percent of the run
 _ERROR_PCT = 30.0

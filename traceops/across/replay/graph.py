@@ -100,6 +100,21 @@ class StepGraph(Struct, frozen=True, dict=True):
             found[rank][node] = place
         return {rank: np.array(own, dtype=np.int64) for rank, own in found.items()}
 
+    @cached_property
+    def lead(self) -> dict[int, int]:
+        """Rank -> how far its host had run ahead before the window, ns."""
+        return {rank: lead(nodes) for rank, nodes in self.ranks.items()}
+
+    @cached_property
+    def layouts(self) -> dict[int, Any]:
+        """What replays keep of each rank's measured program, whatever is changed."""
+        return {}
+
+    @cached_property
+    def unchanged(self) -> dict[tuple[int, int], Any]:
+        """What they keep of programs that they leave as they are, by rank and lead."""
+        return {}
+
     def needed_by(self, number: int, rank: int) -> tuple[tuple[int, int], ...]:
         """Those members of a collective, as (rank, node), that this rank's cannot end without, itself too."""
         members, needs = self.members[number], self.needs[number]

@@ -1,19 +1,251 @@
-"""A log's last start: its events with what became of each, and the last line of ranks that say nothing else."""
+"""A log's last start: its events with what became of each, containers and nodes that recovered among them."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.hangs.crash_table import crash_kind
+from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.hang_log import Starts, read_starts
-from traceops.hangs.readers.schedulers import with_pod_states, without_passed
 from traceops.hangs.readers.went_on import with_ends, without_aftermath, without_outlived, without_requests
-from traceops.traces.text_lines import blocks, lines
+from traceops.traces.text_lines import blocks, holds_any, lines
+
+_NOT_READY = "NodeNotReady"
+_NEEDLES = (b"NodeNotReady", b"NodeReady", b"deletion ", b"Ready ")
+_NODE = re.compile(r"\bNode (\S{1,253}) (?:status is|event)|\bnode/(\S{1,253})")
+_CONDITION = re.compile(r"^\s{1,20}Ready\s{2,40}(True|False|Unknown)\b")  # of kubectl describe: as it is now
+_AGE = re.compile(r"(?:^|\s)((?:\d{1,5}[dhms]){1,3})(?=\s)")  # LAST SEEN, or Age
+_SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_READY_AGAIN = re.compile(r"\bNodeReady\b|Cancelling deletion of Pod")
+_DELETES = re.compile(r"Marking for deletion Pod|\bdeleting pod")
+
+
+class _Said(Struct, frozen=True):
+    """A line of Kubernetes about a node; '' where it names none. age: seconds before the list was made."""
+
+    line: int
+    node: str
+    age: int | None
+    text: str
+
+    def is_behind(self, other: _Said) -> bool:
+        if self.age is not None and other.age is not None and self.age != other.age:
+            return self.age < other.age
+        return self.line > other.line
+
+
+def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log, nodes that were ready again before a pod was deleted as 'passed'.
+
+    Raises InputError where the file cannot be read.
+    """
+    if not any(_NOT_READY in event.text for event in events):
+        return events
+    said, now = _read(path)
+    gone = [one for one in said if _NOT_READY in one.text]
+    named = {one.node for one in gone if one.node}
+    passed = {one.line for one in gone if now or _passed(one, said, named)}
+    return tuple(
+        replace(event, kind="passed") if event.line in passed and _NOT_READY in event.text else event
+        for event in events
+    )
+
+
+def _passed(gone: _Said, said: list[_Said], named: set[str]) -> bool:
+    """Whether the node came back, and nothing was deleted in between."""
+    back = [
+        one
+        for one in said
+        if _READY_AGAIN.search(one.text) and one.is_behind(gone) and _same(gone.node, one.node, named)
+    ]
+    return any(
+        not any(_DELETES.search(one.text) and one.is_behind(gone) and again.is_behind(one) for one in said)
+        for again in back
+    )
+
+
+def _same(gone: str, back: str, named: set[str]) -> bool:
+    """Whether it is the same node; a line of a pod names none, and is of the only one that is told of."""
+    if gone and back:
+        return gone == back
+    return len(named) <= 1
+
+
+def _read(path: str) -> tuple[list[_Said], bool]:
+    """What is told of nodes and pods, and whether kubectl describe says of all that they are ready now."""
+    said: list[_Said] = []
+    ready: set[str] = set()
+    for number, body in _lines(path):
+        if (condition := _CONDITION.match(body)) is not None:
+            ready.add(condition[1])
+        elif _NOT_READY in body or _READY_AGAIN.search(body) or _DELETES.search(body):
+            node, age = _NODE.search(body), _AGE.search(body)
+            said.append(
+                _Said(
+                    number, "" if node is None else node[1] or node[2], None if age is None else _seconds(age[1]), body
+                )
+            )
+    return said, ready == {"True"}
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    for number, block in blocks(path):
+        if holds_any(block, _NEEDLES):
+            yield from lines(block, number)
+
+
+def _seconds(age: str) -> int:
+    return sum(int(part[:-1]) * _SECONDS[part[-1]] for part in re.findall(r"\d+[dhms]", age))
+
+
+# Containers as kubectl tells of them: what ended one before it was started again, and how it is now.
+
+
+# kubectl describe, and kubectl get -o yaml or json.
+_LAST = re.compile(r'^(?P<indent> {1,80})"?(?:Last State|lastState)"?: ?')
+_NOW = re.compile(r'^ {1,80}"?(?:State|state)"?: {0,40}(?P<value>[A-Za-z]{0,40})')
+_RUNNING = re.compile(r"\brunning\b", re.IGNORECASE)
+_DONE = re.compile(r'\bCompleted\b|"?[eE]xit ?[cC]ode"?: {1,40}0\b')
+_WAITING = re.compile(r'\b[rR]eason"?: {1,40}"?(?P<reason>[A-Za-z]{1,60})')
+_RESTARTS = re.compile(r'^ {1,80}"?(?:Restart Count|restartCount)"?: {1,40}(?P<count>\d{1,9})')
+_CODE = re.compile(r'"?[eE]xit ?[cC]ode"?: {1,40}(?P<code>\d{1,3})')
+_FINISHED = re.compile(r'"?[fF]inished(?:At)?"?: {1,40}"?(?P<when>[^"\n]{1,60}?)"?,?\s{0,40}$')
+_NAME = re.compile(r'^ {1,80}(?:- )?"?name"?: {1,40}"?(?P<name>[\w.-]{1,80})')
+_HEADING = re.compile(r"^ {1,8}(?P<name>[\w.-]{1,80}):\s{0,40}$")
+_POD_WORDS = ("Last State:", "lastState")
+_MOST_BYTES = 1 << 24
+_Now = Literal["running", "completed", "waiting", "ended"]
+
+
+class _LastState(Struct, frozen=True):
+    """The lines of what a container's last state was, and of its reason; how it is now, and what else is said."""
+
+    lines: range
+    reason: int | None
+    now: _Now
+    text: str
+
+
+def with_pod_states(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
+    """The events of a log, with what ended a container before its last start told as that.
+
+    A container that runs again or is done is over it: 'passed'. Raises InputError where the file cannot be read.
+    """
+    ends = [event for event in events if event.kind in ("error", "memory", "exit")]
+    text = _text(path) if ends else []
+    states = list(_last_states(text)) if any(any(map(line.__contains__, _POD_WORDS)) for line in text) else []
+    lines_of = {event.line for event in ends}
+    return tuple(told for event in events if (told := _told(event, states, lines_of)) is not None)
+
+
+def _told(event: LogEvent, states: Sequence[_LastState], ends: set[int]) -> LogEvent | None:
+    """The event with its container's state; None of a second line of the same end. ends: lines that tell of one."""
+    state = next((state for state in states if event.line in state.lines), None)
+    if state is None or event.kind in ("trouble", "status"):
+        return event
+    if state.reason in ends and event.line != state.reason:
+        return None  # its exit code is in the text of the reason
+    text = f"{event.text.strip()}: {state.text}"
+    return replace(event, text=text) if state.now == "waiting" else replace(event, text=text, kind="passed")
+
+
+def _text(path: str) -> list[str]:
+    found: list[str] = []
+    size = 0
+    for number, block in blocks(path):
+        found += [line for _, line in lines(block, number)]
+        size += len(block)
+        if size > _MOST_BYTES:
+            return []
+    return found
+
+
+def _last_states(text: Sequence[str]) -> Iterator[_LastState]:
+    for place, line in enumerate(text):
+        if (last := _LAST.match(line)) is not None and "{}" not in line:
+            yield _state(text, place, len(last["indent"]))
+
+
+def _state(text: Sequence[str], place: int, indent: int) -> _LastState:
+    end = _end_of(text, place, indent)
+    first, behind = _container(text, place, indent)
+    own = text[place:end]
+    now = next((at for at in range(first, behind) if _is_now(text[at], indent)), None)
+    said = [] if now is None else text[now : _end_of(text, now, indent)]
+    how, waits_for = _how(said)
+    reason = next((place + 1 + at for at, line in enumerate(own) if _WAITING.search(line)), None)
+    told = _words(text[first:behind], own, how, waits_for)
+    return _LastState(range(place + 1, end + 1), reason, how, told)
+
+
+def _is_now(line: str, indent: int) -> bool:
+    return _NOW.match(line) is not None and _indent(line) == indent
+
+
+def _indent(line: str) -> int:
+    """Of a line's key; a list's mark counts as indentation."""
+    return len(line) - len(line.lstrip(" -" if line.lstrip(" ").startswith("- ") else " "))
+
+
+def _end_of(text: Sequence[str], place: int, indent: int) -> int:
+    """Where the block that a key begins ends."""
+    return next(
+        (at for at in range(place + 1, len(text)) if text[at].strip() and _indent(text[at]) <= indent), len(text)
+    )
+
+
+def _container(text: Sequence[str], place: int, indent: int) -> tuple[int, int]:
+    """The lines of the container that has the last state at `place`, from its heading or mark of a list on."""
+    first = place
+    while first > 0 and not _begins(text[first], indent):
+        first -= 1
+    behind = next((at for at in range(place + 1, len(text)) if _begins(text[at], indent)), len(text))
+    return first, behind
+
+
+def _begins(line: str, indent: int) -> bool:
+    """Whether a container's lines begin here, or those of another part."""
+    outer = len(line) - len(line.lstrip(" "))
+    return bool(line.strip()) and (outer < indent)
+
+
+def _how(said: Sequence[str]) -> tuple[_Now, str]:
+    text = "\n".join(said)
+    if said and _RUNNING.search(text) is not None:
+        return "running", ""
+    if _DONE.search(text) is not None:
+        return "completed", ""
+    if "erminated" in text:
+        return "ended", ""
+    reason = _WAITING.search(text)
+    return "waiting", "" if reason is None else reason["reason"]
+
+
+def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: str) -> str:
+    """'the last state of container pytorch, exit code 137, finished …; it runs again, after 3 restarts'."""
+    heading = _HEADING.match(container[0]) if container else None
+    named = heading or next((match for line in container if (match := _NAME.match(line)) is not None), None)
+    code = next((match for line in own if (match := _CODE.search(line)) is not None), None)
+    finished = next((match for line in own if (match := _FINISHED.search(line)) is not None), None)
+    restarts = next((match for line in container if (match := _RESTARTS.match(line)) is not None), None)
+    parts = ["the last state of a container" if named is None else f"the last state of container {named['name']}"]
+    parts += [f"exit code {code['code']}"] if code is not None else []
+    parts += [f"finished {finished['when']}"] if finished is not None else []
+    now = {
+        "running": "it runs again",
+        "completed": "it has completed since",
+        "ended": "it was started again and ended once more",
+        "waiting": f"now it waits ({waits_for})" if waits_for else "how it is now is not told",
+    }[how]
+    count = f", restarts: {restarts['count']}" if restarts is not None else ""
+    return f"{', '.join(parts)}; {now}{count}; kubectl logs --previous has its last lines"
+
 
 # Only torch's own prefix, '[rank3]:', behind a time or a host at most: it counts the ranks of the job.
 _LINE = re.compile(rb"(?:^|\r)(?:[\w./:+-]{1,60} ){0,2}\[rank(\d{1,7})\]:? ?([^\r\n]{1,400})", re.MULTILINE)

@@ -177,7 +177,7 @@ NEEDLES: tuple[bytes, ...] = tuple(
 
 
 def ended(body: str) -> str | None:
-    """How a process ended, in words that `hangs/crash_table.py` knows; '' for a plain exit code, None of no end."""
+    """How a process ended, in words that `hangs/crashes.py` knows; '' for a plain exit code, None of no end."""
     for way in _WAYS:
         if way.needle in body and (match := way.pattern.match(body)) is not None:
             return _told(way.who, _code(match))

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
-from traceops.hangs.crash_table import crash_kind
+from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import GroupStatus, LogEvent, LogKind, Operation, RankRecord, RecordedGroup
 from traceops.traces.run_manifest import MOST_RANKS
 

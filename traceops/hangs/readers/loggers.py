@@ -1,10 +1,14 @@
-"""Loggers that go on after a line that they call an error: its program did not end there."""
+"""Lines that are no end of a program: its logger goes on after an error, what failed is tried again, it only warns."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterable
 
 from msgspec import Struct
+
+from traceops.hangs.readers.steps import sightings
 
 _SEARCHED = 200
 _LOGGERS_LEVEL = re.compile(r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)")
@@ -86,3 +90,44 @@ def _seconds(head: str) -> int | None:
     """The time of day."""
     found = _TIME.search(head)
     return None if found is None else 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3])
+
+
+# 'Connection refused, retrying (1/34)', 'out of memory, will retry with batch size 16'; not 'after retrying 5 times'.
+_AGAIN = re.compile(
+    r"(?<!after )(?<!not )(?<!stopped )(?<!without )"
+    r"\b(?:retrying|trying again|will (?:be )?(?:retry|retried|try again))\b",
+    re.IGNORECASE,
+)
+_MOST_RETRIED = 16
+_WENT_ON = 50  # lines of other things: it was tried again with success, or what came of it is told by other lines
+# fairseq's 'WARNING: ran out of memory with exception: …', behind a time or a bar: a batch was left out.
+_WARNING = re.compile(r"[\s|\d:.,T\[-]{0,40}WARN(?:ING)?\b[\s|\]:]")
+
+
+def tries_again(body: str) -> bool:
+    """Whether a line says of what failed that it is tried again: by itself it ended nothing."""
+    return _AGAIN.search(body) is not None
+
+
+class Retried:
+    """The last few lines on what failed and is tried again, behind which nothing says that it went well."""
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[int, int | None, str]] = deque(maxlen=_MOST_RETRIED)
+
+    def take(self, number: int, rank: int | None, body: str) -> None:
+        self._found.append((number, rank, body))
+
+    def look_for_step(self, body: str) -> None:
+        """A step was made: what was tried again before went well."""
+        if self._found and any(sightings(body.encode(errors="replace"))):
+            self._found.clear()
+
+    def found(self, last: int) -> Iterable[tuple[int, int | None, str]]:
+        """Line number, who says it, text. last: the last line of the log."""
+        return [one for one in self._found if last - one[0] <= _WENT_ON]
+
+
+def only_warned(body: str) -> bool:
+    """Whether a line calls itself a warning: its program went on."""
+    return _WARNING.match(body) is not None

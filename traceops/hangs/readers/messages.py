@@ -8,8 +8,8 @@ from typing import TypedDict
 
 from msgspec import Struct
 
-from traceops.hangs.crash_table import LINES, only_said, told_alone
-from traceops.hangs.crash_table import NEEDLES as CRASH_NEEDLES
+from traceops.hangs.crashes import LINES, only_said, told_alone
+from traceops.hangs.crashes import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.launchers import IN_PASSING as IN_PASSING
 from traceops.hangs.readers.launchers import NEEDLES as END_NEEDLES

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable
 
 from traceops.hangs.evidence import LogKind
 from traceops.hangs.readers.log_events import EventList, says_why
-from traceops.hangs.readers.loggers import Loggers
-from traceops.hangs.readers.schedulers import Retried, only_warned, tries_again
+from traceops.hangs.readers.loggers import Loggers, Retried, only_warned, tries_again
 from traceops.hangs.readers.tracebacks import HEAD_ONLY, Tracebacks, as_of_library
 
 _SEARCHED = 400

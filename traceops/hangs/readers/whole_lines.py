@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from traceops.hangs.crash_messages import memory_message
+from traceops.hangs.crashes import memory_message
 from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK
 from traceops.hangs.readers.prefixes import LearnedPrefixes, common_prefix, host_prefix, plain, without_prefixes
 from traceops.traces.text_lines import blocks, holds_any, lines, words_in

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
-from traceops.doctor.judge_tests import trial_text
+from traceops.doctor.document import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.fabric.alike import alike_machines

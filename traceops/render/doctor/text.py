@@ -11,7 +11,7 @@ from typing import get_args
 from traceops.core.findings import Finding, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, message_text, rate_text
-from traceops.doctor.judge_tests import trial_text
+from traceops.doctor.document import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.benchmarks import Benchmark

@@ -15,7 +15,7 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.step_words import WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
-from traceops.hangs.json_types import HangJson
+from traceops.hangs.model import HangJson
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
@@ -36,7 +36,7 @@ from traceops.report.card import Card
 from traceops.report.model import Report
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
-from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.stragglers import SLOW_GROUP
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120
@@ -161,10 +161,15 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         not_checked=not_checked(report),
         proof=_proof(lead),
         rule=lead.rule,
-        without_profiler=_without_profiler(report, is_unrecorded(lead)),
+        without_profiler=_without_profiler(report, is_unrecorded(lead) or _is_paced(report, lead)),
         caveat=_caveat(report),
         window=report.summary.step_words is WINDOW,
     )
+
+
+def _is_paced(report: Report, lead: Finding) -> bool:
+    """Whether the step before and after a fix of kernels is one without the profiler."""
+    return lead.rule.startswith("TO-K") and report.summary.plain_ms is not None
 
 
 def _cure(report: Report, lead: Finding) -> Cure | None:

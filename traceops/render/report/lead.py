@@ -83,7 +83,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
 
 def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     """The range of the step once slow kernels are fixed, as the report's loss with this cause has it."""
-    step, losses = mean_of_ranks(report), report.compute.losses if report.compute else ()
+    plain = report.summary.plain_ms
+    step, losses = mean_of_ranks(report) if plain is None else plain, report.compute.losses if report.compute else ()
     loss = next((one for one in losses if one.cause == finding.cause), None)
     if loss is None or step is None or not finding.rule.startswith("TO-K"):
         return None

@@ -13,7 +13,7 @@ from traceops.core.findings import Finding
 from traceops.render.report.cross_tables import check_of
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.slow_group import SLOW_GROUP
+from traceops.rules.stragglers import SLOW_GROUP
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured

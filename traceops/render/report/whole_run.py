@@ -18,7 +18,7 @@ from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.render.report.run_text import ended_sentence, own_profiler_sentence, skipped_sentence
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
-from traceops.rules.machine_use import MACHINE
+from traceops.rules.whole_run_machine import MACHINE
 
 # The undisturbed step in words and as a table: beside the light and the full window, and where it goes.
 

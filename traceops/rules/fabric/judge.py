@@ -7,8 +7,8 @@ from traceops.core.rule import Verdict
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.talks import talks
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
-from traceops.rules.fabric import benchmarks, graph, network, paths, widths
-from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
+from traceops.rules.fabric import benchmarks, graph, network, paths
+from traceops.rules.failures import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
 RULES = (
@@ -16,7 +16,7 @@ RULES = (
     *paths.UNUSED_LINKS_RULES,
     *network.RULES,
     *network.FAR_NIC_RULES,
-    *widths.RULES,
+    *paths.WIDTHS_RULES,
     *graph.RULES,
     *benchmarks.RULES,
 )
@@ -45,7 +45,7 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
         paths.judge_unused_links(fabric, talked, known),
         network.judge_sockets(fabric, talked, known),
         network.judge_far_nic(fabric, talked),
-        widths.judge_widths(fabric),
+        paths.judge_widths(fabric),
         graph.judge_graph(fabric, known),
         *benchmarks.judge_benchmarks(fabric),
     ]
@@ -53,7 +53,7 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
 
 def _circumstances(inputs: Inputs) -> Circumstances:
     """What the traces say that gives the fabric's findings their weight."""
-    low = [found for found in inputs.found_before(LOW_BANDWIDTH) if found.severity != "info"]
+    low = [found for found in inputs.found_before(LOW_BANDWIDTH.id) if found.severity != "info"]
     return Circumstances(
         device=inputs.run.device,
         slow=low[0].severity if low else None,

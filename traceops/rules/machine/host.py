@@ -13,7 +13,7 @@ from traceops.machine.files import output
 from traceops.machine.look import HostContext, Look
 from traceops.machine.platform import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, machine_of, probe
-from traceops.rules.machine.gpus import judge_gpus
+from traceops.rules.machine.gpus import XID, judge_gpus, judge_xids
 from traceops.rules.machine.limits import judge_cpus, judge_limits
 from traceops.rules.machine.links import DIRECT_ACCESS, judge_lanes, judge_nvlink, judge_p2p
 from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
@@ -25,7 +25,6 @@ from traceops.rules.machine.platform import (
     judge_software,
 )
 from traceops.rules.machine.variables import check_variables
-from traceops.rules.machine.xids import XID, judge_xids
 
 
 def inspect_host(

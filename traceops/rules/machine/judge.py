@@ -8,17 +8,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import JudgedBy, Rule, Verdict, described
 from traceops.machine.look import Level, Look
-from traceops.rules.machine import (
-    gpus,
-    limits,
-    links,
-    network,
-    platform,
-    variable_clashes,
-    variable_costs,
-    variables,
-    xids,
-)
+from traceops.rules.machine import gpus, limits, links, network, platform, variable_clashes, variables
 
 # What tests of communication show: traceops/doctor runs and judges them.
 TEST_FAILED = described("machine", "TO-D601", JudgedBy.DOCTOR)
@@ -32,14 +22,14 @@ TESTS = (TEST_FAILED, SLOW_VARIABLE, PAIRS, DEVICE, NODES, SLOW_ALL_REDUCE, COME
 
 _VARIABLES = (
     *variables.RULES,
-    *variable_costs.RULES,
+    *variable_clashes.COSTLY_RULES,
     *variable_clashes.RULES,
     *variable_clashes.VARIABLE_CLASHES_RULES,
 )
 
 # Area of the looks that tell of it -> its rules.
 AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("GPU", (*gpus.GPUS_RULES, *gpus.RULES, *xids.RULES)),
+    ("GPU", (*gpus.GPUS_RULES, *gpus.RULES, *gpus.XID_RULES)),
     ("NVLink", links.NVLINK_RULES),
     ("PCIe", (*links.RULES, platform.IOMMU_ACS)),
     ("network", (*network.RULES, *network.RDMA_RULES, *network.EFA_RULES, *network.GPUDIRECT_RULES)),

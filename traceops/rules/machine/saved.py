@@ -31,7 +31,9 @@ from traceops.rules.machine.gpus import (
     OTHERS,
     PERSISTENCE,
     UNLIKE_GPUS,
+    XID,
     judge_gpus,
+    judge_xids,
 )
 from traceops.rules.machine.gpus import RULES as HEALTH
 from traceops.rules.machine.judge import AREAS
@@ -58,7 +60,6 @@ from traceops.rules.machine.platform import (
     judge_software,
 )
 from traceops.rules.machine.variables import check_variables
-from traceops.rules.machine.xids import XID, judge_xids
 
 # What the log of NCCL or RCCL says that rules of a machine judge: IOMMU, NUMA balancing, GPUDirect RDMA.
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variables import FAMILIES, SWITCH, Variable, as_number, known_variables, version_of
-from traceops.rules.machine.variable_clashes import clashes
-from traceops.rules.machine.variable_costs import costs, setting
+from traceops.rules.machine.variable_clashes import clashes, costs, setting
 
 UNKNOWN_NAME = described("machine", "TO-D401", JudgedBy.DOCTOR)
 WRONG_VALUE = described("machine", "TO-D402", JudgedBy.DOCTOR)

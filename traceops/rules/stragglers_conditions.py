@@ -1,0 +1,251 @@
+"""When a late rank is named: the run can be compared, the rank stands apart, and the others are seen to wait."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.grown import grown
+from traceops.across.machine_use import CoreWaits, beyond_peers
+from traceops.across.own_times import far_beyond, own_time
+from traceops.across.replay.graph import WORK, Steps
+from traceops.across.replay.late_places import late_places
+from traceops.across.stragglers import LATE_STEP, Straggler
+from traceops.rules.inputs import why_incomplete
+from traceops.rules.shared import IMPACT_BOUNDS, OUT_OF_STEP, ends_fit
+
+# Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
+
+
+BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
+CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
+SURE = 0.05  # chance up to which a finding has high confidence
+VISIBLE = 0.25  # of the saving: what the others must be seen to wait
+PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
+FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
+
+
+_MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
+_ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
+_LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
+_MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
+_TIMES = 2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
+_REGION_SHARE = 1 / 3  # of what its cure saves: what that region must take longer
+_LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores, these are what is to be told
+_MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
+
+
+def comparable(run: CrossRank) -> bool:
+    """Whether ranks can be compared step by step, by what was measured and by a replay that is near to it."""
+    return (
+        run.stragglers is not None
+        and run.lateness is not None
+        and run.what_if is not None
+        and run.what_if.mean_error <= _MOST_ERROR
+        and ends_fit(run)
+    )
+
+
+def nothing_to_compare(run: CrossRank) -> str:
+    """Why ranks cannot be compared, or only roughly."""
+    if len(run.ranks) < 2:
+        return "there is only one rank"
+    if why := why_incomplete(run.ranks):
+        return why
+    if not run.split:
+        return "no collective could be matched across ranks"
+    if not ends_fit(run):
+        return OUT_OF_STEP
+    if run.what_if is not None:
+        return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
+    return "no step is common to all ranks with most of its collectives matched"
+
+
+def uncertain(run: CrossRank) -> str:
+    """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
+    assert run.what_if is not None
+    if run.charged is not None and not run.charged.holds:
+        return f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+    return "" if run.what_if.holds else nothing_to_compare(run)
+
+
+def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off.
+
+    saved: part of the step.
+    """
+    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
+    if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.what_if.mean_error:
+        return False
+    if run.charged is None or run.charged.holds:
+        return True
+    others = max(run.lateness.share(rank) or 0.0 for rank in run.lateness.caused if rank != straggler.rank)
+    return run.charged.least_lead(straggler.share, others) >= _LEAD
+
+
+def late_in_most(straggler: Straggler, run: CrossRank) -> bool:
+    """Whether it is late in most of the typical steps; what is long for another reason is no evidence of it."""
+    assert run.lateness is not None
+    typical = set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+    return len(typical & set(straggler.late_steps)) > len(typical) / 2
+
+
+def seen_waiting(run: CrossRank) -> bool:
+    """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
+    assert run.stragglers is not None
+    if run.stragglers.joint_ns is None:
+        return False
+    return _wait_for_late(run, run.stragglers.step_ns - run.stragglers.joint_ns)
+
+
+def seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
+    """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
+    assert run.stragglers is not None and run.stragglers.joint_ns is not None
+    felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
+    near = felt | np.concatenate(([False], felt[:-1]))
+    return _wait_for_late(run, (run.stragglers.step_ns - run.stragglers.joint_ns) * felt, near)
+
+
+def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether ranks without a GPU are late now one and now another, as those are that do not always get a core."""
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.share < _MOST_OF_WAITING
+
+
+def slowed_by_profiler(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
+    return straggler.cause == "host" and straggler.rank in run.hosts_slower
+
+
+def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks
+    do alike, nor a host that is a little slower in everything explains it.
+
+    saved: by its cure, ns a step.
+    """
+    return any(
+        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
+        and one.ms >= _TIMES * one.peers_ms
+        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
+        for one in grown(run, straggler.rank, "host")
+    )
+
+
+def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
+
+    Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
+    """
+    assert run.graph is not None
+    if any(times.summary.on_gpu for times in run.ranks) or (places := late_places(run.graph, straggler.rank)) is None:
+        return False
+    own, theirs = places.most
+    return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
+
+
+def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
+
+    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
+    """
+    assert run.graph is not None
+    if any(times.summary.on_gpu for times in run.ranks):
+        return False
+    return far_beyond(run.graph, straggler.rank, times=_TIMES, but=run.unlike)
+
+
+def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
+    in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
+    return in_part or far_from_all(run, straggler)
+
+
+def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
+    """How much of what a rank without a GPU takes longer than its median peer is in operators, where that is most."""
+    assert run.graph is not None and run.stragglers is not None
+    found = {other.rank for other in run.stragglers.found}
+    peers = [peer for peer in run.graph.peers(straggler.rank) if peer not in found]
+    if not peers or straggler.rank not in run.graph.on_cpu:
+        return None
+    usual = np.median([own_time(run.graph, peer) for peer in peers], axis=0)
+    more = np.maximum(own_time(run.graph, straggler.rank) - usual, 0.0)
+    share = float(more[WORK.index("compute")]) / max(float(more.sum()), 1.0)
+    return 100 * share if share >= _MOST else None
+
+
+def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:
+    """Whether nothing tells how long a rank without a GPU waited for cores, and that may be all that it is late for."""
+    if any(times.summary.on_gpu for times in run.ranks) or straggler.cause != "unknown":
+        return False
+    return straggler.rank not in waits.of_rank and not far_from_all(run, straggler)
+
+
+def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
+    assert run.lateness is not None
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.cause == "unknown" and (run.lateness.share(straggler.rank) or 0.0) <= _MOST
+
+
+def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> Steps:
+    """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
+    assert run.lateness is not None and run.stragglers is not None
+    if any(times.summary.on_gpu for times in run.ranks):
+        return np.zeros(len(run.lateness.steps))
+    late = {other.rank for other in run.stragglers.found} | {straggler.rank}
+    peers = [times.summary.rank for times in run.ranks if times.summary.rank not in late]
+    return beyond_peers(waits, straggler.rank, peers, run.lateness.steps)
+
+
+def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bool) -> bool:
+    """Whether a rank would be late with cores enough. own: what its cure saves in each step without waits for cores.
+
+    most: whether it is late in most steps.
+    """
+    assert run.stragglers is not None and run.lateness is not None
+    step = run.stragglers.step_ns
+    if float(own.mean()) < _LEFT * float(straggler.saved.mean()):
+        return False
+    if not most:
+        return float((own / step).max()) >= BURST_PCT[0] / 100
+    late = [number in straggler.late_steps for number in run.lateness.steps]
+    still = own[late] >= LATE_STEP * float(np.median(step))
+    bound = IMPACT_BOUNDS[0] / 100 * float(step.mean())
+    return bool(still.mean() > 0.5) and float(own.mean()) >= bound
+
+
+def lost_again(straggler: Straggler) -> bool:
+    """Whether most of what the cure saves in some steps is lost in others: work moves from one to the next."""
+    return float(straggler.saved.sum()) < FELT * float(straggler.saved.clip(min=0.0).sum())
+
+
+def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
+    """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
+    assert run.stragglers is not None
+    others = [other for other in run.stragglers.found if other.rank != straggler.rank]
+    if all(late_in_most(other, run) and for_no_cause(run, other) for other in others):
+        return []
+    return [other.rank for other in others]
+
+
+def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
+    """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
+    assert run.stragglers is not None and run.lateness is not None
+    late = {straggler.rank for straggler in run.stragglers.found}
+    steps = run.lateness.steps
+    chosen = np.ones(len(steps), dtype=bool) if among is None else among
+    waiting = sum(float(run.lateness.caused[rank].sum(axis=0)[chosen].sum()) for rank in late)
+    # Waiting that other work hides delays the transfers behind it all the same.
+    named = {number for number, wanted in zip(steps, chosen, strict=True) if wanted}
+    by_rank = {times.summary.rank: times.summary for times in run.ranks}
+    behind = [
+        c
+        for c in run.matching.collectives
+        if c.last_rank in late and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
+    ]
+    hidden = sum(sum(c.wait_ns) for c in behind)
+    others = max(len(run.ranks) - len(late), 1)
+    # On a mesh a rank meets few of the others: those that wait for them in turn are not its own.
+    met = max(len({rank for c in behind for rank in c.group} - late), 1)
+    return max(waiting / others, hidden / min(others, met)) >= VISIBLE * float(saved.sum())

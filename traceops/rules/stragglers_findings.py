@@ -1,0 +1,439 @@
+"""What is said of a late rank: its finding, and why none is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.grown import grown
+from traceops.across.host_difference import with_cause
+from traceops.across.lateness import CAUSES, least_share
+from traceops.across.loader_pace import slowest_other
+from traceops.across.replay.graph import Steps
+from traceops.across.replay.what_if import WORK_SHARED
+from traceops.across.stragglers import Straggler
+from traceops.across.undisturbed import Undisturbed
+from traceops.across.work import MORE, WorkCompared
+from traceops.core.facts import Fact
+from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.rule import Rule
+from traceops.core.step_words import WINDOW, StepWords
+from traceops.core.units import stored
+from traceops.core.words import ROLES
+from traceops.rules.shared import IMPACT_BOUNDS, late_in
+from traceops.rules.stragglers_claims import ComesLast, Doubt, Late
+from traceops.rules.stragglers_conditions import (
+    CHANCE,
+    FELT,
+    PROFILED,
+    SURE,
+    VISIBLE,
+    cured_beside,
+    operators_pct,
+    plainly_slow,
+    slowed_by_profiler,
+    uncertain,
+)
+
+# What the light window leaves of a rank whose host is late in the recorded steps.
+
+
+def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
+    """Whether the others wait for it without the profiler as well, or nobody can tell."""
+    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
+    late = undisturbed.of(straggler.rank)
+    if late is None or not others:
+        return True
+    bound = IMPACT_BOUNDS[0] / 100 * undisturbed.step_ms
+    waits = float(np.mean([one.wait_ms for one in others]))
+    unknown = float(np.mean([one.unmatched_ms for one in others]))
+    return unknown >= bound or late.wait_ms < waits >= bound
+
+
+def without_profiler(
+    straggler: Straggler, severity: Severity, undisturbed: Undisturbed
+) -> tuple[Confidence, Severity, Doubt | None]:
+    """What remains of a late host without the profiler: what the others wait in the light window, at most."""
+    late = undisturbed.of(straggler.rank)
+    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
+    if late is None or not others:
+        return "low", "info", None
+    plain = undisturbed.step_ms
+    waits = float(np.mean([one.wait_ms for one in others]))
+    unknown = float(np.mean([one.unmatched_ms for one in others]))
+    if 100 * unknown / plain >= IMPACT_BOUNDS[0]:
+        return "low", "info", Doubt(kind="unmatched", plain=plain, unmatched=unknown)
+    light = Doubt(kind="light", plain=plain, waiting=waits)
+    if late.wait_ms >= waits or 100 * waits / plain < IMPACT_BOUNDS[0]:
+        return "low", "info", light
+    least = float(np.mean([one.least_wait_ms for one in others]))
+    seen = severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    if seen is None:
+        return "low", "info", Doubt(kind="light_cost", plain=plain, waiting=waits, cost=undisturbed.light_ms - plain)
+    return "medium", "warning" if seen != "error" else severity, light
+
+
+# The numbers behind a late rank's finding.
+
+
+def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
+    """What takes the mean of times of steps, ns: over typical steps, but of a rank late `sometimes` over all."""
+    if sometimes or run.what_if is None:
+        return lambda steps: float(steps.mean())
+    return run.what_if.mean_ns
+
+
+def waiting_ms(run: CrossRank, straggler: Straggler, *, sometimes: bool = False) -> float:
+    """Waiting for this rank, ms a step, mean over the other ranks and the steps that `mean_over` takes."""
+    assert run.lateness is not None
+    caused = run.lateness.caused[straggler.rank].sum(axis=0)
+    if not sometimes and run.what_if is not None:
+        caused = caused[run.what_if.chosen]
+    return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
+
+
+def saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | None:
+    """What even shares of the work save a step, ns; None where the replay shows no gain."""
+    saved = run.what_if.saved_steps(WORK_SHARED) if run.what_if is not None else None
+    shared = None if saved is None else mean(saved)
+    return shared if shared is not None and shared > 0 else None
+
+
+def evidence_of(
+    run: CrossRank, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
+) -> list[Evidence]:
+    """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them.
+
+    shared: the saving is that of evenly shared work, which has evidence of its own: a finding has one.
+    """
+    rank = straggler.rank
+    total = sum(straggler.caused.values()) or 1.0
+    least, words = least_share(len(run.ranks)), run.step_words
+    saving = [
+        Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
+        Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank, subject=words.the),
+    ]
+    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
+    return [
+        *([] if shared else saving),
+        Evidence(
+            Fact.WAITING_FOR_IT,
+            stored(waiting_ms(run, straggler, sometimes=sometimes)),
+            words.unit("ms") + " and rank",
+            rank=rank,
+        ),
+        Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
+        Evidence(Fact.CAUSE_SPLIT, split, "%", rank=rank),
+        Evidence(Fact.LATE_STEPS, f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
+        Evidence(Fact.CHANCE, round(straggler.chance, 4), "probability", CHANCE, rank),
+        *_late_step_evidence(run, straggler),
+        *grown_evidence(run, rank, straggler.cause),
+    ]
+
+
+def work_evidence(
+    compared: WorkCompared | None, rank: int, step: float, shared: float | None, words: StepWords
+) -> list[Evidence]:
+    """What tells a slower device from more work."""
+    if compared is None or compared.kind is UNSET:
+        return []
+    found = []
+    if compared.kind == "more_work":
+        found.append(Evidence(Fact.WORK_OF_ITS_PEERS, round(compared.work, 2), "times", MORE, rank))
+    if compared.kind == "extra_kernels":
+        found.append(Evidence(Fact.KERNELS_THAT_NO_PEER_RUNS, stored(compared.alone_ms), words.unit("ms"), rank=rank))
+    if compared.kind == "slower" and compared.speed is not None:
+        found.append(Evidence(Fact.TIME_FOR_SAME_KERNELS, round(compared.speed, 2), "times", rank=rank))
+    if shared is not None:
+        found.append(
+            Evidence(Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY, stored(shared / 1e6), words.unit("ms"), rank=rank)
+        )
+        found.append(
+            Evidence(Fact.OF_STEP_SHARED_EVENLY, round(100 * shared / step, 1), "%", rank=rank, subject=words.the)
+        )
+    return found
+
+
+def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
+    """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
+    assert run.stragglers is not None
+    felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
+    if not felt.any() or felt.all():
+        return []
+    late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.stragglers.step_ns, straggler.saved))
+    return [
+        Evidence(Fact.LATE_STEP, stored(late), "ms", rank=straggler.rank),
+        Evidence(Fact.SAVED_IN_A_LATE_STEP, stored(saved), "ms", rank=straggler.rank),
+    ]
+
+
+def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
+    """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms a step."""
+    return [
+        Evidence(
+            Fact.GREW,
+            stored(one.ms),
+            run.step_words.unit("ms"),
+            rank=rank,
+            peers=stored(one.peers_ms),
+            grown=one.name,
+            subject=one.name,
+        )
+        for one in grown(run, rank, cause, peers)
+    ]
+
+
+def of_operators(run: CrossRank, straggler: Straggler) -> tuple[Evidence, ...]:
+    """That a rank without a GPU takes longer in its operators, as a number; none of others."""
+    pct = operators_pct(run, straggler)
+    return () if pct is None else (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
+
+
+_HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
+_PACED = 0.95  # of a step: a loader that takes so much of it is what bounds it
+_WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+
+
+def finding_of(
+    rule: Rule,
+    severity: Severity,
+    run: CrossRank,
+    straggler: Straggler,
+    slowdown: float | None,
+    undisturbed: Undisturbed | None,
+    late: Sequence[int] = (),
+    *,
+    sometimes: bool = False,
+) -> Finding:
+    """A finding of `rule` about a rank that is late in most steps, or only `sometimes`.
+
+    slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
+    known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
+    """
+    assert run.stragglers is not None and run.lateness is not None
+    straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
+    mean = mean_over(run, sometimes=sometimes)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    compared = run.work.get(straggler.rank)
+    longer = UNSET if compared is None else compared.kind
+    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
+        longer = "on_cpu"
+    shared = saved_by_sharing(run, mean) if longer == "more_work" else None
+    if shared is not None and not sometimes:
+        severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
+    confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
+    doubt: Doubt | None = None
+    if straggler.cause in ("host", "unknown"):
+        confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
+    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
+    cured = late or cured_beside(run, straggler)
+    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
+    if run.hosts_unknown and doubt is None:
+        doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
+    approximate = uncertain(run)
+    confidence = "medium" if approximate and confidence == "high" else confidence
+    gain = saved if shared is None else shared
+    ends = None if shared is None else _shared_ends(run, mean)
+    then = None if beside else (step - gain) / 1e6
+    least = run.cures_are_least
+    claim = Late(
+        window=run.step_words is WINDOW,
+        rank=straggler.rank,
+        does="operators" if in_operators else straggler.cause if longer is UNSET else longer,
+        steps=straggler.late_steps if sometimes else (),
+        others=len(run.ranks) - 1,
+        role=_role_name(run, straggler.rank),
+        way="shared" if shared is not None else longer if longer in ("extra_kernels", "more_calls") else "pace",
+        step=step / 1e6,
+        then=None if least or ends is not None else then,
+        then_least=None if ends is None or least else ends[0] / 1e6,
+        then_most=None if ends is None or least else ends[1] / 1e6,
+        then_or_more=(ends[0] / 1e6 if ends is not None else then) if least else None,
+        saved=gain / 1e6,
+        pct=100 * max(gain if ends is None else step - ends[0], 0.0) / step,
+        pct_least=None if ends is None else 100 * max(step - ends[1], 0.0) / step,
+        beside=beside,
+        in_operators=bool(in_operators),
+        doubt=doubt,
+        approximate=approximate,
+        **_waits(run, straggler, sometimes),
+    )
+    return rule.finding(
+        severity,
+        confidence,
+        claim,
+        evidence_of(run, straggler, step, saved, sometimes=sometimes, shared=shared is not None)
+        + work_evidence(compared, straggler.rank, step, shared, run.step_words)
+        + list(in_operators),
+        ranks=[straggler.rank],
+        steps=straggler.late_steps,
+        impact_ms=stored(gain / 1e6),
+        cause=straggler.cause,
+        computes_longer=longer,
+        role=late_in(run, straggler.rank),
+    )
+
+
+def _no_more(severity: Severity, most: Severity | None) -> Severity:
+    """The milder of the two; None: a remark."""
+    return min(severity, most or "info", key=SEVERITIES.index)
+
+
+def _of_host(
+    run: CrossRank,
+    straggler: Straggler,
+    otherwise: tuple[Confidence, Severity],
+    slowdown: float | None,
+    undisturbed: Undisturbed | None,
+    sometimes: bool,
+) -> tuple[Confidence, Severity, Doubt | None]:
+    """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
+    assert run.stragglers is not None
+    confidence, severity = otherwise
+    if sometimes and not any(times.summary.on_gpu for times in run.ranks):
+        return "low", "info", Doubt(kind="shared_cores")
+    if slowed_by_profiler(run, straggler) and undisturbed is None:
+        return "low", "info", Doubt(kind="ran_ahead")
+    turns = None if sometimes or undisturbed is None else undisturbed.turns(IMPACT_BOUNDS[0])
+    if turns is not None:
+        other, then = turns.other, turns.other_steps
+        return "low", "info", Doubt(kind="turns", rank=turns.rank, steps=turns.steps, other=other, other_steps=then)
+    unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
+    if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
+        return "medium", seen, None
+    if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
+        return "medium", "info", Doubt(kind="hosts_bound")
+    if slowdown is None:
+        return "medium", severity, None
+    if slowdown <= PROFILED and (sometimes or undisturbed is None or waited_for(straggler, undisturbed)):
+        return confidence, severity, None
+    if undisturbed is not None:
+        return without_profiler(straggler, severity, undisturbed)
+    return "low", "info", Doubt(kind="profiled", slowdown=slowdown)
+
+
+def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
+    """Of a host late in one region, or far beyond its peers: what is left if recording stretched that like all else."""
+    assert run.stragglers is not None
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    if not plainly_slow(run, straggler, saved):
+        return None
+    severity = severity_of(100 * saved / (slowdown or 1.0) / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    return "warning" if severity == "info" else severity
+
+
+def only_waited_for(
+    rule: Rule, run: CrossRank, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
+) -> list[Finding]:
+    """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
+    assert run.stragglers is not None
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waiting = waiting_ms(run, leader) * 1e6
+    if waiting < _WAITING_PCT / 100 * step or leader.chance > CHANCE:
+        return []
+    if saved >= IMPACT_BOUNDS[0] / 100 * step:
+        return []  # it would save a lot, and was left out for another reason
+    by_turns = undisturbed is not None and undisturbed.turns(IMPACT_BOUNDS[0]) is not None
+    if leader.cause in ("host", "unknown") and by_turns:
+        return []  # in other steps another one comes last, as TO-I001 says
+    doubt = None if undisturbed is None else without_profiler(leader, "info", undisturbed)[2]
+    claim = ComesLast(
+        window=run.step_words is WINDOW,
+        rank=leader.rank,
+        does=leader.cause,
+        waiting=waiting / 1e6,
+        saved=saved / 1e6,
+        step=step / 1e6,
+        recorded=undisturbed is not None,
+        loader=_other_loader(run, leader, step - saved),
+        doubt=doubt,
+    )
+    confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
+    return [
+        rule.finding(
+            "info",
+            confidence,
+            claim,
+            evidence_of(run, leader, step, saved),
+            ranks=[leader.rank],
+            steps=leader.late_steps,
+            impact_ms=stored(saved / 1e6),
+            cause=leader.cause,
+            role=late_in(run, leader.rank),
+        )
+    ]
+
+
+def _other_loader(run: CrossRank, leader: Straggler, left: float) -> int | None:
+    """The rank whose loader is why a fixed rank's step stays as long. left: of the step, ns."""
+    slowest = slowest_other(run.loading_ms, [leader.rank])
+    if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
+        return None
+    return slowest[0]
+
+
+class _Waits(TypedDict, total=False):
+    waiting: float
+    waiting_on_average: float
+    met: int
+    met_waiting: float
+    nobody_waits: bool
+    hidden: bool
+
+
+def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
+    """Who waits for it, and how long."""
+    waiting = waiting_ms(run, straggler, sometimes=sometimes)
+    if waiting < 0.01:
+        return {"nobody_waits": True}
+    assert run.stragglers is not None
+    others = len(run.ranks) - 1
+    if (
+        waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
+        and len(run.stragglers.found) == 1
+    ):
+        behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
+        met = len({rank for c in behind for rank in c.group}) - 1
+        if not 0 < met < others:
+            return {"hidden": True}
+        steps = max(len(run.stragglers.step_ns), 1)
+        return {"met": met, "met_waiting": sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6}
+    return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
+
+
+def _role_name(run: CrossRank, rank: int) -> str | None:
+    """What the groups are for in which the others first wait for it, where the run has several such."""
+    role = late_in(run, rank)
+    return None if role is UNSET or not run.roles.several else ROLES[role]
+
+
+def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
+    """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
+    ends = None if run.what_if is None else run.what_if.range_steps(WORK_SHARED)
+    return None if ends is None else (mean(ends[0]), mean(ends[1]))
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"step{'s' if len(steps) != 1 else ''} {listed}"
+
+
+def clear_text(run: CrossRank) -> str:
+    assert run.stragglers is not None
+    leader = run.stragglers.leader
+    if leader is None:
+        return "no rank makes the others wait"
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waiting = waiting_ms(run, leader)
+    return (
+        f"the others wait most for rank {leader.rank}, {waiting:.2f} ms {run.step_words.per}; at its peers' pace "
+        f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+    )

@@ -1,0 +1,203 @@
+"""TO-W003: the line on which the host of one rank spends longer than those of its peers, while they wait for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.host_difference import Longer, longer_on_one
+from traceops.across.loader_pace import slowest_other
+from traceops.across.machine_use import unfair_waits
+from traceops.core.facts import Fact
+from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.rule import Verdict, described
+from traceops.core.units import ms_text, stored
+from traceops.rules.inputs import Inputs
+from traceops.rules.shared import NOT_OBSERVED, core_wait_ms, waited_for_ms
+from traceops.rules.stragglers import held_by_cores
+from traceops.rules.stragglers_findings import mean_over
+
+HOST_LONGER = described("whole_run", "TO-W003")
+RULES = (HOST_LONGER,)
+_BOUNDS = (5.0, 10.0, 30.0)
+_MOST_LOOKED = 3
+_MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is told beside it
+_AS_LONG = 0.5  # of what a rank takes longer: the others wait for it in the recorded steps too
+_BY_CORES = 0.5  # of what a rank takes longer: its waiting for a core explains it
+_NO_WAIT = 0.25  # of what a rank takes longer: another that waits less is the one that all wait for
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Lines on which one host is longer."""
+    run = inputs.whole
+    if run is None:
+        return [HOST_LONGER.not_evaluated(NOT_OBSERVED)]
+    if len(run.ranks) < 2:
+        return [HOST_LONGER.not_evaluated("there is only one rank")]
+    if any(not own for own in run.host.values()):
+        return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
+    found: list[Longer] = []
+    by_cores: list[Longer] = []
+    as_peers: list[Longer] = []
+    held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
+    for one in seen_longer(inputs)[:_MOST_LOOKED]:
+        waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
+        left = _with_loaders(one, inputs)
+        if left is None:
+            as_peers.append(one)
+        elif waited >= _BY_CORES * one.more_ms:
+            by_cores.append(left)
+        else:
+            found.append(_as_replayed(left, inputs))
+    said = (
+        f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
+        if by_cores
+        else ""
+    )
+    if as_peers and (slowest := slowest_other(inputs.run.loading_ms, [as_peers[0].rank])) is not None:
+        said += (
+            f"; rank {as_peers[0].rank} waits longer for its input, but the workers of rank {slowest[0]}'s loader are "
+            f"no faster: they take {ms_text(slowest[1])} ms for the batches of a step, see TO-I002"
+        )
+    return [
+        HOST_LONGER.verdict(
+            *(_finding(one, run.typical_ms) for one in _first_of_each_rank(found)),
+            clear=f"no rank's host spends {_BOUNDS[0]:g} % of the step more in a function than its peers{said}",
+        )
+    ]
+
+
+def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
+    """Where one host is longer, as far as the devices say so too.
+
+    A host that is ahead of its GPU waits in whatever call finds the queue full, so on GPUs time on a line is no work:
+    there a rank is named only where its own device is idle for its host, and no more is claimed than that; and never a
+    rank that the recorded steps show waiting for others. late: ranks that the others are known to wait for.
+    """
+    assert inputs.whole is not None
+    found = longer_on_one(inputs.whole, late)
+    ranks = {times.summary.rank: times for times in inputs.run.ranks}
+    if not any(times.summary.on_gpu for times in ranks.values()):
+        return [one for one in found if one.rank in late or not _behind_another(one, inputs.run)]
+    if not inputs.run.split:
+        return []
+    kept = []
+    for one in found:
+        own, peers = ranks.get(one.rank), [times for rank, times in ranks.items() if rank != one.rank]
+        if own is None or not peers or any(times.summary.damage for times in (own, *peers)):
+            continue
+        idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
+        waits = own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
+        claimed = min(one.more_ms, idle)
+        if (waits < 0 or one.rank in late) and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
+            kept.append(replace(one, claimed_ms=claimed))
+    return kept
+
+
+def _behind_another(one: Longer, run: CrossRank) -> bool:
+    """Whether in the recorded steps this rank itself waits as long as that for a rank that waits for nobody.
+
+    Then a step takes what that rank takes, whatever this one does.
+    """
+    if not run.split:
+        return False
+    waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
+    own = waits.pop(one.rank, 0.0)
+    return bool(waits) and own >= one.more_ms and min(waits.values()) < _NO_WAIT * one.more_ms
+
+
+def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
+    """What is left to claim beside the loaders of its peers, which bound the step too; None where that is too little.
+
+    A rank that is a batch behind waits for its loader, and the others wait for it, though theirs are as slow.
+    """
+    assert inputs.whole is not None
+    slowest = slowest_other(inputs.run.loading_ms, [one.rank])
+    if one.does != "input" or slowest is None:
+        return one
+    room = inputs.whole.typical_ms - slowest[1]
+    claimed = min(one.more_ms if one.claimed_ms is None else one.claimed_ms, room)
+    return replace(one, claimed_ms=claimed) if claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms else None
+
+
+def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
+    """No more than the replay saves with this rank at its peers' pace, where recorded steps show them wait as long.
+
+    Where a light window tells what the others wait without the profiler, it is no more than that: as recorded, their
+    own hosts are slow too.
+    """
+    run = inputs.run
+    waits = None if inputs.undisturbed is None else waited_for_ms(inputs.undisturbed, one.rank)
+    if waits is not None:
+        return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, waits))
+    late = run.stragglers.leader if run.stragglers is not None else None
+    if late is None or late.rank != one.rank or run.what_if is None or not run.what_if.holds:
+        return one
+    if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
+        return one
+    saved = max(mean_over(run)(late.alone), 0.0) / 1e6
+    return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
+
+
+def _others_wait_ms(run: CrossRank, rank: int) -> float:
+    """What the median other rank waits longer than this one in the recorded steps, ms a step."""
+    waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
+    own = waits.pop(rank, 0.0)
+    return statistics.median(waits.values()) - own if waits else 0.0
+
+
+def _idle_ms(times: RankTimes) -> float:
+    """The device's, for its host."""
+    return sum(times.mean_ms(bucket) for bucket in ("idle_host", "idle_input", "idle_sync"))
+
+
+def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
+    seen: dict[int, Longer] = {}
+    for one in found:
+        seen.setdefault(one.rank, one)
+    return list(seen.values())
+
+
+def _finding(one: Longer, step_ms: float) -> Finding:
+    costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
+    pct = 100 * costs / step_ms  # of what its cure saves
+    return HOST_LONGER.finding(
+        severity_of(pct, *_BOUNDS) or "info",
+        "high" if one.looks >= 20 else "medium",
+        f"{sentence(one)}, while they wait for it.{_only(one)}",
+        evidence(one),
+        ranks=[one.rank],
+        impact_ms=stored(costs),
+        cause="input" if one.does == "input" else "host",
+    )
+
+
+def _only(one: Longer) -> str:
+    """That its cure saves clearly less than the difference, behind a space."""
+    if one.claimed_ms is None or one.claimed_ms >= _MOST_OF_IT * one.more_ms:
+        return ""
+    return f" At their pace a step would be {ms_text(one.claimed_ms)} ms shorter at most: other things bound it too."
+
+
+def sentence(one: Longer) -> str:
+    """As in 'Rank 1 spends 31 ms a step in collate_fn (data.py:88), its peers 2 ms'."""
+    theirs = "none" if one.peers_ms < 0.005 * one.ms else f"{ms_text(one.peers_ms)} ms"
+    return f"Rank {one.rank} spends {ms_text(one.ms)} ms a step in {one.place.said}, its peers {theirs}"
+
+
+def evidence(one: Longer) -> list[Evidence]:
+    """What stands behind it."""
+    told = [
+        Evidence(
+            Fact.HOST_IN, stored(one.ms), "ms/step", rank=one.rank, peers=stored(one.peers_ms), subject=one.place.said
+        ),
+        Evidence(Fact.LOOKS, one.looks, "looks", rank=one.rank),
+    ]
+    if one.place.text:
+        told.append(
+            Evidence(Fact.LINE, one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1))
+        )
+    return told
