@@ -28,14 +28,15 @@ _HOME = {
     "analyze": "traceops.pipeline.analyze",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
+    "live": "traceops.attach",
     "diagnose": "traceops.hangs.diagnose",
     "load": "traceops.integrations.loaded_run",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compare", "live"):  # packages that can be called, see there
-        return import_module(f"traceops.{name}")
+    if name == "compare":  # a package that can be called, see there
+        return import_module("traceops.compare")
     if name not in _HOME:
         raise AttributeError(f"module 'traceops' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -1,6 +1,7 @@
 """Has a rank that traceops did not start write for a monitor: ``torchrun … -m traceops.attach SCRIPT [ARGS…]``.
 
-TRACEOPS_LIVE names the run folder, on all ranks the same one; 1 or nothing stands for one that is named after the job.
+TRACEOPS_LIVE names the run folder, on all ranks the same one; 1 or nothing stands for one that is named after the job,
+and 0 runs the script alone. ``traceops.live()`` in a script does the same for one that may be changed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from traceops.capture.join import join
 from traceops.capture.script import run_and_end
 from traceops.capture.settings import ENV, CaptureSettings
 
@@ -30,6 +32,20 @@ def live_folder(environ: Mapping[str, str] = os.environ) -> str:
 def live_settings(folder: str) -> CaptureSettings:
     """Those of a capture for a monitor, which replaces what an earlier job left in the folder."""
     return CaptureSettings(out=folder, live=True, overwrite=True)
+
+
+def live(out: str | os.PathLike[str] | None = None) -> str:
+    """Capture this process from its first training step on, for `traceops live` in another; returns the run folder.
+
+    out: on all ranks the same one, as with TRACEOPS_LIVE where it is not given::
+
+        traceops.live("profile/mine")
+        for batch in loader:
+            ...
+    """
+    folder = live_folder() if out is None else os.fspath(out)
+    join(live_settings(folder))
+    return folder
 
 
 def main(argv: list[str], loaded: frozenset[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -60,8 +61,10 @@ class GeneratedRank:
         header = {"rank": self.rank, "started_ns": START_NS, "first": 0, "core_waits": True}
         (self.folder / STEPS_FILE).write_bytes(STEPS_MAGIC + json.dumps(header).encode() + b"\n")
         (self.folder / PULSES_FILE).write_bytes(new_file(self.rank))
-        frames = [["f", name, "/job/train.py", 1, 10 + at, LINES[name]] for at, name in enumerate(_NAMES)]
-        stacks = [["s", [at]] for at in range(len(_NAMES))]
+        frames: list[list[object]] = [
+            ["f", name, "/job/train.py", 1, 10 + at, LINES[name]] for at, name in enumerate(_NAMES)
+        ]
+        stacks: list[list[object]] = [["s", [at]] for at in range(len(_NAMES))]
         self._append_lines([*frames, *stacks])
         self._steps: list[bytes] = []
         self._samples: list[int] = []
@@ -110,7 +113,7 @@ class GeneratedRank:
             file.write(HEAD.pack(MAGIC, self.rank, 1, self._pulses).ljust(SIZE, b"\0"))
 
 
-def write_host(out: Path, ranks: list[GeneratedRank], now_ns: int, others: list[tuple[str, float]] = ()) -> None:
+def write_host(out: Path, ranks: list[GeneratedRank], now_ns: int, others: Sequence[tuple[str, float]] = ()) -> None:
     """What the launcher sees of the host then."""
     ms = now_ns // 1_000_000
     lines: list[list[object]] = [

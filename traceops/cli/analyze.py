@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
-from traceops.cli.options import analyze as options
+from traceops.cli.reading_options import ANALYZE
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
@@ -83,7 +83,7 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRu
 def report_each(places: Sequence[FoundRun], root: Path) -> list[RunRow]:
     """A report of each run below `root`, with the command's usual options, and its row."""
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    ANALYZE.add_to(parser)
     return _rows(parser.parse_args([str(root), "-q"]), FORMATS, places, root)[0]
 
 

@@ -95,4 +95,5 @@ def read_pulses(path: Path, after: int = -1, most: int = SLOTS) -> list[Pulse]:
 
 def _pulse(raw: bytes) -> Pulse:
     values = PULSE.unpack(raw)
-    return Pulse(*values[:14], seen_us=tuple(values[14:]))
+    named = dict(zip(_NAMES, values[: len(_NAMES)], strict=True))
+    return Pulse(**named, seen_us=tuple(values[len(_NAMES) :]))

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from traceops.capture.guard import say
-from traceops.capture.opening import capture
 from traceops.capture.schedule import Schedule
-from traceops.capture.session import Capture
+from traceops.capture.session import Capture, capture
 from traceops.capture.settings import ENV
 from traceops.core.errors import UsageError
 

@@ -14,10 +14,10 @@ from traceops.core.units import message_text, rate_text
 from traceops.doctor.document import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
-from traceops.fabric.alike import alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
+from traceops.fabric.to_json import alike_machines
 from traceops.machine.look import Level, Look, count_levels
 from traceops.render import page
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
