@@ -37,6 +37,8 @@ RIGHT: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _NAMED_BY_RANK = ("loader", "host", "work", "garbage", "leak", "hang", "stop", "stranger")
 
+_FAULTS = "none,loader,host,none,work,hang,evaluation,garbage,leak,checkpoint,stop,longer"
+
 
 @dataclass
 class Outcome:
@@ -62,8 +64,8 @@ def run_job(
     truth = out.with_suffix(".truth.json")
     truth.unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "traceops", "run", *(["--live"] if live else []), "--nproc", str(ranks), "--out", str(out),
-        "--overwrite", "--hang-timeout", "0", "--", str(JOB), "--fault", fault, "--rank", str(rank), "--at", str(at),
+        sys.executable, "-m", "traceops", "run", *(["--live"] if live else []), "--nproc", str(ranks),
+        "--out", str(out), "--overwrite", "--hang-timeout", "0", "--", str(JOB), "--fault", fault, "--rank", str(rank), "--at", str(at),
         "--seconds", str(seconds), "--truth", str(truth), *more,
     ]  # fmt: skip
     log = out.with_suffix(".log")
