@@ -16,7 +16,7 @@ import pytest
 import traceops
 from traceops.integrations.loaded_run import LoadedRun
 from traceops.measure.ledger import BUCKETS
-from traceops.render.page import scoped_css
+from traceops.render.writers.html import scoped_css
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"

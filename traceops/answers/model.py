@@ -11,7 +11,7 @@ from traceops.core.documents import Tool
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.words import NoReplay
 from traceops.hangs.model import RankStatus, RootJson, WaitJson
-from traceops.report.card import Card
+from traceops.report.model import Card
 from traceops.report.rows import Count, NotNegative, Number, RankRow, RoleName, RoleRow, WhatIfRow, Whole
 from traceops.report.summary import HostsUnknown, LoadersUnknown
 

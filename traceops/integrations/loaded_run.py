@@ -39,9 +39,8 @@ from traceops.render.document import Document, soft
 from traceops.render.report.card import headline
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
-from traceops.report.card import Card
 from traceops.report.document import to_json_object
-from traceops.report.model import Report
+from traceops.report.model import Card, Report
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 from traceops.traces.kineto import load_trace
 

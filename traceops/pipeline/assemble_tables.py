@@ -22,8 +22,16 @@ from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
-from traceops.report.compute import ComputeRows, LossRow, OperatorRow
-from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
+from traceops.report.inventory import (
+    CallUse,
+    CollectiveUse,
+    ComputeRows,
+    Inventory,
+    KernelUse,
+    LossRow,
+    OperatorRow,
+    OperatorUse,
+)
 from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
 from traceops.report.run import Run
 from traceops.report.summary import Flops, Summary

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from traceops.core.findings import Finding, count_checks
 from traceops.core.rank_text import ranks_text, runs_text, who
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.render.cells import Cell, number
+from traceops.render.cells import Cell, number, word
 from traceops.render.document import (
     Block,
     Chart,
@@ -28,7 +28,6 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, findings_section
-from traceops.render.page import word
 from traceops.render.report import cross_sections, detail_tables, figures, parallel_sections, rank_tables
 from traceops.render.report.card import card_of, headline
 from traceops.render.report.coverage import kernels_sentence
