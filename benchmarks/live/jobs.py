@@ -65,7 +65,8 @@ def run_job(
     truth.unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "traceops", "run", *(["--live"] if live else []), "--nproc", str(ranks),
-        "--out", str(out), "--overwrite", "--hang-timeout", "0", "--", str(JOB), "--fault", fault, "--rank", str(rank), "--at", str(at),
+        "--out", str(out), "--overwrite", "--hang-timeout", "0",
+        "--", str(JOB), "--fault", fault, "--rank", str(rank), "--at", str(at),
         "--seconds", str(seconds), "--truth", str(truth), *more,
     ]  # fmt: skip
     log = out.with_suffix(".log")
