@@ -42,7 +42,6 @@ MODULES = (
     "hangs.readers.tracebacks",
     "hangs.job",
     "fabric.readers.nccl_xml",
-    "fabric.readers.plain_xml",
     "fabric.readers.topo_matrix",
 )
 NEARLY = (

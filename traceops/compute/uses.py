@@ -15,7 +15,23 @@ from traceops.core.arrays import Int
 from traceops.traces.model import Events
 
 _NODE = "autograd::engine::evaluate_function: "
+_WIDEST = 1 << 62
 _ANCESTORS = 5  # operators around the innermost one that tell what it is for
+
+
+class Place(Struct, frozen=True):
+    """Where in the program: classes of the modules around, as 'GPT/Block/Linear', and file:line, or empty texts."""
+
+    module: str = ""
+    line: str = ""
+
+    @property
+    def said(self) -> str:
+        """'GPT/Block/Linear (model.py:42)'."""
+        return f"{self.module} ({self.line})" if self.module and self.line else self.module or self.line
+
+
+NO_PLACE = Place()
 
 
 class Launched(Struct, frozen=True):
@@ -38,6 +54,8 @@ class Launched(Struct, frozen=True):
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
     schedule: Schedule
+    place: Int  # by operator: in `places`, -1 for none
+    places: tuple[Place, ...]
 
     @property
     def typical(self) -> int:
@@ -77,6 +95,7 @@ class Use(Struct, dict=True):
     ns: int
     kernels: dict[str, tuple[int, int]]
     blocks: int  # of the kernel that took longest
+    place: Place = NO_PLACE
 
     @property
     def launches(self) -> int:
@@ -110,17 +129,17 @@ def find_uses(launched: Launched) -> Uses:
     events, rows = launched.events, launched.row
     operator = launched.operator
     node, again = _backward(launched)
-    columns = [*_places(launched), *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64))]
+    columns = [
+        *_around(launched),
+        _of(launched.place, operator),
+        *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64)),
+    ]
     known = operator >= 0
     op_rows = launched.operators[np.maximum(operator, 0)] if len(launched.operators) else np.zeros(len(rows), np.int64)
     for inputs in (events.shape, events.types, events.strides, events.concrete):
         columns.append(np.where(known, inputs[op_rows] if len(launched.operators) else -1, -1))
     columns.append(np.where(known, -1, events.name[rows]))
-    key = np.zeros(len(rows), dtype=np.int64)
-    for column in columns:
-        shifted = column - column.min(initial=0)
-        key = np.unique(key * (int(shifted.max(initial=0)) + 1) + shifted, return_inverse=True)[1].reshape(-1)
-    first, which = np.unique(key, return_index=True)[1], key
+    first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     pair = which * len(events.names) + events.name[rows]
     pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
@@ -151,13 +170,30 @@ def find_uses(launched: Launched) -> Uses:
                 sum(ns for _, ns in parts[group].values()),
                 parts[group],
                 _blocks(events, int(rows[longest[group]])),
+                launched.places[number] if place >= 0 and (number := int(launched.place[place])) >= 0 else NO_PLACE,
             )
         )
     order = which[begins & (launched.step == launched.typical)]
     return Uses(tuple(uses), tuple(order.tolist()), launched.steps, which)
 
 
-def _places(launched: Launched) -> list[Int]:
+def _alike(columns: list[Int]) -> tuple[Int, Int]:
+    """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group."""
+    key, width = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        least = int(column.min(initial=0))
+        size = int(column.max(initial=0)) - least + 1
+        if width * size > _WIDEST:  # numbers that long do not fit: those in use are numbered anew
+            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+            width = int(key.max(initial=0)) + 1
+        key *= size
+        key += column - least
+        width *= size
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
     names = launched.events.name[launched.operators].astype(np.int64)
     at = launched.operator
@@ -195,13 +231,18 @@ def _backward(launched: Launched) -> tuple[Int, Int]:
     node = np.where(is_node, names, -1)
     # Autograd numbers what it records: in backward only what runs a forward pass again.
     again = forward & (events.sequence[launched.operators] >= 0)
-    for _ in range(64):
-        around = np.where(parent >= 0, node[parent], -1)
-        longer = np.where((node < 0) & (around >= 0), around, node)
-        repeated = again | ((parent >= 0) & again[parent])
-        if (longer == node).all() and (repeated == again).all():
-            break
-        node, again = longer, repeated
+    # Twice as many operators around each are looked at in every turn.
+    inside = np.flatnonzero(parent >= 0)
+    above = parent[inside]
+    jump = parent.copy()
+    while len(inside):
+        around = node[above]
+        repeated = again[above]
+        node[inside] = np.where(node[inside] < 0, around, node[inside])
+        again[inside] |= repeated
+        jump[inside] = jump[above]
+        inside = inside[jump[inside] >= 0]
+        above = jump[inside]
     return node, (again & (node >= 0)).astype(np.int64)
 
 

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import textwrap
+from functools import lru_cache
 from typing import TextIO
 
 # Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
@@ -31,6 +32,7 @@ def printable(text: str) -> str:
 _BRACKETS = re.compile(r"[<>(]")
 
 
+@lru_cache(maxsize=1 << 12)  # ranks have the same kernels
 def short_name(text: str, limit: int = 72) -> str:
     """A long name without return type, namespaces and parameters; the middle left out if still too long."""
     if len(text) <= limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -406,7 +406,7 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
     return sorted(own) or sorted(silent) or [rank for rank in roots if rank in exits or rank in evidence.processes]
 
 
-def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: set[int]) -> list[int]:
+def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[int | None]) -> list[int]:
     """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did.
 
     All of them where a launcher does not say when, or where the earliest may only have followed another's end.

@@ -190,11 +190,17 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def _step_of_name(self) -> Int:
         """The number of the step that each name marks, -1 where it marks none."""
-        marks = (_STEP.match(name) for name in self.events.names)
-        return np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
+        return _steps_marked(self.events.names)
 
     def _of_name(self, rows: Int, wanted: NDArray[np.bool_]) -> Int:
         return rows[wanted.take(self.events.name.take(rows))]
+
+
+@lru_cache(maxsize=16)
+def _steps_marked(names: tuple[str, ...]) -> Int:
+    """The number of the step that each of these names marks, -1 where it marks none."""
+    marks = (_STEP.match(name) for name in names)
+    return np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
 
 
 def _which(name: str) -> bool:
@@ -206,14 +212,22 @@ def _which(name: str) -> bool:
 def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:
     """Which of the names the pattern finds; with `words`, every name that it can find has one of these, in any case.
 
-    Names of kernels are long, and to look for a word first takes a tenth of the time.
+    Names of kernels are long, and to look for a word first takes a tenth of the time. Ranks of a run have the same
+    names, and most of them are asked for again.
     """
-    return np.array(list(map(_finder(pattern, words), events.names)), dtype=bool)
+    return _found_in(events.names, pattern, words)
+
+
+@lru_cache(maxsize=256)
+def _found_in(names: tuple[str, ...], pattern: re.Pattern[str], words: tuple[str, ...]) -> NDArray[np.bool_]:
+    found = np.array(list(map(_finder(pattern, words), names)), dtype=bool)
+    found.flags.writeable = False
+    return found
 
 
 @cache
 def _finder(pattern: re.Pattern[str], words: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a name is found. Ranks of a run have the same names: it remembers them."""
+    """Whether a name is found; it remembers those that are not long."""
 
     def find(name: str) -> bool:
         lower = name.lower()

@@ -112,12 +112,21 @@ def _describe(values: NDArray[Any], percentiles: Sequence[int]) -> dict[str, flo
         "mean": float(mean),
         "std": float(np.sqrt(squares / (count - 1))) if count > 1 else None,
         "min": float(values.min()),
-        **{
-            f"{percent}%": float(value)
-            for percent, value in zip(percentiles, np.percentile(values, percentiles), strict=True)
-        },
+        **{f"{percent}%": value for percent, value in zip(percentiles, _percentiles(values, percentiles), strict=True)},
         "max": float(values.max()),
     }
+
+
+def _percentiles(values: NDArray[Any], percentiles: Sequence[int]) -> list[float]:
+    """As np.percentile has them to the last digit, which takes ten times as long for few values."""
+    at = [percent / 100 * (len(values) - 1) for percent in percentiles]
+    places = [(int(each), min(int(each) + 1, len(values) - 1)) for each in at]
+    partly = np.partition(values, sorted({place for pair in places for place in pair}))
+    found = []
+    for each, (low, high) in zip(at, places, strict=True):
+        below, above, part = float(partly[low]), float(partly[high]), each - low
+        found.append(below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part))
+    return found
 
 
 _KERNEL_CATS = ("kernel", "Kernel", "gpu_memset", "Memset", "gpu_memcpy", "Memcpy", "mtia_ccp_events")

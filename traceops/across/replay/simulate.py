@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 from msgspec import Struct, field
@@ -49,12 +50,14 @@ class WaitingHost:
         self._before: list[int] = before.tolist()
         self._ahead: list[int] = (work - host).tolist()
         self.joins_before: list[int] = np.searchsorted(joined_at, waits.stands_at, side="right").tolist()
-        self._held, self._later = [0], [0]
         self._own_waits = nodes.waits_before
+        self._held, self._later = [0], [0]
 
-    def passed(self) -> int:
-        """How many waits are over."""
-        return len(self._later) - 1
+    def anew(self) -> WaitingHost:
+        """The same before its first wait."""
+        other = copy(self)
+        other._held, other._later = [0], [0]
+        return other
 
     def wait(self, held_up: int) -> None:
         """The next wait: `held_up` is how far joins had held the rank up by then."""
@@ -64,10 +67,13 @@ class WaitingHost:
         self._held.append(held)
         self._later.append(max(self._later[-1], self._ahead[number] + max(held, held_up)))
 
-    def held_up(self, node: int) -> int:
-        """How far launches hold the rank up at a node."""
-        waits = self.waits[node]
-        return max(self._held[waits], self._most[node] + self._later[waits])
+    def held_up(self, node: int, joined: Callable[[int, list[int]], int], ends: list[int]) -> int:
+        """How far launches hold the rank up at a node; `joined`: how far the first joins do."""
+        waits, later = self.waits[node], self._later
+        while len(later) <= waits:
+            self.wait(joined(self.joins_before[len(later) - 1], ends))
+        held, launched = self._held[waits], self._most[node] + later[waits]
+        return held if held > launched else launched
 
     def later(self, nodes: Int) -> Int:
         """By how much the host was later than in its own time at the launches of these nodes."""
@@ -405,9 +411,9 @@ def _replay(
         ahead = own if not change.part else replace(own, standing=own.standing - _gone(own.spent, without, part))
         lead = 0
         if later is not None:
-            own_lead = lead_of(ahead)
+            own_lead = graph.lead[rank] if ahead is nodes else lead_of(ahead)
             lead = own_lead - min(own_lead, (kept or {}).get(rank, 0)) + later.get(rank, 0)
-        programs[rank] = _Simulation(own, graph.end_of[rank], without, lead, part)
+        programs[rank] = _simulation(graph, rank, own, without, lead, part)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
@@ -440,10 +446,47 @@ def _gone(spent: Int, without: tuple[str, ...], part: float) -> Int:
     return whole if part == 1.0 else np.rint(part * whole).astype(np.int64)
 
 
+def _simulation(
+    graph: StepGraph, rank: int, own: RankNodes, without: tuple[str, ...], lead: int, part: float
+) -> _Simulation:
+    """A rank that runs this program; what is the same in every replay of the measured one is kept."""
+    if own is not graph.ranks[rank]:
+        return _Simulation(own, _Layout(own, graph.end_of[rank]), without, lead, part)
+    if rank not in graph.layouts:
+        graph.layouts[rank] = _Layout(own, graph.end_of[rank])
+    if without:
+        return _Simulation(own, graph.layouts[rank], without, lead, part)
+    if (rank, lead) not in graph.unchanged:
+        graph.unchanged[rank, lead] = _Simulation(own, graph.layouts[rank], (), lead)
+    unchanged: _Simulation = graph.unchanged[rank, lead]
+    return unchanged.anew()
+
+
+class _Layout:
+    """What may hold a rank up, in the order of its time: joins, each until its collective ends, and launches."""
+
+    def __init__(self, nodes: RankNodes, end_of: Int) -> None:
+        count = len(nodes.join_work)
+        self.order = np.argsort(np.concatenate((nodes.joined_at, nodes.stands_at)), kind="stable")
+        place = np.empty(len(self.order), dtype=np.int64)
+        place[self.order] = np.arange(len(self.order))
+        self.place = place[count:]  # of the nodes
+        # A join for a node that is not there holds nothing up.
+        joins = self.order[self.order < count]
+        self.joins = joins[nodes.join_node[joins] >= 0]
+        self.joined_at = nodes.joined_at[self.joins]
+        self.ends: list[int] = end_of[nodes.join_node[self.joins]].tolist()
+        self.before: list[int] = np.searchsorted(place[self.joins], self.place).tolist()
+        self.after: list[int] = np.where(nodes.after >= 0, end_of[nodes.after], -1).tolist()
+        self.delay: list[int] = nodes.delay.tolist()
+
+
 class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], lead: int, part: float = 1.0) -> None:
+    def __init__(
+        self, nodes: RankNodes, layout: _Layout, without: tuple[str, ...], lead: int, part: float = 1.0
+    ) -> None:
         work, join_work, host, waits = nodes.work, nodes.join_work, nodes.host + lead, nodes.waits
         wait_work, wait_host = waits.work, waits.host + lead
         if without:
@@ -454,39 +497,38 @@ class _Simulation:
                 host, wait_host = host - nodes.host_input, wait_host - waits.host_input
             if "idle_host" in without:
                 host = np.full_like(host, NEVER)
-        # What may hold the rank up, in the order of its time: joins, each until its collective ends, and launches.
         # How far the launches before a node hold it up is known beforehand.
-        moment = np.concatenate((nodes.joined_at, nodes.stands_at))
-        order = np.argsort(moment, kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        launched = np.where(host > NEVER // 2, host - work, NEVER)
-        late = np.concatenate((np.full(len(join_work), NEVER), launched))[order]
-        behind = np.maximum(np.maximum.accumulate(late), 0)[place[len(join_work) :]]
+        known = host > NEVER // 2
+        launched = np.where(known, host - work, NEVER)
+        late = np.concatenate((np.full(len(join_work), NEVER), launched))[layout.order]
+        behind = np.maximum(np.maximum.accumulate(late), 0)[layout.place]
         self._host = host
         self._work: list[int] = work.tolist()
         self._launched: list[int] = (work + behind).tolist()
-        self._delay: list[int] = nodes.delay.tolist()
-        # A join for a node that is not there holds nothing up.
-        joins = order[order < len(join_work)]
-        joins = joins[nodes.join_node[joins] >= 0]
-        self._joins: list[int] = end_of[nodes.join_node[joins]].tolist()
-        self._join_work: list[int] = join_work[joins].tolist()
-        self._joins_before: list[int] = np.searchsorted(place[joins], place[len(join_work) :]).tolist()
+        self._delay, self._after = layout.delay, layout.after
+        self._joins, self._joins_before = layout.ends, layout.before
+        self._join_work: list[int] = join_work[layout.joins].tolist()
         self._held_up = [0]  # by the first joins
-        self._after: list[int] = np.where(nodes.after >= 0, end_of[nodes.after], -1).tolist()
         self._waiting = (
-            WaitingHost(nodes, launched, wait_work, wait_host, nodes.joined_at[joins])
-            if len(wait_work) and bool((launched > NEVER // 2).any())
+            WaitingHost(nodes, launched, wait_work, wait_host, layout.joined_at)
+            if len(wait_work) and bool(known.any())
             else None
         )
 
+    def anew(self) -> _Simulation:
+        """The same before anything is replayed."""
+        other = copy(self)
+        other._held_up = [0]
+        if self._waiting is not None:
+            other._waiting = self._waiting.anew()
+        return other
+
     def begin(self, node: int, ends: list[int]) -> int:
         """When the node begins, given the ends of the collectives before it."""
-        joins, launched = self._joins_before[node], self._launched[node]
+        joins, work, launched = self._joins_before[node], self._work[node], self._launched[node]
         if self._waiting is not None:
-            launched = self._work[node] + self._launches(self._waiting, node, ends)
-        moment = self._work[node] + self._joined(joins, ends)
+            launched = work + self._waiting.held_up(node, self._joined, ends)
+        moment = work + (self._held_up[joins] if joins < len(self._held_up) else self._joined(joins, ends))
         if launched > moment:
             moment = launched
         after = self._after[node]
@@ -501,14 +543,8 @@ class _Simulation:
             join = len(held_up) - 1
             number = self._joins[join]
             behind = ends[number] - self._join_work[join] if 0 <= number < len(ends) else 0
-            held_up.append(max(held_up[-1], behind))
+            held_up.append(behind if behind > held_up[-1] else held_up[-1])
         return held_up[joins]
-
-    def _launches(self, waiting: WaitingHost, node: int, ends: list[int]) -> int:
-        """How far a host that waits for its device holds the rank up by its launches before the node."""
-        while waiting.passed() < waiting.waits[node]:
-            waiting.wait(self._joined(waiting.joins_before[waiting.passed()], ends))
-        return waiting.held_up(node)
 
     def _launched_at(self, edges: Int) -> Int:
         """When the host has launched what ends these steps."""
