@@ -144,7 +144,7 @@ def with_a_read_in_forward(made):
 def test_without_transfers_a_host_that_reads_a_value_bounds_the_step(made):
     """It seemed to run ahead by all that it had waited: the step without transfers took less than its launches."""
     measured = across(simulate(made, 4, [SlowLink("world", 4.0)]))
-    free = replay(measured.graph, Scenario(transfer=measured.graph.transfer * 0)).step_ns()
+    free = replay(measured.replay.graph, Scenario(transfer=measured.replay.graph.transfer * 0)).step_ns()
     assert free.mean() == pytest.approx(true_step(simulate(with_free_link(made), 4)), rel=0.04)
 
 

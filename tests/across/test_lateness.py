@@ -68,7 +68,7 @@ def test_blame_goes_along_the_chain_to_its_root(builder, rank):
     """Most waiting is for ranks that come last because they had waited themselves."""
     run = simulate(program(builder), 8, [SlowCompute(rank, 2.5)])
     measured = across(run)
-    assert measured.lateness.share(rank) > 0.9
+    assert measured.replay.lateness.share(rank) > 0.9
     directly = {}
     for collective in measured.matching.collectives:
         if collective.last_rank is not None:
@@ -148,9 +148,9 @@ def test_ranks_are_told_apart_by_who_they_wait_for():
     """Only rank 1's own sharding partner waits for it before gradients meet."""
     run = simulate(program(hsdp, layers=4), 8, [SlowCompute(1, 3.0, at="forward")])
     measured = across(run)
-    waited = {rank: own.sum() for rank, own in measured.lateness.waited.items()}
+    waited = {rank: own.sum() for rank, own in measured.replay.lateness.waited.items()}
     assert max(waited, key=waited.get) != 1
-    assert waited[1] < 0.05 * measured.lateness.total_ns
+    assert waited[1] < 0.05 * measured.replay.lateness.total_ns
 
 
 DATA = Path(__file__).parents[1] / "data"
@@ -171,7 +171,7 @@ def measured(name):
 @pytest.mark.parametrize("name", (*WITH_SHARES, *WITHOUT))
 def test_waiting_of_real_runs_is_charged_or_nobody_is_blamed(name):
     run = measured(name)
-    charged, waited = run.charged, sum(int(t.buckets["comm_wait"].sum()) for t in run.ranks)
+    charged, waited = run.replay.charged, sum(int(t.buckets["comm_wait"].sum()) for t in run.ranks)
     assert charged.waiting_ns == pytest.approx(waited, rel=0.1)  # that of the steps that all ranks share
     assert charged.unheld_ns + charged.charged_ns + charged.uncharged_ns == pytest.approx(charged.waiting_ns, rel=1e-3)
     assert charged.holds == (name in WITH_SHARES)
@@ -199,8 +199,8 @@ def test_waiting_of_generated_runs_is_charged(builder, size, ranks, data):
 @pytest.mark.parametrize("fault", [SlowCompute, SlowHost])
 def test_waiting_without_a_gpu_is_charged_to_the_planted_rank(fault):
     run = across(simulate(program(ddp, device="cpu"), 3, [fault(1, extra_us=5000)]))
-    assert run.charged.uncharged_pct < 1
-    assert run.ranks[1].caused_wait_ns > 0.9 * run.charged.charged_ns > 0
+    assert run.replay.charged.uncharged_pct < 1
+    assert run.ranks[1].caused_wait_ns > 0.9 * run.replay.charged.charged_ns > 0
 
 
 def test_a_few_percent_of_the_waiting_or_of_the_steps_may_be_left_over():
@@ -215,14 +215,18 @@ def test_a_few_percent_of_the_waiting_or_of_the_steps_may_be_left_over():
 def test_waiting_that_nobody_is_charged_for_leaves_stragglers_unevaluated():
     run = measured("slow_gpu4")
     assert any(verdict.findings for verdict in judge_stragglers(run, 1.0))
-    for verdict in judge_stragglers(replace(run, charged=ChargedWaiting(100, 0, 60, 200)), 1.0):
+    for verdict in judge_stragglers(
+        replace(run, replay=replace(run.replay, charged=ChargedWaiting(100, 0, 60, 200))), 1.0
+    ):
         assert not verdict.findings
         assert verdict.not_evaluated == "40 % of what ranks wait for each other can be charged to nobody"
 
 
 def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
     run = measured("slow_gpu4")
-    first, others = judge_stragglers(replace(run, charged=ChargedWaiting(100, 0, 85, 200)), 1.0)
+    first, others = judge_stragglers(
+        replace(run, replay=replace(run.replay, charged=ChargedWaiting(100, 0, 85, 200))), 1.0
+    )
     assert [(found.ranks, found.confidence) for found in first.findings] == [((2,), "medium")]
     assert "15 % of what ranks wait for each other can be charged to nobody" in first.findings[0].message
     assert not others.findings and others.not_evaluated, "nobody is cleared"
@@ -230,10 +234,13 @@ def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
 
 def test_a_replay_that_is_off_names_only_whose_cure_saves_far_more():
     run = measured("slow_gpu4")
-    off = {error: replace(run.what_if, replayed_ns=run.what_if.measured_ns * (1 + error)) for error in (0.08, 0.2)}
-    named, _ = judge_stragglers(replace(run, what_if=off[0.08]), 1.0)
+    off = {
+        error: replace(run.replay.what_if, replayed_ns=run.replay.what_if.measured_ns * (1 + error))
+        for error in (0.08, 0.2)
+    }
+    named, _ = judge_stragglers(replace(run, replay=replace(run.replay, what_if=off[0.08])), 1.0)
     assert [found.ranks for found in named.findings] == [(2,)] and "off by up to 8 %" in named.findings[0].message
-    assert not judge_stragglers(replace(run, what_if=off[0.2]), 1.0)[0].findings
+    assert not judge_stragglers(replace(run, replay=replace(run.replay, what_if=off[0.2])), 1.0)[0].findings
 
 
 @pytest.mark.parametrize("missing_us", [-200, 200])

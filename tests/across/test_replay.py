@@ -90,15 +90,15 @@ def specs(draw, any_host=False):
 
 def check_reproduced(run):
     measured = across(run)
-    assert measured.what_if.error_pct < 2
-    assert measured.what_if.holds
+    assert measured.replay.what_if.error_pct < 2
+    assert measured.replay.what_if.holds
     step = true_step(run)
-    again = replay(measured.graph)
-    for rank, nodes in measured.graph.ranks.items():
-        edges = nodes.begin[measured.graph.edges[rank]]
+    again = replay(measured.replay.graph)
+    for rank, nodes in measured.replay.graph.ranks.items():
+        edges = nodes.begin[measured.replay.graph.edges[rank]]
         apart = again.edges[rank] - edges
         assert np.abs(apart - apart[0]).max() < 0.02 * step * len(edges)
-    assert measured.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
+    assert measured.replay.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_a_launch_that_waits_for_room_in_the_queue_makes_no_host_late(builder):
     healthy = true_step(simulate(made, 4))
     run = simulate(made, 4, [SlowCompute(1, extra_us=2000)])
     measured = across(blocking_launches(run, made.queue))
-    assert measured.stragglers.leader.cause == "gpu_compute"
+    assert measured.replay.stragglers.leader.cause == "gpu_compute"
     assert predicted(measured, rank_change((1,)), (1,)) == pytest.approx(healthy, rel=0.1)
     assert predicted(measured, HOST_IN_TIME) == pytest.approx(true_step(run), rel=0.05)
 
@@ -283,7 +283,7 @@ def test_a_faster_link_beside_a_slow_host_saves_until_the_host_is_the_limit(late
     run = simulate(made, 4, [SlowLink("world", 6.0), late])
     good = replace(made, groups=tuple(replace(groups, bandwidth_gbs=600.0) for groups in made.groups))
     measured = across(run)
-    quick = replay(measured.graph, Scenario(transfer=measured.graph.transfer // 36)).step_ns()
+    quick = replay(measured.replay.graph, Scenario(transfer=measured.replay.graph.transfer // 36)).step_ns()
     assert quick.mean() == pytest.approx(true_step(simulate(good, 4, [late])), rel=0.03)
     assert quick[0] == pytest.approx(np.median(quick), rel=0.05)
 
@@ -366,7 +366,7 @@ def healthy():
 def test_copies_beside_kernels_leave_the_step_without_them(healthy, ranks):
     run = simulate(program(steps=5), 2, tuple(SlowCopy(rank, EXTRA_US) for rank in ranks))
     measured = across(run)
-    saved = measured.what_if.saved_ns(CHANGES["input"])
+    saved = measured.replay.what_if.saved_ns(CHANGES["input"])
     before, after = true_step(run), true_step(run) - saved
     assert before - healthy > 0.5 * EXTRA_US * 1e3
     assert after == pytest.approx(healthy, rel=0.03)
@@ -376,7 +376,7 @@ def test_copies_beside_kernels_leave_the_step_without_them(healthy, ranks):
 
 def test_without_copies_nothing_is_predicted_of_them():
     measured = across(simulate(program(steps=4), 2))
-    assert not [one for one in measured.what_if.predictions if one.change in CHANGES.values()]
+    assert not [one for one in measured.replay.what_if.predictions if one.change in CHANGES.values()]
 
 
 def test_half_of_a_bucket_saves_half_of_what_all_of_it_saves():
@@ -457,4 +457,4 @@ def test_a_rank_that_is_always_slow_tells_nothing_of_the_usual_pace():
 
 
 def predicted_cured(measured, ranks):
-    return float(Replays(measured.graph).cured(ranks).step_ns().mean())
+    return float(Replays(measured.replay.graph).cured(ranks).step_ns().mean())

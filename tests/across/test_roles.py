@@ -245,7 +245,7 @@ def test_of_many_ranks_the_late_one_is_found_though_it_causes_little_of_all_wait
     """On a mesh most ranks wait in places of their own: rank 41 of 64 causes less than a tenth of all waiting."""
     mesh = Mesh(data=8, tensor=2, pipeline=4, experts=2, layers=1, micro_batches=2)
     run = measured(mesh, SlowCompute(41, 4.0, at="experts"))
-    assert run.lateness.share(41) < 0.1
+    assert run.replay.lateness.share(41) < 0.1
     [late], _ = (verdict.findings for verdict in judge_stragglers(run, 1.0))
     assert (late.ranks, late.role) == ((41,), "expert")
     assert "ranks wait" in late.message or "ranks that it meets wait" in late.message

@@ -247,7 +247,7 @@ def expert_rows(run: CrossRank) -> tuple[ExpertsRow, ...]:
 
 def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
     reference = run.reference(own.ranks)
-    saved = None if run.what_if is None else run.what_if.saved_ns(WORK_SHARED)
+    saved = None if run.replay is None else run.replay.what_if.saved_ns(WORK_SHARED)
     return ExpertsRow(
         ranks=own.ranks,
         layers=own.layers,
