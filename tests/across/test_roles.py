@@ -12,9 +12,9 @@ from changed import replace
 from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 
 from traceops.across.cross_rank import CrossRank, measure_across
-from traceops.across.experts import find_experts
 from traceops.across.groups import role_of_kernel, role_of_name
 from traceops.across.match import Collective, MatchedCollectives
+from traceops.across.rank_times import find_experts
 from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING

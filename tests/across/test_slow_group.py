@@ -16,7 +16,7 @@ from generated_run import (
 )
 from measured_runs import CAUSES, across, program, true_step
 
-from traceops.across.machine_use import CoreWaits
+from traceops.across.run_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact

@@ -11,7 +11,7 @@ from measured_runs import across, program
 
 import traceops
 from traceops.across import work as own_times
-from traceops.across.machine_use import CoreWaits
+from traceops.across.run_use import CoreWaits
 from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
 from traceops.rules import overlap_gain, pipeline

@@ -19,14 +19,20 @@ from traceops.across.clocks import (
     without_late_ends,
 )
 from traceops.across.copies import ExposedCopies, exposed_copies, predict_copies
-from traceops.across.experts import Experts, find_experts
-from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.loading import without_pace
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.pipelines import Bubble, find_pipelines, measure_bubbles, stage_of
-from traceops.across.rank_times import ByRole, RankTimes, measure_role_times
+from traceops.across.rank_times import (
+    ByRole,
+    Experts,
+    Passes,
+    RankTimes,
+    find_experts,
+    measure_passes,
+    measure_role_times,
+)
 from traceops.across.replay.graph import StepGraph, build_graph, hosts_unknown, uses_up_lead
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.roles import NO_ROLES, Roles, find_roles

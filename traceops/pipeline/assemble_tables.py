@@ -10,9 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.experts import Experts
-from traceops.across.inference import Passes
-from traceops.across.rank_times import RankTimes
+from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int

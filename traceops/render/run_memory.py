@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.across.memory_use import MemoryUse
+from traceops.across.run_use import MemoryUse
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.machine_use import CoreWaits, core_waits
 from traceops.across.pipelines import Bubble, StageTimes
 from traceops.across.replay.what_if import INTERLEAVED, STAGE_PACE, STAGES_EVEN, TWICE_THE_MICRO_BATCHES, rank_change
+from traceops.across.run_use import CoreWaits, core_waits
 from traceops.across.send_receive import NO_END
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
-from traceops.across.machine_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.replay.what_if import NO_LOADING
+from traceops.across.run_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups, far_ranks
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.undisturbed import Undisturbed
