@@ -334,7 +334,7 @@ def test_no_change_makes_a_step_longer():
     late, step = measured([SlowHost(1, 6000)], dict.fromkeys(range(4), 100.0))
     for one in late.replay.what_if.predictions:
         assert late.replay.what_if.mean_ns(one.step_ns) / 1e6 <= step * 1.01, one.change
-    assert [one.rank for one in late.replay.stragglers.found] == [1], "late all the same, though its cure alone saves nothing"
+    assert [one.rank for one in late.replay.stragglers.found] == [1], "late, though its cure alone saves nothing"
 
 
 def rank_that_loads(name):

@@ -18,7 +18,7 @@ from traceops.core.step_words import STEP
 from traceops.measure.step_memory import KINDS, measure_step_memory
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.observed_run import snapshots_of, with_lines
-from traceops.render.out_of_memory import describe_ran_out
+from traceops.render.memory import describe_ran_out
 from traceops.render.report.html import describe
 from traceops.render.report.memory import _peak_text
 from traceops.report.memory import MemoryOverTime, MemoryRecorded, MemoryRows

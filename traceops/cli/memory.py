@@ -16,8 +16,7 @@ from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, est
 from traceops.memory.model import MemoryEstimate, capacity_of, size_of
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.assemble_whole import memory_rows
-from traceops.render.memory import describe_estimate, describe_snapshots
-from traceops.render.run_memory import describe_run
+from traceops.render.memory import describe_estimate, describe_run, describe_snapshots
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes

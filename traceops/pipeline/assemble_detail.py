@@ -17,8 +17,7 @@ from traceops.core.findings import Finding
 from traceops.core.words import Role
 from traceops.measure.detail import DetailRow, unpack_detail
 from traceops.measure.exchanges import message_bytes
-from traceops.report.alike import alike_ranks
-from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
+from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer, alike_ranks
 from traceops.report.rows import RankRow
 from traceops.traces.model import CommArgs
 
