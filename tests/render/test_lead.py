@@ -276,6 +276,18 @@ def test_what_is_shown_of_much_that_was_not_checked_is_short() -> None:
     assert card_lines(card)[1].plain == "Judged 97 % of the step · not checked: a, b, c and 2 more"
 
 
+def test_the_card_says_what_to_do_before_it_says_why() -> None:
+    assert actions_of("The GPU is too hot. Clean its fans. It slows down.") == ("Clean its fans",)
+    assert actions_of("The log shows no failure.") == ("The log shows no failure",)  # the only thing to say
+    for rule in BY_ID.values():
+        assert not actions_of(rule.advice) or actions_of(rule.advice)[0].split()[0] not in ("The", "A", "It", "Each")
+
+
+def test_lines_that_are_broken_are_indented_below_their_first() -> None:
+    card = Card(level="error", headline="It waits", rule="TO-S001", proof="p" * 9, not_checked=("hangs",))
+    assert all(line.indent[1] > 0 for line in card_lines(card))
+
+
 def test_verbose_adds_tables_and_evidence() -> None:
     assert len(printed(sample_report(), verbose=True)) > len(printed(sample_report()))
 
