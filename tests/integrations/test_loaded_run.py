@@ -20,7 +20,7 @@ from traceops.render.writers.html import scoped_css
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
-FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "ledger", "what_if", "roles", "checks")
+FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "operators", "ledger", "what_if", "roles", "checks")
 
 
 @pytest.fixture(scope="module")

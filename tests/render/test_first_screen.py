@@ -19,7 +19,7 @@ from traceops.core.findings import SEVERITIES, Check, Evidence, Finding, count_c
 from traceops.pipeline.analyze import analyze
 from traceops.render.document import AlignedSteps, Answer, Cost, Fold
 from traceops.render.report.card import card_of
-from traceops.render.report.coverage import kernels_sentence
+from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.lead import cure_of, lead_finding, not_evaluated

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.compute.model import Bound, Cause
+from traceops.compute.model import Bound, Cause, Phase
 from traceops.report.rows import Count, NotNegative
 
 
@@ -79,14 +79,24 @@ class LossRow(msgspec.Struct, frozen=True, kw_only=True):
         tuple[NotNegative, NotNegative],
         Meta(description="Least and most that the step takes after this fix alone, without the profiler."),
     ]
-    where: Annotated[tuple[str, ...], Meta(description="Operators in question, by their time.")]
+    where: Annotated[
+        tuple[str, ...], Meta(description="Operators in question, by their time; then module and line, where recorded.")
+    ]
     sizes: tuple[int, ...] = ()
 
 
-class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator on one set of inputs, per step; null where its shapes do not show its work."""
+class OperatorKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that an operator launches, per step."""
 
     name: str
+    launches: NotNegative
+    ms: NotNegative
+
+
+class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator on one set of inputs in one place, per step; null where its shapes do not show its work."""
+
+    name: Annotated[str, Meta(description="Empty for all operators of the place that have no row of their own.")]
     kind: str
     shape: str
     calls: NotNegative
@@ -95,6 +105,25 @@ class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: NotNegative | None
     attainable_ms: NotNegative | None
     cause: Cause | None
+    known_ms: Annotated[
+        NotNegative | None, Meta(description="The part of ms whose work is known, which attainable_ms is of.")
+    ] = None
+    phase: Phase = "forward"
+    module: Annotated[
+        str, Meta(description="Classes of the modules around it, as in GPT/Block/Linear; empty if not recorded.")
+    ] = ""
+    line: Annotated[str, Meta(description="file:line of the function around it, where stacks were recorded.")] = ""
+    kernels: Annotated[tuple[OperatorKernel, ...], Meta(description="Those that take most of its time.")] = ()
+
+
+class RoofRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What large operators attain on this GPU."""
+
+    half_tflops: NotNegative
+    tf32_tflops: NotNegative
+    float32_tflops: NotNegative
+    float64_tflops: NotNegative
+    memory_tbs: NotNegative
 
 
 class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,3 +149,5 @@ class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Largest first: by GPU time; where the host limits the step, by the launches they remove."),
     ]
     operators: tuple[OperatorRow, ...] = ()
+    gpu: Annotated[str, Meta(description="Its name; empty where neither the trace nor the user tells.")] = ""
+    roofs: RoofRows | None = None

@@ -18,7 +18,8 @@ from traceops.core.units import ms_text
 from traceops.hangs.model import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, efficiency_of, least_only, unfit_note, why_unrated
+from traceops.render.report.compute import efficiency_of, why_unrated
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, least_only, unfit_note
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
