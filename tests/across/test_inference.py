@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from traceops.measure.passes import _told
+from traceops.measure.phases import _told
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.parallel_sections import pass_sentence

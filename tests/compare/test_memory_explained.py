@@ -5,7 +5,7 @@ from typing import Any
 from comparison_reports import edited, made
 
 from traceops.compare import ComparedCapture, compare
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
 from traceops.cli import run as command
 from traceops.cli.options import run as options
-from traceops.core import torch_here
+from traceops.core import installation as torch_here
 from traceops.core.errors import UsageError, reported_codes
 from traceops.launch.fallback import Fallback, alone
 from traceops.launch.how_it_ended import with_last_steps

@@ -24,7 +24,7 @@ from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.ran_out import RanOut, read_ran_out
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 RUNS = Path(__file__).resolve().parents[1] / "data" / "memory" / "runs"
 MIB = 1 << 20

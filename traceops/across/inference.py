@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.core.arrays import Int, subtract, union
-from traceops.measure.passes import InferencePass, PassKind
+from traceops.measure.phases import InferencePass, PassKind
 from traceops.measure.summary import RankSummary
 
 KINDS: tuple[PassKind, ...] = ("prefill", "mixed", "decode")

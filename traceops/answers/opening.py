@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceops.core.as_module import command_of
 from traceops.core.errors import FileError, InputError
+from traceops.core.installation import command_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
 from traceops.hangs.model import HangDocument, HangJson

@@ -17,9 +17,8 @@ from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
 from traceops.capture.progress import read_progress
 from traceops.capture.settings import ENV
-from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
-from traceops.core.installation import PACKAGE
+from traceops.core.installation import PACKAGE, command_of
 from traceops.core.rank_files import RANKS_ENV
 from traceops.fabric import fabric
 from traceops.launch.fallback import Fallback

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, clip, intersect, spread_before, union
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
-from traceops.measure.hta_rows import hta_kinds
-from traceops.measure.hta_tables import HtaTables
+from traceops.measure.hta_tables import HtaTables, hta_kinds
 from traceops.measure.nesting import groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
-from traceops.core.torch_here import require_torch
+from traceops.core.installation import command_of, require_torch
 from traceops.memory.estimate import NEEDS_TORCH, estimate_of, judge, outside_torch
 from traceops.memory.gpus import capacity_of, workspaces_of
 from traceops.memory.model import MemoryEstimate

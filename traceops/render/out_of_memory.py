@@ -6,7 +6,7 @@ from traceops.core.units import gib_text
 from traceops.render.document import Block, TableBlock, text
 from traceops.render.memory import places_table
 from traceops.traces.ran_out import RanOut
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 _NAMES = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state"}
 _PLACES = 6

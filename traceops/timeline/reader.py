@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from traceops.timeline.times import parse_us
-from traceops.traces.batch import decode_events
+from traceops.traces.event import decode_events
 from traceops.traces.kineto import read_meta
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, open_binary
