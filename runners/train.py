@@ -21,10 +21,16 @@ import torch.distributed as dist
 
 import traceops
 from traceops.core.errors import TraceopsError, UsageError
-from traceops.train.build import optimizer_spec, strategy_options
+from traceops.train.build import (
+    batches_of,
+    make_dataset,
+    make_loader,
+    optimizer_spec,
+    pick_backend,
+    pick_device,
+    strategy_options,
+)
 from traceops.train.config import TrainConfig, sizes_for
-from traceops.train.data import batches_of, make_dataset, make_loader
-from traceops.train.device import pick_backend, pick_device
 from traceops.train.model import make_model
 from traceops.train.options import add_training_arguments, check, config_from, describe
 from traceops.train.strategies import strategy_class

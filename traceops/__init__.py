@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from traceops.integrations.loaded_run import load
     from traceops.pipeline.analyze import analyze
 
-__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "load"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
     "analyze": "traceops.pipeline.analyze",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
+    "live": "traceops.attach",
     "diagnose": "traceops.hangs.diagnose",
     "load": "traceops.integrations.loaded_run",
 }

@@ -27,10 +27,9 @@ from benchmarks.planted.faults import Faults, synchronize
 from benchmarks.planted.train import measure
 from traceops.capture import Schedule
 from traceops.capture.manifest import write_json
+from traceops.train.build import RandomTokens, pick_backend, pick_device
 from traceops.train.config import Sizes, TrainConfig
-from traceops.train.data import RandomTokens
-from traceops.train.device import pick_backend, pick_device
-from traceops.train.gpt import GPT, Block
+from traceops.train.model import GPT, Block
 from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, StrategyOptions
 

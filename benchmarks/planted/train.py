@@ -27,10 +27,9 @@ from benchmarks.planted.faults import Faults, Pace, synchronize
 from traceops.capture import Schedule
 from traceops.capture.environment import torch_facts
 from traceops.capture.manifest import read_ranks, write_json
+from traceops.train.build import RandomTokens, pick_backend, pick_device
 from traceops.train.config import Sizes, TrainConfig
-from traceops.train.data import RandomTokens
-from traceops.train.device import pick_backend, pick_device
-from traceops.train.gpt import GPT
+from traceops.train.model import GPT
 from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
 

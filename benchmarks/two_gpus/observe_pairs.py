@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.observed import cost as bench
 from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, say, sync
 from traceops.capture.detaching import Detaching
-from traceops.capture.light.cupti import Cupti
+from traceops.capture.light.sources import Cupti
 
 Step = Callable[[], None]
 

@@ -28,8 +28,9 @@ from benchmarks.observed.cost import hooked, whole_capture
 from benchmarks.two_gpus.behind_models import KINDS, training
 from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, say, sync
 from benchmarks.two_gpus.observe_pairs import host, until_takes
-from traceops.capture import stepping
-from traceops.capture.observing import pace, step_clock
+from traceops.capture import session as stepping
+from traceops.capture.observing import observer as pace
+from traceops.capture.observing import step_clock
 from traceops.capture.progress import read_progress
 
 # The clock goes on in the steps without: what is due by it is to come as often as if it did not.

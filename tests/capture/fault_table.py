@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 
 import traceops.capture.script as script
-from traceops.capture import guard, session, stepping, steps
-from traceops.capture.last_words import LastWords
+from traceops.capture import guard, session, steps
+from traceops.capture.pipes import LastWords
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import DaemonThread, our_threads
 
@@ -105,8 +105,8 @@ class Table:
         os.environ["TRACEOPS_CAPTURE"] = json.dumps(settings)
         boundaries, original = [], steps._Boundary.when_imported
         steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
-        compiled = stepping.short_way
-        stepping.short_way = LongWay  # or how many calls there are would be by chance
+        compiled = session.short_way
+        session.short_way = LongWay  # or how many calls there are would be by chance
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
         main, builtins.during = sys.modules["__main__"], during
@@ -117,7 +117,7 @@ class Table:
         finally:
             steps._Boundary.when_imported, sys.modules["__main__"] = original, main
             del builtins.during
-            stepping.short_way = compiled
+            session.short_way = compiled
             sys.argv, sys.path[:] = argv, path
             for boundary in boundaries:
                 boundary.remove()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from traceops.capture import adopted
-from traceops.capture.adopted import Adoption, with_steps
-from traceops.capture.trace_file import TraceFolder
+from traceops.capture import trace_file
+from traceops.capture.trace_file import Adoption, TraceFolder, with_steps
 
 BASE_NS = 1_790_000_000_000_000_000
 ROWS = [
@@ -96,7 +95,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(sys.modules["torch.autograd.profiler"], "profile", Session, raising=False)
     methods = {name: vars(Session)[name] for name in ("_start_trace", "__exit__", "export_chrome_trace")}
     now = [0]
-    monkeypatch.setattr(adopted.time, "time_ns", lambda: now[0])
+    monkeypatch.setattr(trace_file.time, "time_ns", lambda: now[0])
     yield now
     assert {name: vars(Session)[name] for name in methods} == methods, "torch's own methods are back"
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from traceops.capture.all_frames import all_frames, with_callers
+from traceops.capture.threads import all_frames, with_callers
 
 FORKED_IN_A_COLLECTION = """
 import gc, os, signal, threading, time
@@ -86,7 +86,7 @@ def test_it_is_off_while_frames_are_made(collecting):
 
 HOOK = """
 import gc, sys
-from traceops.capture.all_frames import all_frames
+from traceops.capture.threads import all_frames
 
 def hook(event, arguments):
     if event == "sys._current_frames":

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.capture.collectives import recorded_collectives
+from traceops.capture.trace_file import recorded_collectives
 from traceops.core.rank_files import RECORDED_KEY
 
 ENTRY = {

@@ -6,7 +6,7 @@ import re
 import pytest
 from capture_reading import run_json, step_numbers
 
-from traceops.capture.first_window import FIRST, may_have_gpu
+from traceops.capture.recorder import FIRST, may_have_gpu
 from traceops.capture.script_profiler import ScriptProfiler
 from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.errors import InputError

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from traceops.capture.observing.grad_lines import without_gradients
-from traceops.capture.observing.stacks import Stacks
+from traceops.capture.observing.stacks import Stacks, without_gradients
 from traceops.traces.observed import _read_lines
 
 SCRIPT = """

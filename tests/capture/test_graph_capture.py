@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.capture import after_backward, timing
+from traceops.capture import steps, timing
 from traceops.capture.guard import Guard
 from traceops.capture.steps import on_training_step
 
@@ -60,7 +60,7 @@ def test_a_step_that_ends_while_a_graph_is_captured_is_told_of_before_the_next_o
     """A profiler that was stopped in it broke the program's graph, and then the program: SIGSEGV on an H200."""
     torch = pytest.importorskip("torch")
     capturing, told, errors = [False], [], []
-    monkeypatch.setattr(after_backward, "captures_graph", lambda: capturing[0])
+    monkeypatch.setattr(steps, "captures_graph", lambda: capturing[0])
     boundary = on_training_step(
         lambda: told.append(capturing[0]), Guard(lambda *what: errors.append(what)), step_on=step_on
     )

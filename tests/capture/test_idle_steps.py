@@ -6,13 +6,13 @@ import threading
 import pytest
 
 import traceops
-from traceops.capture import later_windows, stepping
+from traceops.capture import schedule as later_windows
+from traceops.capture import session
 from traceops.capture.guard import Guard
-from traceops.capture.later_windows import LaterWindow, ask
 from traceops.capture.light.window import LightWindow
 from traceops.capture.manifest import readable_ranks
 from traceops.capture.progress import read_progress
-from traceops.capture.schedule import Schedule
+from traceops.capture.schedule import LaterWindow, Schedule, ask
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.core.rank_files import MAGIC, RECORD, RECORDED
 
@@ -24,7 +24,7 @@ NONE = Schedule(skip_first=1000)
 def way(request, monkeypatch):
     """Idle steps go the short way where that is compiled: both ways are to be noticed alike."""
     if request.param == "python":
-        monkeypatch.setattr(stepping, "short_way", LongWay)
+        monkeypatch.setattr(session, "short_way", LongWay)
     elif type(short_way()) is LongWay:
         pytest.skip("nothing is compiled here")
     return request.param
@@ -73,7 +73,7 @@ def test_steps_around_windows_are_not_idle_and_all_are_written(tmp_path, progres
 
 
 def test_a_window_that_is_asked_for_in_an_idle_step_may_begin_with_the_next(tmp_path, progress, monkeypatch):
-    monkeypatch.setattr(stepping, "_LONG_WAY_NS", 0)  # look each time
+    monkeypatch.setattr(session, "_LONG_WAY_NS", 0)  # look each time
     schedule = Schedule(skip_first=0, unprofiled=0, warmup=1, active=1)
     with capture(tmp_path, schedule, progress) as running:
         found = busy(running, monkeypatch)
@@ -122,7 +122,7 @@ def test_a_forked_process_is_no_rank_in_idle_steps_either(tmp_path, progress):
 
 
 def test_after_a_failure_no_step_is_idle(tmp_path, progress, monkeypatch):
-    monkeypatch.setattr(stepping, "_LONG_WAY_NS", 0)  # the short way has nothing that could fail
+    monkeypatch.setattr(session, "_LONG_WAY_NS", 0)  # the short way has nothing that could fail
     with capture(tmp_path, NONE, progress) as running:
         found = busy(running, monkeypatch)
         running.step()

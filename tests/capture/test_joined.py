@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops.capture.joined import is_first, unrecorded
+from traceops.capture.folder import is_first, unrecorded
 from traceops.capture.manifest import RankManifest
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.launch.outcome import gone_unseen
 
-JOIN = "import sys; from pathlib import Path; from traceops.capture.joined import is_first; "
+JOIN = "import sys; from pathlib import Path; from traceops.capture.folder import is_first; "
 JOIN += "print(is_first(Path(sys.argv[1]), 0), flush=True); sys.stdin.read()"
 
 

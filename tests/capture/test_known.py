@@ -1,6 +1,6 @@
 """Objects have the same numbers wherever Python puts them."""
 
-from traceops.capture.known import Known
+from traceops.capture.step_detector import Known
 
 
 class Thing:

@@ -14,10 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.capture import detaching
-from traceops.capture.light import cupti as cupti_module
+from traceops.capture.light import sources
 from traceops.capture.light import window as window_module
-from traceops.capture.light.cupti import Cupti, loaded_library
-from traceops.capture.light.torch_device import activities_of
+from traceops.capture.light.sources import Cupti, activities_of, loaded_library
 from traceops.capture.light.window import STEPS, LightWindow
 from traceops.capture.schedule import NEVER
 from traceops.core.rank_files import KERNEL, LIGHT_FILE, LIGHT_LOG_MAGIC, MEMCPY, MEMSET, ROW
@@ -271,7 +270,7 @@ def gpu(device, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(window_module, "uses_gpu", lambda: True)
     monkeypatch.setattr(window_module, "StepTimer", Timer)
-    monkeypatch.setattr(cupti_module, "loaded_library", lambda: device.path)
+    monkeypatch.setattr(sources, "loaded_library", lambda: device.path)
 
     @contextmanager
     def plain(_):

@@ -16,7 +16,7 @@ import pytest
 
 from traceops.capture.observing import loader_workers
 from traceops.capture.observing.loader_workers import LoaderWorkers, look
-from traceops.capture.observing.looks import NoLooks
+from traceops.capture.observing.stacks import NoLooks
 from traceops.capture.threads import our_threads
 from traceops.core.rank_files import LOADER_GLOB, MAGIC, STEPS_FILE
 from traceops.traces.observed import read_observed

@@ -13,9 +13,8 @@ import time
 import pytest
 
 from traceops.capture.observing import observer
-from traceops.capture.observing.looks import NoLooks, looks
 from traceops.capture.observing.observer import Observer
-from traceops.capture.observing.stacks import Stacks, is_begin
+from traceops.capture.observing.stacks import NoLooks, Stacks, is_begin, looks
 from traceops.capture.short_way.ways import LongWay
 from traceops.traces.observed import read_observed
 

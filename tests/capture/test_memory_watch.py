@@ -12,7 +12,7 @@ import pytest
 from traceops.capture import guard
 from traceops.capture.observing import memory
 from traceops.capture.observing.memory import MemoryWatch, stored_bytes
-from traceops.capture.observing.signs import allocator_bytes
+from traceops.capture.observing.step_clock import allocator_bytes
 from traceops.core.rank_files import OUT_OF_MEMORY, RAN_OUT, SNAPSHOT
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.capture.observing import signs, step_clock
-from traceops.capture.observing.observer import Observer
-from traceops.capture.observing.pace import Pace
+from traceops.capture.observing import step_clock
+from traceops.capture.observing import step_clock as signs
+from traceops.capture.observing.observer import Observer, Pace
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import our_threads

@@ -6,12 +6,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from traceops.capture.parameters import carried
+from traceops.capture.responder import carried
 
 SCRIPT = """
 import json, os, torch, torch.distributed as dist
 from torch import nn
-from traceops.capture.parameters import carried
+from traceops.capture.responder import carried
 from traceops.capture.responder import _groups
 os.environ.update(RANK="0", WORLD_SIZE="1")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,7 +1,6 @@
 import pytest
 
-from traceops.capture.later_windows import LaterWindow, LongerSchedule
-from traceops.capture.schedule import NEVER, Phase, Schedule
+from traceops.capture.schedule import NEVER, LaterWindow, LongerSchedule, Phase, Schedule
 from traceops.core.errors import UsageError
 
 

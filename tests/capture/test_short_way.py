@@ -14,8 +14,9 @@ import pytest
 
 import traceops
 from traceops.capture import progress as heartbeat
-from traceops.capture import stepping
-from traceops.capture.observing import signs, step_clock
+from traceops.capture import session
+from traceops.capture.observing import step_clock
+from traceops.capture.observing import step_clock as signs
 from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter, read_progress
 from traceops.capture.schedule import NEVER, Schedule
@@ -251,7 +252,7 @@ def test_memory_that_it_is_told_to_leave_or_cannot_have_stays_as_it_was():
 @pytest.fixture(params=["compiled", "python"])
 def way(request, monkeypatch):
     if request.param == "python":
-        monkeypatch.setattr(stepping, "short_way", LongWay)
+        monkeypatch.setattr(session, "short_way", LongWay)
     return request.param
 
 
@@ -391,7 +392,7 @@ def test_a_handler_that_ends_steps_does_not_lose_one(folder, monkeypatch):
                 read_progress(folder / "progress")
             with monkeypatch.context() as raising:
                 take = running._watchers.observer._compilations.take
-                raising.setattr(stepping, "_LONG_WAY_NS", 0)
+                raising.setattr(session, "_LONG_WAY_NS", 0)
                 raising.setattr(
                     running._watchers.observer._compilations, "take",
                     lambda step: (raising.undo(), signal.raise_signal(signal.SIGUSR1), take(step))[2],

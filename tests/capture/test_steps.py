@@ -6,8 +6,7 @@ import pytest
 
 from traceops.capture.guard import Guard
 from traceops.capture.step_detector import StepDetector
-from traceops.capture.steps import on_training_step
-from traceops.capture.training_thread import Trainer
+from traceops.capture.steps import Trainer, on_training_step
 
 
 @pytest.mark.parametrize(

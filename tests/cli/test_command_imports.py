@@ -48,5 +48,5 @@ def test_json_needs_no_templates(tmp_path: Path) -> None:
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     loaded = loaded_by(tmp_path, "--help")
-    assert "traceops.cli.options.analyze" in loaded
+    assert "traceops.cli.reading_options" in loaded
     assert not {"torch", "pandas", "numpy", "jinja2", "rich", "msgspec", "traceops.capture.session"} & loaded

@@ -12,7 +12,6 @@ import pytest
 from traceops.cli import COMMANDS, build_parser, main
 from traceops.cli.open import page_of, serve
 from traceops.cli.parser import Parser
-from traceops.cli.short_help import SHORT
 from traceops.core.errors import InputError
 from traceops.rules.registry import RULES
 
@@ -40,8 +39,8 @@ def test_help_begins_with_examples_and_is_short(name: str) -> None:
     assert len(lines) <= 75, len(lines)
     shown = {word.rstrip(",") for line in lines for word in line.split() if word.startswith("--")}
     there = set(parser._option_string_actions)
-    assert set(SHORT[name].options) <= there
-    assert set(SHORT[name].options) <= shown
+    assert set(SUBPARSERS[name]._command.shown) <= there
+    assert set(SUBPARSERS[name]._command.shown) <= shown
 
 
 def test_help_all_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 
 import traceops.launch.process as process
-from traceops.capture.manifest import write_json
-from traceops.capture.merged_manifest import merge
+from traceops.capture.manifest import merge, write_json
 from traceops.capture.settings import ENV
 from traceops.core.run_lock import Launcher, held
-from traceops.launch import aftermath
+from traceops.launch import outcome
 from traceops.launch.display import Screen
+from traceops.launch.folder import Reserve
 from traceops.launch.signals import held_signals
-from traceops.launch.writable import Reserve
 
 process.GRACE_S = 0.5
 
@@ -33,6 +32,6 @@ with held(out) as lock:
         ended = process.run(
             [sys.executable, script, str(out)], env, progress=progress,
             ranks=2, logs=None, rank_of=lambda local: local, screen=Screen(), received=received,
-            guard=process.LauncherGuard(lock, aftermath.command_line(out, None), progress),
+            guard=process.LauncherGuard(lock, outcome.settle_command(out, None), progress),
         )  # fmt: skip
     (out / "ended.json").write_text(json.dumps({"signal": ended.signal, "returncode": ended.returncode}))

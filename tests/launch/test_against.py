@@ -19,7 +19,7 @@ from started import environment, python_path
 
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.cli import run as command
-from traceops.cli.options import run as options
+from traceops.cli.training_options import RUN
 from traceops.core.errors import UsageError
 from traceops.launch import against
 
@@ -31,7 +31,7 @@ _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup
 
 def traceops_run(*argv):
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    RUN.add_to(parser)
     return command.main(parser.parse_args(argv))
 
 

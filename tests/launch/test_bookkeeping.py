@@ -17,7 +17,7 @@ from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import RunLock
-from traceops.launch import run_document
+from traceops.launch import ended as run_document
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import LauncherGuard, TorchrunResult

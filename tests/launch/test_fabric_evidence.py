@@ -10,10 +10,9 @@ import pytest
 from traceops.capture.environment import host
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.in_report import diagnosis_of_run
-from traceops.launch import fabric_evidence
-from traceops.launch.debug_variables import nccl_log_variables
-from traceops.launch.evidence import tidy
-from traceops.launch.fabric_evidence import FabricEvidence
+from traceops.launch import machine_watch
+from traceops.launch.evidence import nccl_log_variables, tidy
+from traceops.launch.machine_watch import FabricEvidence
 
 _MATRIX = (
     "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\x1b[0m\nGPU0\t X \tNV18\t0-7\nGPU1\tNV18\t X \t0-7\n\nLegend:\n\n  X    = Self\n"
@@ -89,10 +88,10 @@ def test_an_nvidia_smi_that_fails_costs_its_file_only(machine, program):
 
 
 def test_nobody_waits_for_an_nvidia_smi_that_does_not_answer(machine, monkeypatch):
-    assert fabric_evidence._FINISH_S <= 1.0
-    released, output = threading.Event(), fabric_evidence.output
-    monkeypatch.setattr(fabric_evidence, "_PROGRAM_S", 0.3)
-    monkeypatch.setattr(fabric_evidence, "output", lambda *asked: released.wait(60) and output(*asked))
+    assert machine_watch._FINISH_S <= 1.0
+    released, output = threading.Event(), machine_watch.output
+    monkeypatch.setattr(machine_watch, "_PROGRAM_S", 0.3)
+    monkeypatch.setattr(machine_watch, "output", lambda *asked: released.wait(60) and output(*asked))
     nvidia_smi(machine, "exec sleep 1000")
     fabric = FabricEvidence(machine / "evidence", gpus=True)
     assert fabric._work.is_alive()  # for it is not released, however long the lines above took

@@ -11,8 +11,7 @@ from started import environment
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.launch.fallback import alone, stands_for
-from traceops.launch.plan import RANK
+from traceops.launch.plan import RANK, alone, stands_for
 from traceops.train.config import TrainConfig
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -9,9 +9,8 @@ import pytest
 
 from traceops.launch import display, forward
 from traceops.launch.display import LineSource, Screen
-from traceops.launch.forward import Forwarder, Shown
+from traceops.launch.forward import PIECE_BYTES, Forwarder, Shown
 from traceops.launch.telling import show_end
-from traceops.launch.terminal_rows import PIECE_BYTES
 
 NEVER = lambda: False  # noqa: E731
 BAR = b"".join(b"\r%3d%%|%s" % (percent, b"#" * (percent // 10)) for percent in range(101)) + b"\n"

@@ -17,12 +17,12 @@ import traceops.launch.session as session
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.core.errors import UsageError
-from traceops.launch import run_document
+from traceops.launch import ended
 from traceops.launch.display import Screen
 from traceops.launch.gather import gathering
 from traceops.launch.gather.collector import Collector, Refused, digest_of
+from traceops.launch.gather.gathering import Sender, Unreachable
 from traceops.launch.gather.meeting import Meeting, files_to_send, may_travel, meeting_of
-from traceops.launch.gather.sender import Sender, Unreachable
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
 
@@ -210,8 +210,8 @@ def said(monkeypatch):
 def launched(monkeypatch):
     """The launcher around a training that a function plays."""
     handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
-    monkeypatch.setattr(run_document, "git_state", lambda folder: None)
-    monkeypatch.setattr(run_document, "software_versions", dict)
+    monkeypatch.setattr(ended, "git_state", lambda folder: None)
+    monkeypatch.setattr(ended, "software_versions", dict)
     monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
 
     def launch(plan, training):

@@ -12,7 +12,7 @@ from started import LIGHT_TORCH, environment
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.launch.checks import check_command, check_script, starts_ranks, wraps_in_data_parallel
+from traceops.launch.launchers import check_command, check_script, starts_ranks, wraps_in_data_parallel
 from traceops.launch.plan import JOINING, Cluster, Plan
 
 _DEADLOCK_S = 180

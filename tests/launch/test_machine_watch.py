@@ -10,8 +10,16 @@ from traceops.capture.progress import ProgressWriter
 from traceops.core.rank_files import machine_file
 from traceops.launch import machine_watch
 from traceops.launch.machine_watch import MachineWatch
-from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with
+from traceops.machine.usage import (
+    Nvml,
+    Stat,
+    all_processes,
+    cores_ms,
+    descendants,
+    process_time,
+    quota_ms,
+    started_with,
+)
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -91,7 +99,7 @@ def test_an_older_driver_tells_less():
 
 
 def test_structures_are_laid_out_as_in_c():
-    from traceops.machine import nvml
+    from traceops.machine import usage as nvml
 
     assert ctypes.sizeof(nvml._Process) == 24 and ctypes.sizeof(nvml._ProcessUse) == 32
 

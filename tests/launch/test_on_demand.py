@@ -6,10 +6,9 @@ import re
 import pytest
 
 import traceops.launch.on_demand as on_demand
-from traceops.capture import later_windows
-from traceops.capture.later_windows import AskedWindows, LaterWindow, LongerSchedule, ask
+from traceops.capture import schedule as later_windows
 from traceops.capture.progress import Progress
-from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.schedule import AskedWindows, LaterWindow, LongerSchedule, Phase, Schedule, ask
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held

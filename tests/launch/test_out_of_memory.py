@@ -12,9 +12,9 @@ from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import phase_of
 from traceops.launch import out_of_memory
-from traceops.launch.conclusion import find_cause, tell_cause
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
+from traceops.launch.telling import find_cause, tell_cause
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.train.config import TrainConfig
 from traceops.train.options import to_argv

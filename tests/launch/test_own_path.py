@@ -7,7 +7,7 @@ import pytest
 from started import environment
 
 from traceops.capture import as_script
-from traceops.core.installation import command_of
+from traceops.core.as_module import command_of
 
 NAMES = ("queue", "random", "logging", "json", "platform", "signal", "pathlib", "traceback", "time", "dataclasses")
 BAD = "raise SystemExit('the file of the working folder was executed: ' + __file__)\n"

@@ -9,13 +9,12 @@ from changed import replace
 from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
 from traceops.cli import run as command
-from traceops.cli.options import run as options
+from traceops.cli.training_options import RUN
 from traceops.core import installation as torch_here
 from traceops.core.errors import UsageError, reported_codes
-from traceops.launch.fallback import Fallback, alone
-from traceops.launch.how_it_ended import with_last_steps
+from traceops.launch.ended import with_last_steps
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
-from traceops.launch.plan import RANK, Cluster, Plan, parse_assignments
+from traceops.launch.plan import RANK, Cluster, Fallback, Plan, alone, parse_assignments
 from traceops.train.config import TrainConfig
 
 pytestmark = pytest.mark.torch
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 def traceops_run(*argv):
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    RUN.add_to(parser)
     return command.main(parser.parse_args(argv))
 
 

@@ -7,7 +7,7 @@ import pytest
 from traceops.capture.progress import Progress
 from traceops.launch import display
 from traceops.launch.display import Screen
-from traceops.launch.pace import StepRate
+from traceops.launch.process import StepRate
 
 
 @pytest.mark.parametrize(

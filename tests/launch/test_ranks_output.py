@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from started import environment
 
-from traceops.capture.output import make_pipes, print_to_launcher
+from traceops.capture.pipes import make_pipes, print_to_launcher
 from traceops.launch import supervise
 
 DEADLOCK_S = 120

@@ -9,13 +9,11 @@ import pytest
 from changed import replace
 from started import environment
 
-from traceops.capture.later_windows import LaterWindow
 from traceops.capture.progress import Progress
-from traceops.capture.schedule import Schedule
+from traceops.capture.schedule import LaterWindow, Schedule
 from traceops.core.rank_files import MAGIC, RECORD, RECORDED
 from traceops.launch import on_demand
-from traceops.launch.on_demand import OnDemand
-from traceops.launch.second_window import Rhythm, TimedStep, Why, WindowDue, read_steps, unlike_since
+from traceops.launch.on_demand import OnDemand, Rhythm, TimedStep, Why, WindowDue, read_steps, unlike_since
 from traceops.pipeline.analyze import analyze
 
 WINDOW = range(10, 14)

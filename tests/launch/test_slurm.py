@@ -7,9 +7,9 @@ import pytest
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.launch.mounts import of_this_machine
+from traceops.launch.folder import of_this_machine
 from traceops.launch.plan import Cluster
-from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each, tells_beside
+from traceops.launch.schedulers import in_slurm, left_out, name_in_slurm, refuse_task_each, tells_beside
 
 WORDS = ("run", "--nproc", "4", "train.py")
 

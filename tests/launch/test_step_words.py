@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceops.launch.step_words import steps_told
+from traceops.launch.telling import steps_told
 
 
 def told(ends, within):

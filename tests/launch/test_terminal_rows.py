@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from traceops.launch.terminal_rows import PIECE_BYTES, TerminalRows
+from traceops.launch.forward import PIECE_BYTES, TerminalRows
 
 UP = b"\x1b[A"
 OUTER, INNER = b"outer 50%|##", b"inner 33%|#"

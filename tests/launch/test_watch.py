@@ -5,10 +5,10 @@ import os
 import pytest
 
 from traceops.capture.progress import Progress
-from traceops.launch.debug_variables import hang_variables
-from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.evidence import hang_variables
+from traceops.launch.hangs import NodeStatus, Watch
+from traceops.launch.launchers import HangTimeouts
 from traceops.launch.process_activity import ProcessSample
-from traceops.launch.watch import NodeStatus, Watch
 
 GONE = 2**22 + 1  # beyond the largest pid
 
@@ -223,7 +223,7 @@ def test_signs_of_work(before, after, moved):
 
 def test_the_names_that_this_torch_knows(tmp_path, monkeypatch):
     for version, size in (((2, 8), "TORCH_NCCL_TRACE_BUFFER_SIZE"), ((2, 9), "TORCH_FR_BUFFER_SIZE")):
-        monkeypatch.setattr("traceops.launch.debug_variables.torch_version", lambda version=version: version)
+        monkeypatch.setattr("traceops.launch.evidence.torch_version", lambda version=version: version)
         values = hang_variables({}, tmp_path / "evidence", tmp_path)
         assert values[size] == "2000" and len([name for name in values if "BUFFER_SIZE" in name]) == 1
         assert str(tmp_path / "evidence" / "flight_recorder_") in values.values()

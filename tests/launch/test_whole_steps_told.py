@@ -7,7 +7,7 @@ import pytest
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.schedule import Schedule
-from traceops.launch import run_document, session
+from traceops.launch import ended, session
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
 
@@ -15,8 +15,8 @@ from traceops.launch.process import TorchrunResult
 @pytest.fixture
 def told(tmp_path, monkeypatch, capfd):
     """What the launcher says of two ranks that ended after so many steps, having recorded these whole."""
-    monkeypatch.setattr(run_document, "git_state", lambda folder: None)
-    monkeypatch.setattr(run_document, "software_versions", dict)
+    monkeypatch.setattr(ended, "git_state", lambda folder: None)
+    monkeypatch.setattr(ended, "software_versions", dict)
     monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
 
     def say(steps, whole, status="finished"):

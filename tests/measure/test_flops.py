@@ -65,7 +65,7 @@ def test_a_cpu_trace_has_what_the_formula_and_torchs_counter_say(tmp_path: Path,
     from torch.utils.flop_counter import FlopCounterMode
 
     from traceops.train.config import Sizes
-    from traceops.train.gpt import GPT
+    from traceops.train.model import GPT
 
     sizes = Sizes(layers=2, dim=32, heads=2, vocab=64, seq_len=16, batch_size=3, workers=0, bucket_mb=1.0)
     model = GPT(sizes, checkpointing)

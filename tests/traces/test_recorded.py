@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from traceops.capture.collectives import add_to_trace
+from traceops.capture.trace_file import add_to_trace
 from traceops.core.rank_files import COLLECTIVES
 from traceops.traces.kineto import load_trace
 

@@ -20,9 +20,8 @@ def _torch() -> None:
     global torch, make_dataset, CausalLM, load_tokens, make_model
     import torch
 
-    from traceops.train.data import make_dataset
-    from traceops.train.hf import CausalLM, load_tokens
-    from traceops.train.model import make_model
+    from traceops.train.build import make_dataset
+    from traceops.train.model import CausalLM, load_tokens, make_model
 
 
 TEXTS = ["the cat sat", "on the mat", "and the dog sat on the cat"]

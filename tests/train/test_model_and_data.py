@@ -18,10 +18,8 @@ def _torch() -> None:
     global torch, optimizer_spec, RandomTokens, TokenStream, batches_of, make_dataset, make_loader, GPT, make_model
     import torch
 
-    from traceops.train.build import optimizer_spec
-    from traceops.train.data import RandomTokens, TokenStream, batches_of, make_dataset, make_loader
-    from traceops.train.gpt import GPT
-    from traceops.train.model import make_model
+    from traceops.train.build import RandomTokens, TokenStream, batches_of, make_dataset, make_loader, optimizer_spec
+    from traceops.train.model import GPT, make_model
 
 
 SIZES = Sizes(layers=2, dim=16, heads=2, vocab=50, seq_len=8, batch_size=2, workers=0, bucket_mb=1.0)

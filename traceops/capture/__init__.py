@@ -8,9 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceops.capture.opening import capture
     from traceops.capture.schedule import Phase, Schedule
-    from traceops.capture.session import Capture
+    from traceops.capture.session import Capture, capture
     from traceops.capture.settings import CaptureSettings
 
 __all__ = ["Capture", "CaptureSettings", "Phase", "Schedule", "capture"]
@@ -21,7 +20,7 @@ _HOME = {
     "CaptureSettings": "settings",
     "Phase": "schedule",
     "Schedule": "schedule",
-    "capture": "opening",
+    "capture": "session",
 }
 
 
@@ -35,7 +34,7 @@ class _CallableModule(ModuleType):
     # Importing this package binds it to the name `traceops.capture`, over the function of that name:
     # `traceops.capture(...)` has to work whichever of the two a process ends up with.
     def __call__(self, *args: Any, **kwargs: Any) -> Capture:
-        from traceops.capture.opening import capture
+        from traceops.capture.session import capture
 
         return capture(*args, **kwargs)
 

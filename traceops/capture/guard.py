@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -109,3 +110,15 @@ def _code(handler: Any) -> CodeType | None:
         function = vars(type(handler)).get("__call__")
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+# How a rank's error reads when the process at the other end of a connection has ended.
+_PEER_GONE = re.compile(
+    r"(Connection|Socket) (was |is )?(closed|reset)|Broken pipe|remote process (has )?exited|connectFullMesh failed",
+    re.IGNORECASE,
+)
+
+
+def is_peer_failure(error: str) -> bool:
+    """Whether the error is the echo of another rank's end."""
+    return _PEER_GONE.search(error) is not None

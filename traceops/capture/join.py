@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from traceops.capture.folder import record_exit, who_am_i
+from traceops.capture.folder import is_first, record_exit, who_am_i
 from traceops.capture.guard import Guard, contained, describe, say
-from traceops.capture.joined import is_first
 from traceops.capture.responder import responder_of
 from traceops.capture.session import Capture, capture_here
 from traceops.capture.settings import CaptureSettings, from_environment

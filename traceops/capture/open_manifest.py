@@ -1,22 +1,21 @@
-"""The manifest of one rank while its capture goes on: what each window, timer and end adds to it."""
+"""The manifest of one rank while it captures: what each window, timer and end adds, and why a schedule fell short."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
-from traceops.capture.first_window import FIRST, KeptWindow
 from traceops.capture.folder import ProcessPlace
-from traceops.capture.manifest import LightRecord, RankManifest, WindowRecord, write_rank
-from traceops.capture.schedule import Phase, Schedule
-from traceops.capture.step_ends import StepEnds
+from traceops.capture.manifest import LightRecord, RankManifest, ScriptProfilerRecord, WindowRecord, write_rank
+from traceops.capture.recorder import FIRST, KeptWindow
+from traceops.capture.schedule import Phase, Schedule, StepEnds
 from traceops.capture.timing import StepTimer, uses_gpu
-from traceops.core.capture_failure import CaptureFailure
+from traceops.core.capture_failure import CaptureFailure, shorter_schedule
 
 
 class OpenManifest:
@@ -106,3 +105,39 @@ class OpenManifest:
             peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip
         write_rank(self.out, self.manifest)
+
+
+def shortfall(
+    schedule: Schedule, done: int, kept: Sequence[int], theirs: ScriptProfilerRecord | None, counts: str | None
+) -> str:
+    """Why not all was recorded, and what would help.
+
+    done: steps. kept: recorded ones. theirs: a profiler of the script's own that was in the way, as `in_the_way` says.
+    counts: what ends a step by itself, as `--step-on` has it; None where the script calls `step`.
+    """
+    if counts is not None and done == 0:
+        return (
+            f"no {'optimizer step' if counts == 'optimizer' else 'forward pass'} was seen, so "
+            "nothing was recorded; does the script use torch.optim? If not: --step-on forward takes each call of "
+            "the model for a step, or say where steps end with traceops.capture(...) and step()"
+        )
+    steps = f"{'' if counts is None else f'{counts} '}step{'' if done == 1 else 's'}"
+    only = f"only {done} {steps}, the schedule needs {schedule.total_steps} ({schedule.explain()})"
+    if theirs is not None and (not kept or kept[-1] < FIRST.total_steps - 1):
+        held = f"recorded was step {kept[0]} alone" if kept else "nothing was recorded"
+        return (
+            f"{only}; {held}: the script's own profiler was at work from step {theirs['first']} on, and two cannot "
+            "record at once. Take it out for this run, or analyze the trace that it writes"
+        )
+    if not kept or kept[-1] >= FIRST.total_steps:
+        return f"{only}; train longer, or pass lower --skip-first, --unprofiled, --warmup or --active"
+    recorded = f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}"
+    shorter = shorter_schedule(asdict(schedule), done)
+    better = shorter is not None and done > FIRST.total_steps
+    advice = f"; for later ones: {shorter.flags}" if shorter is not None and better else ""
+    return f"{only}; recorded were the first whole ones, {recorded}{advice}"
+
+
+def in_the_way(theirs: ScriptProfilerRecord | None, done: int) -> ScriptProfilerRecord | None:
+    """The script's own profiler, if it was at work in the steps that the first window would have taken."""
+    return theirs if theirs is not None and theirs["first"] < FIRST.total_steps <= done else None

@@ -1,27 +1,59 @@
-"""Drives torch.profiler through one window."""
+"""Drives torch.profiler through a window of the schedule, and through the short first window at a program's start."""
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.capture.adopted import Adoption
-from traceops.capture.collectives import recorded_collectives
 from traceops.capture.detaching import Detaching
-from traceops.capture.forked_exit import end_forked_processes
-from traceops.capture.guard import contained
+from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.schedule import Phase, Schedule
-from traceops.capture.timing import uses_gpu
-from traceops.capture.trace_file import TraceFolder
-from traceops.core.capture_failure import CaptureOperation
+from traceops.capture.timing import Durations, StepTimer, uses_gpu
+from traceops.capture.trace_file import Adoption, TraceFolder, recorded_collectives
+from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
+
+
+_watched = False
+
+
+def end_forked_processes() -> None:
+    """Have processes that the script forks after a window end as they would without us; called once, before the first.
+
+    Kineto, which is in torch's profiler, starts a thread and joins it where the process exits. A forked process does
+    not have that thread and would wait for it forever. So its exit ends here: what Python and the script do at an exit
+    is done by then, C's files are written, and C and C++ libraries loaded before the fork are not torn down.
+
+    Where the C library has no `on_exit` (it is glibc's), nothing is done.
+    """
+    global _watched
+    if _watched:
+        return
+    _watched = True
+    libc = ctypes.CDLL(None)
+    try:
+        on_exit, before = libc.on_exit, libc.__cxa_atexit
+        end = ctypes.cast(libc._exit, ctypes.c_void_p)
+        flush = ctypes.cast(libc.fflush, ctypes.c_void_p)
+    except AttributeError:
+        return
+
+    def forked() -> None:
+        """The last that is registered comes first: fflush(NULL), then _exit(status)."""
+        on_exit(end, None)
+        before(flush, None, None)
+
+    os.register_at_fork(after_in_child=lambda: contained(forked))
 
 
 class OtherThread(Exception):
@@ -296,3 +328,118 @@ def before_other_profilers(own: Any, give_way: Callable[[], None]) -> Iterator[N
     finally:
         for name, original in saved:
             setattr(profiler.profile, name, original)
+
+
+_START = 1  # step 0 holds the program's start
+FIRST = Schedule(skip_first=_START, unprofiled=0, warmup=0, active=FIRST_STEPS - _START)
+_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")  # what drivers of GPUs make in /dev
+
+
+def may_have_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether this machine shows a GPU; looks at names only, and wakes none."""
+    return any(next(devices.glob(name), None) is not None for name in _DEVICES)
+
+
+@dataclass(frozen=True)
+class KeptWindow:
+    """What was written: the trace, relative to the run folder, and the whole steps in it."""
+
+    trace: str
+    steps: list[int]
+    durations: Durations
+
+
+class FirstWindow:
+    """Two steps at a program's start, kept only where the program ends before its schedule does.
+
+    The number of steps of a program is not known. So two are recorded at once and stay in memory. They are written if
+    the program ends before its own window holds a whole step, and dropped as soon as that window is complete. Only on
+    machines without a GPU: there torch's profiler leaves CUPTI attached after its window, which slows the steps that
+    are timed without it (docs/observe.md).
+
+    An error ends only the first window, until it is to be written.
+    """
+
+    def __init__(
+        self, out: Path, rank: int, options: Mapping[str, Any], doing: Callable[[CaptureOperation], None]
+    ) -> None:
+        self._recorder = Recorder(out, rank, FIRST, options, doing)
+        self._timer: StepTimer | None = None
+        self._steps: list[int] = []
+        self.is_open = False
+
+    @property
+    def steps(self) -> list[int]:
+        """The whole steps that it holds."""
+        return list(self._steps)
+
+    @property
+    def has_left(self) -> bool:
+        """See `Recorder`."""
+        return self._recorder.has_left
+
+    def stop_left(self) -> None:
+        """See `Recorder`."""
+        self._recorder.stop_left()
+
+    def step_begins(self, step: int, give_way: Callable[[], None]) -> None:
+        """Open, if it is time. give_way: called just before a profiler of the training's own starts.
+
+        In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
+        """
+        if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            self._recorder.open(step, give_way)
+            self._timer = StepTimer()
+            self.is_open = True
+        except Exception as error:
+            self._end(error)
+
+    def step_ended(self, step: int) -> None:
+        """Count the step if it was recorded; stop behind the last one."""
+        if not self.is_open:
+            return
+        try:
+            assert self._timer is not None
+            self._timer.mark()
+            if not FIRST.ends_window(step):
+                self._recorder.step()
+            self._steps.append(step)
+            if FIRST.ends_window(step):
+                self.stop()
+        except Exception as error:
+            self._end(error)
+
+    def stop(self) -> None:
+        """Record no more; what is recorded stays in memory."""
+        if self.is_open:
+            self.is_open = False
+            self._recorder.hold()
+
+    def give_way(self) -> None:
+        """A profiler of the training's own starts: the whole steps until now stay."""
+        try:
+            self.stop()
+        except Exception as error:
+            self._end(error)
+
+    def keep(self) -> KeptWindow | None:
+        """Write what it holds; None where that is no whole step. Raises what writing a trace does."""
+        self.stop()
+        if not self._steps or self._timer is None:
+            return None
+        self._recorder.write_held()
+        trace = self._recorder.take_trace()
+        return None if trace is None else KeptWindow(trace, self._steps, self._timer.durations())
+
+    def drop(self) -> None:
+        """Let go of everything, and raise nothing."""
+        self.is_open = False
+        self._steps = []
+        contained(self._recorder.abandon)
+
+    def _end(self, error: Exception) -> None:
+        self.drop()
+        if raised_by_a_handler(error):
+            raise error

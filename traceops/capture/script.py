@@ -15,9 +15,8 @@ from typing import NoReturn
 
 from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
-from traceops.capture.guard import contained, describe, say
-from traceops.capture.output import print_to_launcher
-from traceops.capture.peer_failure import is_peer_failure
+from traceops.capture.guard import contained, describe, is_peer_failure, say
+from traceops.capture.pipes import print_to_launcher
 from traceops.capture.responder import responder_of
 from traceops.capture.run_as_main import run_as_main
 from traceops.capture.session import Capture

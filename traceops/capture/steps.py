@@ -1,4 +1,4 @@
-"""Tells where a training step ends in a script that knows nothing of traceops."""
+"""Where a training step ends in a script that knows nothing of traceops: hooks of optimizers, engines and modules."""
 
 from __future__ import annotations
 
@@ -7,17 +7,164 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from traceops.capture.after_backward import AfterBackward, in_backward
 from traceops.capture.after_import import when_loaded
-from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
+from traceops.capture.schedule import StepEnds
 from traceops.capture.step_detector import StepDetector
-from traceops.capture.step_ends import StepEnds
-from traceops.capture.training_thread import ThreadState, Trainer
+from traceops.capture.timing import captures_graph
 from traceops.core.capture_failure import CaptureOperation
+
+_SILENT = 100  # steps of other threads without one of the captured training: that has ended
+
+
+class ThreadState(threading.local):
+    """What a thread is in: optimizers and modules, methods of engines, a step that ends where the outermost returns."""
+
+    depth = 0
+    engines = 0
+    due = False
+
+
+class Trainer:
+    """The thread whose training is captured where several train at once, each with optimizers of its own (Hogwild).
+
+    It is the first one. Another takes over once that has ended, or no longer steps. An optimizer that has stepped in it
+    counts wherever it steps: the threads of a parameter server take turns.
+
+    taken: called where another takes over, whose optimizers make steps by themselves.
+    """
+
+    def __init__(self, taken: Callable[[], None]) -> None:
+        self._taken = taken
+        self._thread: int | None = None
+        self._steps = 0  # of it, when another last stepped
+        self._others = 0  # steps of others since then
+
+    def is_other(self, known: bool, steps: int) -> bool:
+        """Whether the optimizer that steps now is another training's. steps: that were counted so far."""
+        thread = threading.get_ident()
+        if known or thread == self._thread:
+            return False
+        if in_backward():  # on a GPU in a thread of autograd's, which is nobody's
+            if self._thread is None:
+                self._thread = thread if _is_there(thread) else threading.main_thread().ident
+            return False
+        self._others = self._others + 1 if steps == self._steps else 1
+        self._steps = steps
+        if self._thread is not None:  # which is what a thread that just starts has for its number
+            if self._others <= _SILENT and _is_there(self._thread):
+                return True
+            self._taken()
+        self._thread, self._others = thread, 0
+        return False
+
+
+def _is_there(thread: int) -> bool:
+    return any(one.ident == thread for one in threading.enumerate())
+
+
+_PASSES = "_engine_run_backward"  # in torch.autograd: what `backward` and `grad` call
+
+
+class AfterBackward:
+    """Puts off what comes due within a backward pass, or while a CUDA graph is captured.
+
+    Some programs step optimizers in hooks of backward, so that gradients need no memory. Steps end there too.
+
+    Autograd restores its thread's state behind each hook, the profiler's callbacks with it. A profiler that started or
+    ended in a hook crashed the program. The function that all backward passes go through is watched from the first such
+    step on, as programs may have `backward` under names of their own. What came due in that first pass is done when the
+    next one begins.
+
+    In a CUDA graph that is being captured a profiler's start or end would break the graph. What came due there is done
+    before the next step ends (`take`).
+    """
+
+    def __init__(self) -> None:
+        self._due: Callable[[], None] | None = None
+        self._undo: Callable[[], None] | None = None
+
+    @property
+    def watching(self) -> bool:
+        """Whether a step has come due within a backward pass."""
+        return self._undo is not None
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Now, or once the backward pass that runs in this thread has returned, and no graph is captured here."""
+        backward = in_backward()
+        if not backward and not captures_graph():
+            call()
+            return
+        self._due = call
+        if backward and self._undo is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        autograd = sys.modules["torch"].autograd
+        whole = getattr(autograd, _PASSES)
+
+        @functools.wraps(whole)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.take()
+            result = whole(*args, **kwargs)
+            self.take()
+            return result
+
+        def undo() -> None:
+            if getattr(autograd, _PASSES) is watched:
+                setattr(autograd, _PASSES, whole)
+
+        self._undo = undo
+        setattr(autograd, _PASSES, watched)
+
+    def take(self) -> None:
+        """Do what has come due, where it can be done."""
+        # One pass may run within another.
+        if self._due is not None and not in_backward() and not captures_graph():
+            due, self._due = self._due, None
+            due()
+
+    def remove(self) -> None:
+        """Watch nothing, and do nothing, from now on."""
+        self._due = None
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+
+def in_backward() -> bool:
+    """Whether autograd runs in this thread."""
+    torch = sys.modules.get("torch")
+    task = getattr(torch and torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A method that is called once a training step; optimizer steps inside it are parts of that.
+
+    module, owner, method: where it is. label: what it is called in run.json.
+    """
+
+    module: str
+    owner: str
+    method: str
+    label: str
+
+
+ENGINES = (
+    # ZeRO 1 and 2 call torch's optimizer once a parameter group, ZeRO-3 once a group of parameters.
+    Engine("deepspeed.runtime.engine", "DeepSpeedEngine", "_take_model_step", "DeepSpeedEngine.step"),
+    # One optimizer for the dense and one for the experts' parameters; none of them steps where gradients overflow.
+    Engine("megatron.core.optimizer.optimizer", "ChainedOptimizer", "step", "ChainedOptimizer.step"),
+    # Of torch's RPC: it steps a functional optimizer, or torch's own in another thread or process.
+    Engine("torch.distributed.optim.optimizer", "DistributedOptimizer", "step", "DistributedOptimizer.step"),
+)
+
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _MODULES = "torch.nn.modules.module"

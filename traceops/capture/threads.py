@@ -1,11 +1,28 @@
-"""The capture's own threads, which take no signal of the program's, and which the program does not meet."""
+"""Threads: the capture's own, which the program does not meet, and a safe look at the frames of all others.
+
+The capture's threads take no signal of the program's.
+
+Frames of other threads are read while Python collects no garbage. Python 3.11 makes frames when they are asked for, and
+that may begin a collection, in which the program's own code runs and may let other threads go on. A thread that is
+looked at then leaves a function whose frame is just being made: the frame is written over what that thread has there by
+now. Until 3.11.12 `sys._current_frames` also holds the lock of the list of threads meanwhile: a thread that is being
+started waits for it, and can deadlock (python/cpython#106883); a process that is forked then has it locked forever
+(python/cpython#112275). Before 3.11 frames exist already; from 3.12 on collections wait.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import accumulate, chain, compress, repeat, takewhile, tee
+from operator import is_not
+from types import FrameType
+from typing import Any, TypeVar
 
 from traceops.capture.guard import contained
 
@@ -82,3 +99,39 @@ def daemon_thread(name: str, work: Callable[[], object], hears: Iterable[int] = 
 
 def _block_all_but(heard: set[int]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS - heard)
+
+
+T = TypeVar("T")
+
+if sys.version_info[:2] == (3, 11):
+    from operator import call
+
+    def _uncollected(work: Callable[[], T]) -> T:
+        """What `work` returns, which is C as all of this is: no other thread runs until the collector is as it was."""
+        was_on, is_to_be_on = tee(map(call, (gc.isenabled,)))
+        parts: Any = compress((gc.disable, work, gc.enable), chain(was_on, (True,), is_to_be_on))
+        try:
+            found: list[Any] = list(map(call, parts))
+        except BaseException:  # out of a hook of the program's (`sys.addaudithook`)
+            if next(is_to_be_on, False):
+                gc.enable()
+            raise
+        result: T = next(one for one in found if one is not None)
+        return result
+
+else:
+
+    def _uncollected(work: Callable[[], T]) -> T:
+        return work()
+
+
+def all_frames() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by its number."""
+    return _uncollected(sys._current_frames)
+
+
+def with_callers(frame: FrameType, most: int) -> list[FrameType]:
+    """This frame and those that called it, innermost first."""
+    names: Any = chain((frame,), repeat("f_back", most - 1))
+    outwards = takewhile(partial(is_not, None), accumulate(names, getattr))
+    return _uncollected(partial(list, outwards))

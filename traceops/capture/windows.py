@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from traceops.capture.adopted import Adoption
-from traceops.capture.first_window import FirstWindow
 from traceops.capture.guard import Guard, contained
-from traceops.capture.later_windows import AskedWindows, LongerSchedule
 from traceops.capture.light.window import LightWindow
 from traceops.capture.open_manifest import OpenManifest
-from traceops.capture.recorder import OtherThread, Recorder
-from traceops.capture.schedule import NEVER, Phase, Schedule
+from traceops.capture.recorder import FirstWindow, OtherThread, Recorder
+from traceops.capture.schedule import NEVER, AskedWindows, LongerSchedule, Phase, Schedule
 from traceops.capture.script_profiler import ScriptProfiler
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.timing import StepTimer
+from traceops.capture.trace_file import Adoption
 from traceops.capture.watchers import Watchers
 from traceops.core.capture_failure import CaptureOperation
 

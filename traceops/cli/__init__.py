@@ -8,38 +8,32 @@ import errno
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
+from traceops.cli.declared import Command
 from traceops.cli.parser import Parser, asked_parser, outlive_the_reader
-from traceops.cli.short_help import SHORT
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
 
-# Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
-# only to run it, with main(args) -> exit code.
+# Each is declared in a table that costs --help nothing, and has a module here, imported only to run it, with
+# main(args) -> exit code.
 COMMANDS = (
+    "run", "capture", "live", "top", "sweep", "scale", "analyze", "compare", "baseline", "diagnose", "doctor", "view",
+    "open", "query", "show", "explain", "demo", "mcp", "memory", "completion",
+)  # fmt: skip
+_TRAINING = (
     "run",
     "capture",
+    "live",
+    "top",
     "sweep",
     "scale",
-    "analyze",
-    "compare",
-    "baseline",
-    "diagnose",
-    "doctor",
-    "view",
-    "open",
-    "query",
-    "show",
-    "explain",
-    "demo",
-    "mcp",
     "memory",
-    "completion",
-)
+)  # in training_options, all others in reading_options
 _EXAMPLES = """  traceops run -- train.py                     record a training, on one GPU or many
   traceops analyze profile/train               where its time goes, and what to change
   traceops compare profile/main profile/pr     did it get slower, and why
@@ -60,10 +54,11 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
-        module = import_module(f"traceops.cli.options.{name}")
-        sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
-        module.add_arguments(sub)
-        sub.shorten(SHORT[name])
+        table = import_module(f"traceops.cli.{'training' if name in _TRAINING else 'reading'}_options")
+        command: Command = table.COMMANDS[name]
+        sub = subparsers.add_parser(name, help=command.help, description=command.help)
+        command.add_to(sub)
+        sub.shorten(command)
         sub.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=argparse.SUPPRESS)
     return parser
 
@@ -98,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
+        if args.verbose:
+            traceback.print_exc()
         _say_error(f"traceops {args.command}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
@@ -112,8 +109,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
             _say_error(f"traceops {args.command}: {error.filename}: {error.strerror}")
             return 3
-        import traceback
-
         traceback.print_exc()
         print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
         return 70
@@ -135,7 +130,7 @@ def _take_folders(args: argparse.Namespace) -> None:
     """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
     from traceops.cli.arguments import folder_of  # --help needs none of it
 
-    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture"):
+    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture", "live", "top"):
         for name in ("path", "paths", "base", "head"):
             given = getattr(args, name, None)
             if given:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
-from traceops.cli.options import analyze as options
+from traceops.cli.reading_options import ANALYZE
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
@@ -60,8 +60,7 @@ def _run_of(path: str, quiet: bool) -> str:
 
 def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRuns) -> int:
     """A report of each run in a folder of its own, and a table of all. Raises InputError where none can be read."""
-    from traceops.render.runs.files import write_runs
-    from traceops.render.runs.terminal import print_runs
+    from traceops.render.runs.files import print_runs, write_runs
 
     root = _root_of(places) if args.output is None else Path(args.output)
     make_writable(root)
@@ -83,7 +82,7 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRu
 def report_each(places: Sequence[FoundRun], root: Path) -> list[RunRow]:
     """A report of each run below `root`, with the command's usual options, and its row."""
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    ANALYZE.add_to(parser)
     return _rows(parser.parse_args([str(root), "-q"]), FORMATS, places, root)[0]
 
 
@@ -152,9 +151,9 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
         import traceops.render  # noqa: F401
 
         if "html" in formats:
-            from traceops.render.writers.html import prepare
+            from traceops.render.writers.html import prepare_pages
 
-            prepare()
+            prepare_pages()
 
     return load_rest
 

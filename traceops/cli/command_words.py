@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 
 from traceops.core.close_names import near_path
 from traceops.core.errors import UsageError
-from traceops.launch.checks import starts_ranks
-from traceops.launch.launchers import PROGRAMS, python_program
+from traceops.launch.launchers import PROGRAMS, python_program, starts_ranks
 from traceops.launch.plan import python_path
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*(?:\.exe)?$")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from traceops.cli import analyze
-from traceops.cli.options.analyze import add_arguments
+from traceops.cli.reading_options import ANALYZE
 from traceops.core.errors import InputError
 from traceops.core.installation import bundled
 
@@ -15,7 +15,7 @@ def main(args: argparse.Namespace) -> int:
     """Rank 1 of four loads its data 30 ms late in each step: recorded on four H200."""
     traces = _traces()
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    ANALYZE.add_to(parser)
     code = analyze.main(parser.parse_args([str(traces), "--output", args.output]))
     page = (Path(args.output) / "summary.html").resolve()
     print(

@@ -12,7 +12,7 @@ from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
-from traceops.cli.short_help import HelpAll, ShortHelp
+from traceops.cli.declared import Command
 from traceops.core.close_names import meant
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
@@ -73,28 +73,42 @@ def _many_choices(action: argparse.Action) -> bool:
     return len(",".join(map(str, action.choices))) > _MANY
 
 
+class HelpAll(argparse.Action):
+    """--help-all: every option."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(
+            option_strings, argparse.SUPPRESS, nargs=0, help="list every option", default=argparse.SUPPRESS
+        )
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        parser.shows_every_option = True  # type: ignore[attr-defined]  # ours
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the words of a command, and what may have been meant, without the secrets among them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(*args, **options)
-        self._short: ShortHelp | None = None
+        self._command: Command | None = None
         self.shows_every_option = False
 
-    def shorten(self, short: ShortHelp) -> None:
-        """Have --help begin with its examples; where it names options, --help-all shows the others."""
-        self._short = short
-        if short.options:
+    def shorten(self, command: Command) -> None:
+        """Have --help begin with its examples; where it names options to show, --help-all shows the others."""
+        self._command = command
+        if command.shown:
             self.add_argument("--help-all", action=HelpAll)
 
     def format_help(self) -> str:
         """Examples first, then what most people need."""
-        if self._short is None:
+        if self._command is None:
             return super().format_help()
-        needed = {"--help", "--help-all", *self._short.options}
+        needed = {"--help", "--help-all", *self._command.shown}
         options = [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
-        some = self._short.options and not self.shows_every_option
+        some = self._command.shown and not self.shows_every_option
         hidden = [action for action in options if some and not needed & set(action.option_strings)]
         helps = [action.help for action in hidden]
         descriptions = [group.description for group in self._action_groups]
@@ -116,9 +130,9 @@ class Parser(argparse.ArgumentParser):
                 group.description = said
 
     def _with_examples(self, text: str) -> str:
-        assert self._short is not None
+        assert self._command is not None
         width = width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns
-        lines = [line for example in self._short.examples for line in broken_at_words(f"  {example}", width - 2, 4)]
+        lines = [line for example in self._command.examples for line in broken_at_words(f"  {example}", width - 2, 4)]
         return "\n".join([*lines, "", text])
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

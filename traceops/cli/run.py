@@ -16,25 +16,29 @@ from msgspec import Struct
 from traceops.capture.light.window import NEEDED
 from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
-from traceops.cli.options.run import RECORDING, STEPS
+from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.errors import UsageError
 from traceops.core.installation import bundled, gpu_count, gpus_shown, require_torch
 from traceops.core.run_lock import RunLock, hold
-from traceops.launch import pods, slurm
+from traceops.launch import schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
-from traceops.launch.batch_script import BatchJob, batch_script, submit, write_script
-from traceops.launch.checks import check_command, check_gpus, check_script, starts_ranks, wraps_in_data_parallel
 from traceops.launch.display import Screen
-from traceops.launch.fallback import Fallback, alone, stands_for
-from traceops.launch.folder import clear, free_folder, refuse
+from traceops.launch.folder import clear, free_folder, of_this_machine, refuse
 from traceops.launch.forward import Shown
 from traceops.launch.gather.meeting import meeting_of
-from traceops.launch.hang_timeouts import HangTimeouts
-from traceops.launch.launchers import Started, command_of
-from traceops.launch.mounts import of_this_machine
-from traceops.launch.plan import Cluster, Plan, parse_assignments
+from traceops.launch.launchers import (
+    HangTimeouts,
+    Started,
+    check_command,
+    check_gpus,
+    check_script,
+    command_of,
+    starts_ranks,
+    wraps_in_data_parallel,
+)
+from traceops.launch.plan import Cluster, Fallback, Plan, alone, parse_assignments, read_applied, stands_for
+from traceops.launch.schedulers import BatchJob, batch_script, submit, write_script
 from traceops.launch.session import launch
-from traceops.launch.settings import read_applied
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
@@ -158,7 +162,7 @@ def decide(args: argparse.Namespace) -> Decided:
         applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
-    slurm.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
+    schedulers.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
     if own:
         _check_alone(args, trains, schedule)
         refuse_training_options(config)
@@ -177,10 +181,10 @@ def decide(args: argparse.Namespace) -> Decided:
             trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
     else:
         cluster = _cluster(args, gpus)
-        if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
+        if (unused := schedulers.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
     name = args.name or _default_name(trains, config) + ("" if fallback is None else "-single")
-    name = slurm.name_in_slurm(name, os.environ, given=args.name is not None)
+    name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given)
     if args.global_batch_size is not None:
         if fallback is not None:
@@ -206,7 +210,7 @@ def decide(args: argparse.Namespace) -> Decided:
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
-        beside=slurm.tells_beside(cluster, os.environ),
+        beside=schedulers.tells_beside(cluster, os.environ),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -254,6 +258,10 @@ def _capture_settings(args: argparse.Namespace, schedule: dict[str, int]) -> dic
         settings["overwrite"] = True
     if args.no_observe:
         settings["observe"] = False
+    if args.live:
+        if args.no_observe:
+            raise UsageError("--live watches what --no-observe leaves out; give one of them")
+        settings["live"] = True
     if args.no_light:
         settings["light"] = False
     if args.detach is not None:
@@ -280,13 +288,13 @@ def _doubts(trains: list[str]) -> list[str]:
 
 def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
     """The nodes and ranks that torchrun starts, by the options or else as Slurm or Kubernetes tells."""
-    nproc = args.nproc if args.nproc is not None else pods.ranks_told(os.environ) or gpus or 2
+    nproc = args.nproc if args.nproc is not None else schedulers.ranks_told(os.environ) or gpus or 2
     cluster = Cluster(
         nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
         args.master_addr, args.master_port,
     )  # fmt: skip
     if cluster == Cluster(nproc):  # no option says where the nodes are
-        cluster = slurm.in_slurm(pods.in_pod(cluster, os.environ), os.environ)
+        cluster = schedulers.in_slurm(schedulers.in_pod(cluster, os.environ), os.environ)
     cluster.check()
     if args.gather and cluster.nnodes > 1:
         meeting_of(cluster, args.gather_port)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 
-from traceops.cli.options import run as run_options
 from traceops.cli.run import Decided, decide, make_room
+from traceops.cli.training_options import run_parser
 from traceops.cli.trainings import Trainings, report_all
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
@@ -125,9 +125,7 @@ _FIXED = frozenset({"out", "name", "overwrite", "against", "dry-run", "repeat", 
 
 
 def _actions() -> dict[str, argparse.Action]:
-    parser = argparse.ArgumentParser(add_help=False)
-    run_options.add_options(parser)
-    named = {o.removeprefix("--"): a for a in parser._actions for o in a.option_strings if o.startswith("--")}
+    named = {o.removeprefix("--"): a for a in run_parser()._actions for o in a.option_strings if o.startswith("--")}
     return {name: action for name, action in named.items() if name not in _FIXED}
 
 

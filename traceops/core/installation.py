@@ -1,10 +1,9 @@
-"""What traceops finds where it is installed: its data, its own commands, torch, and the process it runs in."""
+"""What traceops finds where it is installed: its data, torch, and the process it runs in."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -76,24 +75,7 @@ def stat_fields(pid: int) -> list[str]:
     return raw.rpartition(b")")[2].decode("ascii", "replace").split()  # the name may hold anything
 
 
-if __name__ == "__main__":
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder of this file
-
-
-def command_of(module: str) -> list[str]:
-    """What starts a Python that runs this module, and finds traceops wherever that is."""
-    return [sys.executable, str(Path(__file__).resolve()), module]
-
-
-if __name__ == "__main__":
-    import runpy
-
-    _ROOT = str(Path(__file__).resolve().parents[2])
-    if _ROOT not in sys.path:
-        sys.path.append(_ROOT)
-    del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+# What torch this machine has, and how many GPUs it would see; asked without importing it where that can be.
 
 
 def require_torch(what: str = "running a training") -> None:

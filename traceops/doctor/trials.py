@@ -20,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import traceops
-from traceops.capture.peer_failure import is_peer_failure
+from traceops.capture.guard import is_peer_failure
+from traceops.core.as_module import command_of
 from traceops.core.errors import InputError
-from traceops.core.installation import command_of
 from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.isolate import Pair, pair_order
 from traceops.doctor.job import LAUNCH, FailureCause, Job, Reports, WorkerTask, child_environment, foreign_cause

@@ -9,9 +9,8 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from traceops.capture.join import join, leave
-from traceops.capture.schedule import Schedule
+from traceops.capture.schedule import STEP_ON, Schedule
 from traceops.capture.settings import CaptureSettings
-from traceops.capture.step_ends import STEP_ON
 from traceops.cli import main
 
 

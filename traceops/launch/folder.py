@@ -1,18 +1,22 @@
-"""The run folder before and after the ranks write into it."""
+"""The run folder before and after the ranks write into it: free, writable, locked, cleared; with room for run.json."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest
 from traceops.capture.settings import holds_traces
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, held, in_use
+from traceops.launch.aside import reason
 
 STALLS = "stalls"  # what ranks did that seemed to hang and went on
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
@@ -94,3 +98,82 @@ def collect_logs(out: Path, made: Path, ranks: list[RankManifest], host: str) ->
     for folder in sorted(made.glob("**/"), reverse=True):
         if not any(folder.iterdir()):
             folder.rmdir()
+
+
+class NotWritable(UsageError):
+    """Nothing was started, because the run folder cannot be written."""
+
+
+@contextmanager
+def writable(out: Path) -> Iterator[None]:
+    """Before anything is started: refuse a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritable(
+            f"{out} cannot be written ({reason(error)}); make room or get permission there, or choose another --out"
+        ) from error
+
+
+@contextmanager
+def progress_folder() -> Iterator[str]:
+    """A folder of this launcher's own for the ranks' records, gone at the end."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="traceops-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"{tempfile.gettempdir()} cannot be written ({reason(error)}); make room there, or set TMPDIR"
+        ) from error
+    with folder as path:
+        yield path
+
+
+_BYTES = 1 << 18  # run.json takes 2 kB and 2 kB a rank
+
+
+class Reserve:
+    """Takes the room when it is made; `release` gives it back. Raises OSError where there is none."""
+
+    def __init__(self, out: Path) -> None:
+        self._path = _place(out)
+        self._path.write_bytes(os.urandom(_BYTES))  # written, and as some disks compress: not zeros
+
+    def release(self) -> None:
+        """Give the room back; does nothing where that cannot be done."""
+        remove_reserve(self._path.parent)
+
+
+def remove_reserve(out: Path) -> None:
+    """What `release` does, of a launcher on this machine that is gone."""
+    with suppress(OSError):
+        _place(out).unlink(missing_ok=True)
+
+
+def _place(out: Path) -> Path:
+    return out / f".reserve.{host()}"
+
+
+# Any other may be seen by several machines: NFS, Lustre, GPFS, BeeGFS, CephFS, WekaFS, whatever comes over FUSE.
+_OF_ONE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "f2fs"})
+_MOUNTS = Path("/proc/self/mounts")
+
+
+def of_this_machine(folder: Path, mounts: Path = _MOUNTS) -> bool:
+    """True where the file system is one that machines do not share; False where not known.
+
+    It may yet be shared: the machine may be the one that exports it.
+    """
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return False
+    path, best, kind = os.path.realpath(folder), "", ""
+    for line in lines:
+        words = line.split()
+        if len(words) < 3:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), words[1])
+        below = path == point or path.startswith(point.rstrip("/") + "/")
+        if below and len(point) >= len(best):  # a later mount covers an earlier one
+            best, kind = point, words[2]
+    return kind in _OF_ONE

@@ -1,16 +1,24 @@
-"""Which rank failed first and with what, from torchrun's report and the ranks' own manifests."""
+"""Which rank failed first and with what, from torchrun's report and the manifests; run.json without a launcher."""
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from traceops.capture.manifest import RankManifest
-from traceops.capture.peer_failure import is_peer_failure
+from traceops.capture.environment import host
+from traceops.capture.guard import is_peer_failure
+from traceops.capture.manifest import RankManifest, RunManifest, merge, readable_ranks, write_json
 from traceops.core.errors import ENDED_BY, KILLED_BY, shell_code, signal_name
+from traceops.core.installation import PACKAGE
+from traceops.launch.folder import collect_logs, remove_reserve
 
 
 class Failure(Struct, frozen=True):
@@ -133,3 +141,43 @@ def _may_be_first(rank: RankManifest | None, failed: RankManifest | None, seen: 
     if rank.ended_ns is None:  # in the middle of its training: os._exit says goodbye to nobody
         return seen or rank.status == "running"
     return seen if failed is None or failed.ended_ns is None else rank.ended_ns <= failed.ended_ns
+
+
+CUT_SHORT = "cut_short"
+
+
+def settle_command(out: Path, logs: Path | None) -> tuple[str, ...]:
+    """What runs `settle` in a process of its own, in which nothing of the user's can be in its way."""
+    code = (
+        f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
+        "from traceops.launch.outcome import main; main(sys.argv[1:])"
+    )
+    return (sys.executable, "-I", "-c", code, str(out), *([] if logs is None else [str(logs)]))
+
+
+def main(argv: list[str]) -> None:
+    """Settle the run in the folder that is named first; the second is that of torchrun's logs."""
+    settle(Path(argv[0]), Path(argv[1]) if len(argv) > 1 else None)
+
+
+def settle(out: Path, logs: Path | None) -> None:
+    """Complete run.json from what the ranks wrote: the run was cut short when its launcher was killed."""
+    remove_reserve(out)
+    known = {field.name for field in fields(RunManifest)}
+    begun = {key: value for key, value in json.loads((out / "run.json").read_text()).items() if key in known}
+    if begun.get("status") != "running":  # the launcher had written it before
+        return
+    ranks = with_exit_codes(readable_ranks(out)[0], {}, default=-signal.SIGTERM)
+    merged = merge(
+        ranks,
+        **{key: begun[key] for key in ("name", "command", "argv", "environment", "git", "world_size", "nnodes")},
+        versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
+        started_ns=begun["started_ns"],
+        ended_ns=time.time_ns(),
+        status=CUT_SHORT,
+        notes=["the launcher was killed, and its ranks were ended with it"],
+    )
+    kept: dict[str, Any] = {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
+    write_json(out / "run.json", asdict(replace(merged, **kept)))
+    if logs is not None:
+        collect_logs(out, logs, ranks, host())

@@ -1,4 +1,4 @@
-"""The torchrun command of a run and its environment, as data: printed by --dry-run, executed otherwise."""
+"""A run, decided: its command and environment, the doctor's settings, and one rank in place of many."""
 
 from __future__ import annotations
 
@@ -7,24 +7,155 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from traceops.capture.environment import host
 from traceops.capture.manifest import GitState
 from traceops.capture.progress import read_progress
 from traceops.capture.settings import ENV
+from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
-from traceops.core.installation import PACKAGE, command_of
-from traceops.core.rank_files import RANKS_ENV
+from traceops.core.installation import PACKAGE
+from traceops.core.rank_files import RANKS_ENV, effective_batches
+from traceops.doctor.settings import read_settings
 from traceops.fabric import fabric
-from traceops.launch.fallback import Fallback
 from traceops.launch.forward import ALL_SHOWN, RankOf, Shown
-from traceops.launch.hang_timeouts import HangTimeouts
-from traceops.launch.settings import Applied
+from traceops.launch.launchers import HangTimeouts
+from traceops.train.config import TrainConfig
+from traceops.train.strategies import MESHES
+
+# DistributedDataParallel works with one rank, where it has nothing to send.
+STRATEGY = "pytorch_ddp"
+_ACCUMULATIONS = (1, 2, 4, 8)
+_BATCHES = (1, 4, 16, 64)
+
+
+class Fallback(Struct, frozen=True):
+    """What became of a run that one rank does alone.
+
+    ranks: that it would have had, which RANKS_ENV tells the script. batch_size: of a micro-batch. grad_accum:
+    micro-batches a step; both None for a script, which decides itself.
+    strategy: in use, None for a script; asked: the one in whose place it is used.
+    """
+
+    ranks: int
+    grad_accum: int | None = None
+    strategy: str | None = None
+    asked: str | None = None
+    kind: str = "single"
+    batch_size: int | None = None
+
+    def table(self) -> list[str]:
+        """Samples a step with all ranks and here, as lines of a table."""
+        if self.grad_accum is not None and self.batch_size is not None:
+            return effective_batches(self.ranks, self.grad_accum // self.ranks, self.batch_size)
+        lines = [
+            f"{'accumulation':>12}  {'here':>5}  samples a step, with a batch per rank of",
+            f"{'of script':>12}  {'':5}" + "".join(f"  {batch:>6}" for batch in _BATCHES),
+        ]
+        for steps in _ACCUMULATIONS:
+            here = steps * self.ranks
+            lines.append(f"{steps:>12}  {here:>5}" + "".join(f"  {here * batch:>6}" for batch in _BATCHES))
+        return lines
+
+    def line(self) -> str:
+        """What was changed, and what is left to the user."""
+        start = f"fallback: one rank in the place of {self.ranks}"
+        if self.grad_accum is None:
+            return (
+                f"{start}; the script decides on its batch: for the same samples a step multiply its gradient "
+                f"accumulation by {self.ranks}, with an option of its own or by {RANKS_ENV}, which says {self.ranks} "
+                "(traceops's callbacks for Hugging Face and Lightning do so)"
+            )
+        strategy = f"strategy {self.strategy}"
+        if self.asked != self.strategy:
+            strategy += f" for {self.asked}"
+        return f"{start}, with the same samples a step: {strategy}, gradient accumulation {self.grad_accum}"
+
+
+def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
+    """`config` for one rank that does what `ranks` would do.
+
+    All ranks' shares of the data, which are every n-th sample of one order, are one piece of that order a step:
+    the same samples in other micro-batches, so the same gradient but for rounding (and dropout).
+
+    Raises UsageError where profiler steps are micro-batches, and where ranks share a copy of the model.
+    """
+    if config.step_unit == "batch":
+        raise UsageError(
+            "--fallback single with --step-unit batch: a micro-batch would be another share of a step; "
+            "leave --step-unit out"
+        )
+    if config.strategy in MESHES:
+        raise UsageError(
+            f"--fallback single: the ranks of {config.strategy} share a model, which one rank cannot train in the same "
+            "way; use a data-parallel or sharded strategy"
+        )
+    changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
+    return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy, batch_size=config.batch_size)
+
+
+def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int | None, here: int) -> int:
+    """Ranks that the run would have had.
+
+    nproc, nnodes, node_rank: as asked for. told: ranks that the doctor's file names. here: ranks that this machine
+    would have of itself. Raises UsageError on any node but the first, and for less than one rank.
+    """
+    if node_rank:
+        raise UsageError(f"--fallback single --node-rank {node_rank}: start it once, on the first node only")
+    ranks = nproc * nnodes if nproc is not None else told if told is not None else here * nnodes
+    if ranks < 1:
+        raise UsageError("--nproc and --nnodes must be 1 or more")
+    return ranks
+
+
+class Applied(Struct, frozen=True):
+    """Variables to set and to remove before the ranks start, less those that --env decides.
+
+    source: the file, as the user named it. overruled: names that --env decided otherwise.
+    """
+
+    source: str
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    overruled: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        """What is applied, for people."""
+        parts = [f"{name}={value}" for name, value in self.set.items()]
+        if self.unset:
+            parts.append(f"without {', '.join(self.unset)}")
+        if self.overruled:
+            parts.append(f"--env decides {', '.join(self.overruled)}")
+        return f"settings of {self.source}: {'; '.join(parts) or 'nothing to change'}"
+
+
+def read_applied(path: str, extra_env: Mapping[str, str], *, fallback: str | None) -> tuple[Applied, int | None]:
+    """The settings in the doctor's file, and the ranks that one is to stand in for where no setting worked.
+
+    extra_env: of --env. fallback: of --fallback.
+    Raises InputError for a file that is not the doctor's, UsageError where it holds no setting that works and
+    the user does not ask for the fallback.
+    """
+    told = read_settings(path)
+    if told.fallback is not None and fallback is None:
+        raise UsageError(
+            f"{path}: no multi-GPU setting worked; add --fallback single to train on one GPU with gradient "
+            f"accumulation times {told.fallback}, or leave --settings out to start the ranks anyway"
+        )
+    applied = Applied(
+        path,
+        {name: value for name, value in told.set.items() if name not in extra_env},
+        tuple(name for name in told.unset if name not in extra_env),
+        tuple(name for name in (*told.set, *told.unset) if name in extra_env),
+    )
+    return applied, told.fallback
+
 
 # Of a torchrun that we ourselves stand below: with them each rank of the command would be one of that job.
 _OF_TORCHRUN = (

@@ -1,4 +1,4 @@
-"""Runs torchrun: passes its output on, shows progress, and ends every process it started."""
+"""Runs torchrun: passes its output on, shows progress, and ends every process of the run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec import Struct
 
-from traceops.capture.output import make_pipes
+from traceops.capture.pipes import make_pipes
 from traceops.capture.progress import Progress, read_progress
+from traceops.capture.settings import ENV
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
 from traceops.launch.aside import Aside
@@ -22,11 +25,103 @@ from traceops.launch.display import Screen
 from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.pace import StepRate
-from traceops.launch.process_activity import spent
-from traceops.launch.process_tree import ProcessTree
+from traceops.launch.process_activity import is_alive, spent
 from traceops.launch.signals import Received, from_terminal
-from traceops.launch.watch import is_alive
+
+
+class ProcessTree:
+    """The processes that `root` has started, and theirs; psutil compares start times, so pids may be reused.
+
+    env: the environment of `root`, which its descendants share.
+    """
+
+    def __init__(self, root: subprocess.Popen[bytes], env: Mapping[str, str]) -> None:
+        self._root = root
+        self._mark = env.get(ENV, "").rstrip("}") or None  # what a rank adds to it comes behind
+        self._known: dict[int, psutil.Process] = {}
+
+    def command(self) -> int | None:
+        """The process that `root` started for the command; orphans come to be its children later."""
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._root.pid).children()
+            return min(((child.create_time(), child.pid) for child in children), default=(0, None))[1]
+        return None
+
+    def refresh(self) -> None:
+        """Note the processes that there are now."""
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._root.pid).children(recursive=True):
+                self._known[child.pid] = child
+
+    def end(self) -> None:
+        """Kill what is left, after a moment in which a data loader ends after its rank."""
+        self.refresh()
+        if self._root.poll() is None:
+            self._root.kill()
+        self._root.wait()
+        self._known.update({orphan.pid: orphan for orphan in self._orphans()})
+        left = [child for child in self._known.values() if _lives(child)]
+        _, left = psutil.wait_procs(left, timeout=1.0)
+        for child in left:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(left, timeout=5.0)
+
+    def _orphans(self) -> list[psutil.Process]:
+        """Processes of ours that we never saw as anybody's child: their environment names this very run."""
+        found = []
+        if self._mark is not None:
+            for process in psutil.process_iter():
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    if process.environ().get(ENV, "").startswith(self._mark):
+                        found.append(process)
+        return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+_SPAN_S = 10.0
+
+
+class StepRate:
+    """Turns the ranks' records into steps, step time and samples per second of the last seconds."""
+
+    def __init__(self, ranks: int | None, host: str = "") -> None:
+        """ranks: None for as many as come. host: which of several nodes these are of, '' where there is one."""
+        self._ranks, self._on = ranks, host and f" on {host}"
+        self._seen: deque[tuple[int, int, int | None]] = deque()  # (time_ns, step, samples of all ranks)
+
+    def line(self, records: Sequence[Progress], alive: int) -> str:
+        """What to show; the step is that of the rank furthest behind."""
+        behind = min(records, key=lambda record: record.step, default=None)
+        if behind is None and self._ranks is None:
+            return "before the first step"
+        ranks = len(records) if self._ranks is None else self._ranks
+        ended = sum(record.phase == "ended" for record in records)
+        people = f"{alive}/{ranks} ranks alive{self._on}"
+        if alive < ranks <= ended:  # none of them died
+            people = f"{ranks - alive}/{ranks} ranks have ended{self._on}"
+        if behind is None or behind.step == 0:
+            return f"before the first step · {people}"
+        known = [record.samples for record in records if record.samples is not None]
+        now = (behind.time_ns, behind.step, sum(known) if known else None)
+        if not self._seen or now[1] > self._seen[-1][1]:
+            self._seen.append(now)
+        while len(self._seen) > 2 and now[0] - self._seen[0][0] > _SPAN_S * 1e9:
+            self._seen.popleft()
+        parts = [f"step {behind.step} ({behind.phase})"]
+        (t0, s0, n0), (t1, s1, n1) = self._seen[0], self._seen[-1]
+        if s1 > s0 and t1 > t0:
+            parts.append(f"{(t1 - t0) / (s1 - s0) / 1e6:.1f} ms/step")
+            if n0 is not None and n1 is not None and n1 > n0:
+                parts.append(f"{(n1 - n0) / ((t1 - t0) / 1e9):.0f} samples/s")
+        return " · ".join([*parts, people])
+
 
 # torchrun itself gives its ranks 30 s. Ours come behind that, and only once nothing of the run has worked for as long.
 GRACE_S = 35.0

@@ -150,6 +150,11 @@ def state(pid: int) -> str:
     return "gone" if _HAS_PROC else _state_elsewhere(pid)
 
 
+def is_alive(record: Progress) -> bool:
+    """Whether the rank's process is still there."""
+    return state(record.pid) not in ("gone", "Z")
+
+
 def _state_elsewhere(pid: int) -> str:
     """The same on a system without /proc."""
     try:

@@ -3,21 +3,119 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from traceops.core.capture_failure import UNSEEN_STEPS_ADVICE, advice_text, by_cause, cause_text
+from traceops.capture.manifest import RankManifest
+from traceops.core.capture_failure import (
+    UNSEEN_STEPS_ADVICE,
+    ShorterSchedule,
+    advice_text,
+    by_cause,
+    cause_text,
+    shorter_schedule,
+)
+from traceops.core.errors import TraceopsError
+from traceops.core.rank_files import seldom as seldom_in
+from traceops.core.rank_files import usual_ends
+from traceops.core.rank_text import who
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.launch.aside import Aside
-from traceops.launch.conclusion import find_cause, says, tell_cause
 from traceops.launch.display import LineSource, Screen, without_chatter
-from traceops.launch.ended_run import EndedRun
+from traceops.launch.ended import EndedRun, early_ends, unrecorded_here
 from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
-from traceops.launch.how_it_ended import early_ends
+from traceops.launch.outcome import Failure
 from traceops.launch.plan import Plan
-from traceops.launch.run_document import unrecorded_here
-from traceops.launch.step_words import has_whole_steps, steps_told, would_fit
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
+
+
+def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
+    """A line for each way of ending a step that some rank had; none where nothing ended a step by itself."""
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RankManifest]] = {}
+    for rank in ranks:
+        if rank.step_ends:
+            usual = usual_ends(rank.step_ends, rank.steps_within)
+            alike.setdefault((tuple(usual), tuple(rank.steps_within)), []).append(rank)
+    lines = []
+    for (ends, within), ranks_alike in alike.items():
+        whose = "" if len(alike) == 1 else f" on {who([rank.rank for rank in ranks_alike])}"
+        one = ranks_alike[0]
+        steps = sum(one.step_ends.values())
+        seldom = seldom_in(steps, one.steps_within)
+        parts = [name for name in within if name not in ends and name not in seldom]
+        line = f"a step ends{whose} where {' or '.join(ends)} returns"
+        line += f"; {' and '.join(parts)} are within one" if parts else ""
+        for name in seldom:
+            another = "another optimizer's " if name in ends else ""
+            line += f"; {another}{name} runs in {one.steps_within[name]} of {steps}, so steps are of two kinds"
+        line += _beside(ranks_alike)
+        lines.append(line)
+    return lines
+
+
+def _beside(ranks: Sequence[RankManifest]) -> str:
+    """What other threads of these ranks did, which is no step."""
+    steps = {rank.rank: sum(rank.steps_beside.values()) for rank in ranks}
+    having = [rank for rank, number in steps.items() if number]
+    if not having:
+        return ""
+    most = max(steps.values())
+    number = f"{most}" if all(steps[rank] == most for rank in having) else f"up to {most}"
+    where = "" if len(having) == len(ranks) else f" on {who(having)}"
+    what = "1 step of an optimizer in another thread is" if most == 1 else None
+    return f"; {what or f'{number} steps of optimizers in other threads are'} not counted{where}"
+
+
+def has_whole_steps(rank: RankManifest, out: Path) -> bool:
+    """Whether a rank's traces hold a step from its beginning to its end, and lie in the run folder."""
+    whole = not rank.windows or any(window.steps for window in rank.windows)
+    return whole and any((out / trace).exists() for trace in rank.traces)
+
+
+def would_fit(ranks: Sequence[RankManifest]) -> ShorterSchedule | None:
+    """What would have recorded steps of ranks that finished before their schedule did; None where that is not why."""
+    if not ranks or any(rank.status != "finished" for rank in ranks):
+        return None
+    return shorter_schedule(ranks[0].schedule, min(rank.steps for rank in ranks))
+
+
+def find_cause(plan: Plan) -> Diagnosis | None:
+    """What the run died of, by the ranks' logs; None where nothing tells: the launcher has named the rank already."""
+    from traceops.hangs.diagnose import diagnose  # few runs fail
+
+    try:
+        found = diagnose(Path(plan.out), jobs=1)
+    except TraceopsError:
+        return None
+    return found if found.roots else None
+
+
+def says(found: Diagnosis | None, failure: Failure) -> bool:
+    """Whether the first cause is about this rank and has its reason, which then need not be said twice."""
+    from traceops.report.hang_text import root_sentence
+
+    reason = failure.reason.partition(" (often ")[0]  # each has its own words of a likely killer
+    return found is not None and failure.rank in found.roots[0].ranks and reason in root_sentence(found.roots[0])
+
+
+def tell_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
+    """Say what the run died of, on stderr."""
+    from traceops.render.hang.terminal import print_cause
+
+    with screen.paused():
+        print_cause(found, sys.stderr)
+    crash = found.roots[0].crash
+    if crash is not None and crash.kind == "gpu_memory":
+        from traceops.launch.out_of_memory import tell_out_of_memory  # of few that fail
+
+        tell_out_of_memory(plan, crash, screen)
+
 
 _TAIL_LINES = 20
 _NOBODY = (
@@ -79,9 +177,8 @@ def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
         screen.say(note)
     for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
         screen.say(sentence)
-    for who, early in by_cause(early_ends(run.ranks, run.told)):
-        several = "s" if len(who) > 1 else ""
-        screen.say(f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}")
+    for numbers, early in by_cause(early_ends(run.ranks, run.told)):
+        screen.say(f"the capture of {who(numbers)} ended early: {cause_text(early)}")
         screen.say(f"next time: {advice_text(early)}")
 
 

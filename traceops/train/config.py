@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,13 @@ def sizes_for(config: TrainConfig, device: str) -> Sizes:
     defaults = asdict(CUDA_SIZES if device == "cuda" else CPU_SIZES)
     given = {name: getattr(config, name) for name in defaults if getattr(config, name) is not None}
     return Sizes(**{**defaults, **given})
+
+
+STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
+PP_SCHEDULES = tuple(STAGES_PER_RANK)
+
+
+def blocks_of_stages(blocks: int, stages: int, sizes: Sequence[int] = ()) -> list[range]:
+    """The blocks of each stage, by number: `sizes` of them, or as many each (the first ones take what is left over)."""
+    own = list(sizes) or [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
+    return [range(*edges) for edges in pairwise([0, *accumulate(own)])]

@@ -1,16 +1,173 @@
-"""The training options shared by `traceops run` and `runners/train.py`, without importing torch."""
+"""The training options of `traceops run` and `runners/train.py`, and which fit together, without importing torch."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 from traceops.core.errors import UsageError
-from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig, sizes_for
-from traceops.train.loader_options import add_loader_arguments, check_loader
-from traceops.train.mesh_options import add_mesh_arguments, check_mesh
+from traceops.train.config import CPU_SIZES, CUDA_SIZES, PP_SCHEDULES, STAGES_PER_RANK, Sizes, TrainConfig, sizes_for
 from traceops.train.strategies import FSDP2, MESHES, NAMES, SHARDED
+
+_OF = {
+    "replicas": tuple(sorted(MESHES)),
+    "pp_schedule": ("pytorch_pp",),
+    "micro_batches": ("pytorch_pp",),
+    "stage_layers": ("pytorch_pp",),
+    "experts": ("expert_parallel",),
+    "skew": ("expert_parallel",),
+}
+
+
+def add_mesh_arguments(add: Callable[..., Any]) -> None:
+    """Add a flag for each of these options with `add`, the add_argument of a parser."""
+    default = TrainConfig()
+    add(
+        "--replicas",
+        type=int,
+        default=default.replicas,
+        metavar="N",
+        help="pytorch_tp, pytorch_pp, pytorch_cp, expert_parallel: copies of the model that share the batch; the "
+        "ranks of a copy have consecutive numbers (%(default)s)",
+    )
+    add(
+        "--pp-schedule",
+        choices=PP_SCHEDULES,
+        default=default.pp_schedule,
+        help="pytorch_pp: order of micro-batches; interleaved has two stages a rank (%(default)s)",
+    )
+    add(
+        "--micro-batches",
+        type=int,
+        default=default.micro_batches,
+        metavar="N",
+        help="pytorch_pp: micro-batches of a batch (%(default)s)",
+    )
+    add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (the same number each)")
+    add("--experts", type=int, metavar="N", help="expert_parallel: experts of a block (one for each rank of a copy)")
+    add(
+        "--skew",
+        type=float,
+        metavar="SHARE",
+        help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 (the router decides)",
+    )
+
+
+def stage_layers_of(config: TrainConfig) -> tuple[int, ...]:
+    """The blocks of each stage, () where they are not given. Raises UsageError."""
+    if config.stage_layers is None:
+        return ()
+    try:
+        found = tuple(int(part) for part in config.stage_layers.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise UsageError(f"--stage-layers {config.stage_layers}: give the blocks of each stage, for instance 6,2")
+    return found
+
+
+def check_mesh(config: TrainConfig, world_size: int | None, sizes: Sizes | None) -> None:
+    """Raise UsageError for a mesh that cannot be; what depends on None is skipped."""
+    default = TrainConfig()
+    for name, strategies in _OF.items():
+        if getattr(config, name) != getattr(default, name) and config.strategy not in strategies:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is for {', '.join(strategies)}; {config.strategy} does not use it")
+    if config.strategy not in MESHES:
+        return
+    if config.model != "gpt":
+        raise UsageError(f"--model {config.model}: {config.strategy} can cut only the built-in gpt")
+    if config.precision == "fp16":
+        raise UsageError(f"--precision fp16: {config.strategy} does not scale losses; use bf16")
+    stage_layers = stage_layers_of(config)
+    if config.skew is not None and not 0 < config.skew < 1:
+        raise UsageError(f"--skew {config.skew}: a share of the tokens, between 0 and 1")
+    if world_size is not None:
+        if world_size % config.replicas:
+            raise UsageError(f"--replicas {config.replicas} does not divide the {world_size} ranks")
+        _check_axis(config, world_size // config.replicas, sizes, stage_layers)
+
+
+def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_layers: tuple[int, ...]) -> None:
+    """Whether the model and the batch can be cut between the `ranks` that share a copy."""
+    if config.strategy == "expert_parallel" and (config.experts or ranks) % ranks:
+        raise UsageError(f"--experts {config.experts}: does not divide evenly over {ranks} ranks; use a multiple")
+    stages = ranks * STAGES_PER_RANK[config.pp_schedule]
+    pipeline = config.strategy == "pytorch_pp"
+    if pipeline and stage_layers and len(stage_layers) != stages:
+        raise UsageError(f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each")
+    if pipeline and config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
+        raise UsageError(
+            f"--micro-batches {config.micro_batches}: the interleaved schedule wants two ranks or more, and a multiple "
+            f"of their number, {ranks}"
+        )
+    if sizes is None:
+        return
+    if config.strategy == "pytorch_tp" and sizes.heads % ranks:
+        raise UsageError(f"--heads {sizes.heads}: does not divide evenly over {ranks} ranks; use a multiple")
+    if config.strategy == "pytorch_cp" and sizes.seq_len % (2 * ranks):
+        raise UsageError(f"--seq-len {sizes.seq_len}: two pieces a rank, {2 * ranks} in all; make it a multiple")
+    if not pipeline:
+        return
+    if sizes.batch_size % config.micro_batches:
+        raise UsageError(
+            f"--batch-size {sizes.batch_size} cannot be cut into {config.micro_batches} --micro-batches; "
+            "make it a multiple"
+        )
+    if stage_layers and sum(stage_layers) != sizes.layers:
+        raise UsageError(f"--stage-layers {config.stage_layers}: the model has {sizes.layers} blocks (--layers)")
+    if sizes.layers < stages:
+        raise UsageError(f"--layers {sizes.layers}: {stages} stages need a block each")
+
+
+def add_loader_arguments(add: Any) -> None:
+    """Add the flags to a group whose ``add_argument`` is `add`; but for ``--workers``, which has sizes by device."""
+    add("--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)")
+    add(
+        "--pin-memory",
+        action=argparse.BooleanOptionalAction,
+        help="put batches in page-locked memory, which copies to a GPU while it computes (on cuda)",
+    )
+    add(
+        "--persistent-workers",
+        action="store_true",
+        default=None,  # as in a run.json that was written before there was this option
+        help="keep the DataLoader's workers from epoch to epoch; see --epoch-steps",
+    )
+    add(
+        "--epoch-steps",
+        type=int,
+        metavar="N",
+        help="profiler steps in an epoch; then the data and the DataLoader start over (all steps are one epoch)",
+    )
+
+
+def check_loader(config: TrainConfig, device: str) -> None:
+    """Raise UsageError for what the DataLoader would refuse, or what would do nothing. device: "auto" if not known."""
+    if config.workers is not None and config.workers < 0:
+        raise UsageError(f"--workers {config.workers}: must be 0 (load in the training process) or more")
+    for name in ("prefetch_factor", "epoch_steps"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
+    default = min(CPU_SIZES.workers, CUDA_SIZES.workers)
+    if (config.workers if config.workers is not None else default) == 0:
+        given = [name for name in ("prefetch_factor", "persistent_workers") if getattr(config, name)]
+        if given:
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} is for loader workers, and --workers 0 has none; use "
+                "--workers 1 or more"
+            )
+    if config.pin_memory and device == "cpu":
+        raise UsageError("--pin-memory is for copies to a GPU; leave it out with --device cpu")
+    if config.persistent_workers and config.epoch_steps is None:
+        raise UsageError(
+            "--persistent-workers changes nothing within one epoch; add --epoch-steps N, after which the data starts "
+            "anew"
+        )
+
 
 PRECISIONS = ("fp32", "bf16", "bf16-params", "fp16", "fp64")
 OPTIMIZERS = ("sgd", "adamw", "adamw8bit")

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from traceops.train.config import Sizes
-from traceops.train.gpt import GPT
+from traceops.train.model import GPT
 from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
-from traceops.train.strategies.expert_parallel import Experts
+from traceops.train.strategies.meshes import Experts
 
 CPU = torch.device("cpu")
 computed = Path()  # the folder that all workers of a test session share; conftest.py sets it
@@ -319,7 +319,7 @@ def run_group(world_size: int) -> list[dict[Any, Any]] | str:
     with TemporaryDirectory() as folder:
         try:
             # From a server that has loaded torch once, not in every rank.
-            late = "traceops.train.strategies.pytorch_zero1"  # brings much of torch with it
+            late = "traceops.train.strategies.pytorch_ddp"  # brings much of torch with it
             multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", late])
             torch.multiprocessing.start_processes(
                 rank_main, (world_size, free_port(), folder), nprocs=world_size, start_method="forkserver"

@@ -25,8 +25,7 @@ def _torch() -> None:
     import torch.distributed as dist
     from strategy_ranks import CPU, OPTIMIZERS, SharedBlocks, Tiny, result_of
 
-    from traceops.train.strategies.base import Strategy, StrategyOptions
-    from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
+    from traceops.train.strategies.base import Strategy, StrategyOptions, blocks_of, shared_between_blocks
 
 
 # What a rank holds of parameters, gradients and optimizer state (AdamW: two values a parameter).

@@ -20,7 +20,7 @@ def _torch() -> None:
     import torch.distributed as dist
     from strategy_ranks import gpt, one_process_of_mesh, result_of
 
-    from traceops.train.strategies.stages import blocks_of_stages
+    from traceops.train.config import blocks_of_stages
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,7 @@ from typing import Any
 
 from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained, raised_by_a_handler
-from traceops.capture.light.cupti import Cupti
-from traceops.capture.light.source import Activities, Source
-from traceops.capture.light.torch_device import TorchDevice
+from traceops.capture.light.sources import Activities, Cupti, Source, TorchDevice
 from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu

@@ -1,4 +1,4 @@
-from traceops.capture.observing.looks import Look
+from traceops.capture.observing.stacks import Look
 from traceops.capture.short_way.ways import LongWay
 
 class Looks:

@@ -2,7 +2,7 @@
 
 A process that multiprocessing has forked tells us what its work is, before it does it. Where that is a loader's loop,
 it gets a thread. Whatever else the program forks stays as it is: with a second thread it could not enter a namespace of
-its own (`unshare`), say. One that is spawned, or started by a fork server, is told by its parent (`started_anew.py`).
+its own (`unshare`), say. One that is spawned, or started by a fork server, is told by its parent (`StartedAnew`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,93 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from traceops.capture.guard import contained
-from traceops.capture.observing.looks import Looks, looks
-from traceops.capture.observing.stacks import Stacks
-from traceops.capture.observing.started_anew import StartedAnew
+from traceops.capture.after_import import when_loaded
+from traceops.capture.guard import Guard, contained
+from traceops.capture.observing.stacks import Looks, Stacks, looks
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import daemon_thread
 from traceops.core.rank_files import LOADER_GLOB, loader_file
+
+_KINDS = ("Process", "SpawnProcess", "ForkServerProcess")
+_LINES = """
+try:
+    from traceops.capture.observing.loader_workers import told
+    told({folder!r})
+except Exception:
+    pass
+"""
+
+
+class StartedAnew:
+    """Gives a loader's worker that is spawned, or started by a fork server, what a forked one inherits.
+
+    multiprocessing sends such a process its work as a pickle, and the pickle of a loader's worker brings a line along
+    that is run where it is read. All other pickles stay as they are. If the line fails, the worker runs unobserved.
+
+    folder: where a worker that is started now is to write, None where it is to know nothing.
+
+    is_loaders: whether a process of multiprocessing's is a loader's worker.
+    """
+
+    def __init__(self, folder: Callable[[], Path | None], is_loaders: Callable[[Any], bool]) -> None:
+        self._folder = folder
+        self._is_loaders = is_loaders
+        self._undo: list[Callable[[], Any]] = []
+        quiet = Guard(lambda operation, error: None)
+        contained(when_loaded, {"multiprocessing.context": self._install}, quiet, self._undo)
+
+    def close(self) -> None:
+        """Have multiprocessing pickle its processes as ever."""
+        while self._undo:
+            contained(self._undo.pop())
+
+    def _install(self, context: Any) -> None:
+        reducers = context.reduction.ForkingPickler._extra_reducers
+        for kind in (getattr(context, name, None) for name in _KINDS):
+            if kind is not None and (kind not in reducers or _is_ours(reducers[kind])):
+                reducers[kind] = self._reduced
+                self._undo.append(partial(_remove, reducers, kind, self._reduced))
+
+    def _reduced(self, process: Any) -> Any:
+        found = contained(self._with_lines, process)
+        return process.__reduce_ex__(4) if found is None else found
+
+    def _with_lines(self, process: Any) -> Any:
+        folder = self._folder()
+        if folder is None or not self._is_loaders(process):
+            return None
+        make, arguments, state = process.__reduce_ex__(4)[:3]
+        # The name comes last, when all that the worker needs is loaded.
+        rest = {key: value for key, value in state.items() if key != "_name"}
+        return make, arguments, {**rest, "_name": _Name(state["_name"], folder)}
+
+
+class _Name:
+    """The name of a process, which runs our lines where it is read, and is a plain string there."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lines = _LINES.format(folder=self._folder)
+        return eval, (f"exec({lines!r}) or {self._name!r}", {"__name__": __name__})
+
+
+def _is_ours(reducer: Any) -> bool:
+    """An observer that could not end leaves its own behind."""
+    return isinstance(getattr(reducer, "__self__", None), StartedAnew)
+
+
+def _remove(reducers: dict[Any, Any], kind: Any, ours: Any) -> None:
+    if reducers.get(kind) == ours:
+        del reducers[kind]
+
 
 FIRST_S = 0.5  # until a worker knows its number
 LOOK_S = 0.04  # between two looks, on average: 31 µs each, less than 0.1 % of a core

@@ -1,21 +1,114 @@
-"""Where the host of a rank is: stacks of its main thread, looked at when a look is due."""
+"""Where the host of a rank is: stacks of its main thread, looked at when a look is due.
+
+The compiled `Looks` (native/looks.c) has the thread look that holds the interpreter's lock, between two instructions. A
+thread that waits for the lock sees the main thread only where it gives the lock up: functions of some ms that hold it
+were counted as what follows them. If no thread holds the lock, the waiting thread gets it and looks by itself.
+"""
 
 from __future__ import annotations
 
 import linecache
 import opcode
+import re
 import sys
 import threading
 from array import array
+from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from traceops.capture.all_frames import all_frames, with_callers
-from traceops.capture.observing.grad_lines import without_gradients
-from traceops.capture.observing.looks import Frames, Look
-from traceops.capture.threads import our_threads
+from traceops.capture.short_way.ways import LongWay
+from traceops.capture.threads import all_frames, our_threads, with_callers
 from traceops.core.code_places import is_compiled_code
 from traceops.core.redaction import redact_text
+
+# When it was made (`time.perf_counter_ns`), when the step began that went on and how many had ended (`LongWay.begun_ns`
+# and `count`), the main thread's frames with their instructions, innermost first, the thread that looked, and its
+# frames where it is another.
+Frames = list[tuple[CodeType, int]]
+Look = tuple[int, int, int, Frames, int, Frames]
+
+
+class Looks(Protocol):
+    """Waits for the next look."""
+
+    def wait(self, seconds: float, look: bool, /) -> bool:
+        """Wait so long, and then, with `look`, until somebody has looked, or we can. True where it was ended."""
+        ...
+
+    def take(self) -> Look | None:
+        """The look that the latest `wait` brought."""
+        ...
+
+    def end(self) -> None:
+        """Have `wait` return, now and from now on."""
+        ...
+
+
+class NoLooks:
+    """The same where nothing is compiled: whoever waits has to look by itself."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def wait(self, seconds: float, look: bool, /) -> bool:
+        """See `Looks`."""
+        return self._ended.wait(seconds)
+
+    def take(self) -> Look | None:
+        """None."""
+        return None
+
+    def end(self) -> None:
+        """See `Looks`."""
+        self._ended.set()
+
+
+def looks(way: LongWay) -> Looks:
+    """The compiled one where it could be built, and where this is the main thread: it looks at no other."""
+    is_main = threading.get_ident() == threading.main_thread().ident
+    if is_main and getattr(sys, "_is_gil_enabled", lambda: True)():
+        try:
+            from traceops.capture.observing import _looks as native
+        except ImportError:
+            return NoLooks()
+        made: Looks = native.Looks(way)
+        return made
+    return NoLooks()
+
+
+_WITH = re.compile(r"(?:async\s+)?with\b")
+_WITHOUT = re.compile(r"\b(?:no_grad|inference_mode)\s*\(|\bset_grad_enabled\s*\(\s*False\b")
+_AGAIN = re.compile(
+    r"\benable_grad\s*\(|\bset_grad_enabled\s*\(\s*True\b|\binference_mode\s*\(\s*(?:mode\s*=\s*)?False\b"
+)
+_OTHER_SCOPE = re.compile(r"(?:async\s+)?def\b|class\b")
+_MOST_LINES = 2_000
+
+
+def without_gradients(lines: Sequence[str], line: int) -> bool:
+    """Of line number `line`, from 1 on. A block in a function that calls this one is none of its own."""
+    if not 0 < line <= len(lines):
+        return False
+    inner = _indent(lines[line - 1])
+    for text in reversed(lines[max(line - 1 - _MOST_LINES, 0) : line - 1]):
+        said, indent = text.strip(), _indent(text)
+        if not said or said.startswith("#") or indent >= inner:
+            continue
+        inner = indent
+        if _WITH.match(said) and _AGAIN.search(said):
+            return False
+        if _WITH.match(said) and _WITHOUT.search(said):
+            return True
+        if not inner or _OTHER_SCOPE.match(said):
+            return False
+    return False
+
+
+def _indent(text: str) -> int:
+    expanded = text.expandtabs(8)
+    return len(expanded) - len(expanded.lstrip())
+
 
 _MOST_FRAMES = 100
 _MOST_STACKS = 20_000

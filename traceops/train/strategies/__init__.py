@@ -1,4 +1,4 @@
-"""The strategies, data-parallel, sharded and on meshes: one readable module each, listed here by name."""
+"""The strategies, data-parallel, sharded and on meshes, by name."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 # name -> (module, class). Modules import torch, so they are loaded by `strategy_class` only.
 REGISTRY: dict[str, tuple[str, str]] = {
     "simple_ddp": ("traceops.train.strategies.simple_ddp", "SimpleDDP"),
-    "simple_ddp_ga": ("traceops.train.strategies.simple_ddp_ga", "SimpleDDPGradAccum"),
-    "simple_ddp_hook": ("traceops.train.strategies.simple_ddp_hook", "SimpleDDPHook"),
-    "simple_ddp_async": ("traceops.train.strategies.simple_ddp_async", "SimpleDDPAsync"),
+    "simple_ddp_ga": ("traceops.train.strategies.simple_ddp", "SimpleDDPGradAccum"),
+    "simple_ddp_hook": ("traceops.train.strategies.simple_ddp", "SimpleDDPHook"),
+    "simple_ddp_async": ("traceops.train.strategies.simple_ddp", "SimpleDDPAsync"),
     "bucket_ddp_async": ("traceops.train.strategies.bucket_ddp_async", "BucketDDPAsync"),
     "pytorch_ddp": ("traceops.train.strategies.pytorch_ddp", "PytorchDDP"),
-    "zero1": ("traceops.train.strategies.zero1", "Zero1"),
-    "zero2": ("traceops.train.strategies.zero2", "Zero2"),
-    "zero3": ("traceops.train.strategies.zero3", "Zero3"),
-    "pytorch_zero1": ("traceops.train.strategies.pytorch_zero1", "PytorchZero1"),
-    "pytorch_zero2": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero2"),
-    "pytorch_zero3": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero3"),
-    "pytorch_hsdp": ("traceops.train.strategies.pytorch_fsdp", "PytorchHSDP"),
-    "pytorch_tp": ("traceops.train.strategies.pytorch_tp", "PytorchTP"),
-    "pytorch_pp": ("traceops.train.strategies.pytorch_pp", "PytorchPP"),
-    "pytorch_cp": ("traceops.train.strategies.pytorch_cp", "PytorchCP"),
-    "expert_parallel": ("traceops.train.strategies.expert_parallel", "ExpertParallel"),
+    "zero1": ("traceops.train.strategies.zero", "Zero1"),
+    "zero2": ("traceops.train.strategies.zero", "Zero2"),
+    "zero3": ("traceops.train.strategies.zero", "Zero3"),
+    "pytorch_zero1": ("traceops.train.strategies.pytorch_ddp", "PytorchZero1"),
+    "pytorch_zero2": ("traceops.train.strategies.pytorch_ddp", "PytorchZero2"),
+    "pytorch_zero3": ("traceops.train.strategies.pytorch_ddp", "PytorchZero3"),
+    "pytorch_hsdp": ("traceops.train.strategies.pytorch_ddp", "PytorchHSDP"),
+    "pytorch_tp": ("traceops.train.strategies.meshes", "PytorchTP"),
+    "pytorch_pp": ("traceops.train.strategies.meshes", "PytorchPP"),
+    "pytorch_cp": ("traceops.train.strategies.meshes", "PytorchCP"),
+    "expert_parallel": ("traceops.train.strategies.meshes", "ExpertParallel"),
 }
 NAMES: tuple[str, ...] = tuple(REGISTRY)
 

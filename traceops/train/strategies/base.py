@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -137,3 +138,24 @@ def broadcast_from_rank_0(model: nn.Module) -> None:
     """Make parameters and buffers of all ranks those of rank 0."""
     for tensor in chain(model.parameters(), model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks: entries of the outermost `nn.ModuleList`s that have parameters."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList):
+            found += [block for block in child if any(True for _ in block.parameters())]
+        else:
+            found += blocks_of(child)
+    return list(dict.fromkeys(found))
+
+
+def shared_between_blocks(model: nn.Module) -> set[nn.Parameter]:
+    """Parameters used in more than one block, or in a block and outside."""
+    blocks = blocks_of(model)
+    uses = Counter(p for block in blocks for p in set(block.parameters()))
+    inside = {module for block in blocks for module in block.modules()}
+    outside = [module for module in model.modules() if module not in inside]
+    uses.update({p for module in outside for p in module.parameters(recurse=False)})
+    return {p for p, count in uses.items() if count > 1}

@@ -1,15 +1,28 @@
-"""PyTorch's own data parallel: DistributedDataParallel."""
+"""PyTorch's own data parallel: DistributedDataParallel, its ZeRO-1 optimizer, and fully_shard (FSDP2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
+from traceops.core.errors import UsageError
+from traceops.train.strategies.base import (
+    COMPUTE_DTYPE,
+    OptimizerSpec,
+    Strategy,
+    StrategyOptions,
+    blocks_of,
+    shared_between_blocks,
+)
 
 
 def wrap(module: nn.Module, device: torch.device, options: StrategyOptions) -> DistributedDataParallel:
@@ -39,3 +52,110 @@ class PytorchDDP(Strategy):
     def micro_step(self, last: bool) -> Iterator[None]:
         with nullcontext() if last else self.ddp.no_sync():
             yield
+
+
+class PytorchZero1(Strategy):
+    """Each rank has the optimizer state of some whole parameters, updates those and broadcasts them."""
+
+    syncs_in_backward = True
+
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
+    ) -> None:
+        super().__init__(model, optimizer, device, options)
+        self.ddp = wrap(self.module, device, options)
+        self.model = self.ddp
+        self.optimizer = ZeroRedundancyOptimizer(self.parameters, optimizer_class=optimizer.cls, **optimizer.options)
+
+    @contextmanager
+    def micro_step(self, last: bool) -> Iterator[None]:
+        with nullcontext() if last else self.ddp.no_sync():
+            yield
+
+
+class _FSDP(Strategy):
+    """`fully_shard` on every block, then on the model for the rest.
+
+    With gradient accumulation gradients stay whole until the last micro-batch, then are reduce-scattered.
+    bf16 and fp16 gather and compute in that type and reduce in float32. A parameter unused on all ranks
+    keeps no gradient; one unused on some ranks only is not supported by FSDP2.
+    """
+
+    syncs_in_backward = True
+    reshard_after_forward: ClassVar[bool]
+
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
+    ) -> None:
+        super().__init__(model, optimizer, device, options)
+        if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(
+                f"FSDP2 of torch {torch.__version__} cannot train on the CPU; "
+                "update torch, or use --strategy zero2 or zero3"
+            )
+        blocks = blocks_of(self.module)
+        if shared_between_blocks(self.module) & {p for block in blocks for p in block.parameters()}:
+            raise UsageError(
+                "FSDP2 cannot shard a parameter that several blocks share; use --strategy zero3 or pytorch_ddp"
+            )
+        dtype = COMPUTE_DTYPE.get(options.precision)
+        policy = MixedPrecisionPolicy(dtype, torch.float32) if dtype else MixedPrecisionPolicy()
+        # Without a GPU all is in the host's memory already.
+        offload = options.offload == "cpu" and device.type != "cpu"
+        own = CPUOffloadPolicy() if offload else OffloadPolicy()
+        mesh = self.make_mesh()
+        for block in blocks:
+            fully_shard(
+                block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy, offload_policy=own
+            )
+        # The rest is needed until the end of forward and again when backward starts: freeing gains nothing.
+        fully_shard(self.module, mesh=mesh, reshard_after_forward=False, mp_policy=policy, offload_policy=own)
+        self.fsdp = cast(FSDPModule, self.module)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer = optimizer(self.parameters)
+
+    def make_mesh(self) -> DeviceMesh:
+        return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # the mixed-precision policy casts
+
+    @contextmanager
+    def micro_step(self, last: bool) -> Iterator[None]:
+        self.fsdp.set_requires_gradient_sync(last)
+        yield
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        return {
+            name: p.full_tensor().detach().clone() if isinstance(p, DTensor) else p.detach().clone()
+            for name, p in self.module.named_parameters()
+        }
+
+
+class PytorchZero2(_FSDP):
+    """Parameters stay gathered between forward and backward: more memory, one all-gather less."""
+
+    reshard_after_forward = False
+
+
+class PytorchZero3(_FSDP):
+    """Parameters are freed after forward and gathered again in backward."""
+
+    reshard_after_forward = True
+
+
+class PytorchHSDP(_FSDP):
+    """Sharded inside groups of `shard_group_size` ranks, replicated between groups.
+
+    The heavy all-gathers stay inside a group (a node, usually); only shards of gradients cross groups.
+    """
+
+    reshard_after_forward = True
+
+    def make_mesh(self) -> DeviceMesh:
+        shard = self.options.shard_group_size or self.world_size
+        if self.world_size % shard:
+            raise UsageError(f"--shard-group-size {shard} does not divide {self.world_size} ranks")
+        return init_device_mesh(
+            self.device.type, (self.world_size // shard, shard), mesh_dim_names=("replicate", "shard")
+        )

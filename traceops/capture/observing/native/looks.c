@@ -7,7 +7,7 @@
  * the lock, who waits for the look gets it at once, and looks. In a call of C that keeps the lock a look is made where it
  * returns, and finds its line. Python 3.10 and 3.11 do not notice the pending calls of other threads. There the lock is
  * asked for at once, for the time that we wait for it.
- * traceops/capture/observing/looks.py says what for, and has the same without it. */
+ * traceops/capture/observing/stacks.py says what for, and has the same without it. */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1 /* RTLD_DEFAULT */
