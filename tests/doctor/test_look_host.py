@@ -9,14 +9,18 @@ from changed import replace
 from looks_help import one, put, wrong
 
 from traceops.machine.files import cores, listed
-from traceops.machine.limits import Cpus, Limits, Near, read_limits, read_near
 from traceops.machine.network import Interface, Port, Rdma, read_interfaces, read_plugin, read_rdma, taken_by_nccl
 from traceops.machine.platform import (
+    Cpus,
+    Limits,
+    Near,
     PlatformFacts,
     Software,
     acs_redirects,
     library_version,
     parse_torch_version,
+    read_limits,
+    read_near,
     read_platform,
 )
 from traceops.rules.machine.limits import judge_cpus, judge_limits

@@ -14,7 +14,7 @@ from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.readers.inspector import is_inspector
+from traceops.fabric.readers.measured import is_inspector
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
