@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Roofs
+from traceops.compute.attainable import Roofs, Source
 from traceops.compute.kernels import Maker
 from traceops.compute.work import Kind
 
@@ -111,7 +111,7 @@ class RankCompute(Struct, frozen=True):
     host_ns: float
     launches: float
     bound: Bound
-    rates: Literal["measured", "scaled", "assumed"]
+    rates: Source
     losses: tuple[Loss, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
     kernels: tuple[KernelWork, ...] = ()
