@@ -120,7 +120,7 @@ class RankCompute(Struct, frozen=True):
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
     maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
-    paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `replay.paced_hosts`
+    paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `measure.paced_hosts`
 
     @property
     def efficiency(self) -> float | None:

@@ -196,9 +196,12 @@ def rates_of(found: dict[str, list[tuple[float, float]]]) -> Rates:
     half = _rising(found["half"])
     tensor, copies = half[-1][1] / H200.half[-1][1], found["copy"][0][1] / H200.memory["copy"]
     rate = {kind: rows[-1][1] for kind, rows in found.items()}
-    units = {**H200.units, **{kind: rate[kind] / half[-1][1] for kind in ("tf32", "fp8") if kind in rate}}
+    units: dict[str, float] = {
+        **H200.units,
+        **{kind: rate[kind] / half[-1][1] for kind in ("tf32", "fp8") if kind in rate},
+    }
     memory = {kind: rate.get(kind, rate.get(_LIKE.get(kind, ""), copies * own)) for kind, own in H200.memory.items()}
-    attended = {
+    attended: dict[str, tuple[tuple[float, float], ...]] = {
         kind: _rising(found[kind]) if found.get(kind) else tuple((at, tensor * own) for at, own in shipped)
         for kind, shipped in (("forward", H200.forward), ("backward", H200.backward))
     }
