@@ -26,7 +26,21 @@ from traceops.memory.allocator import (
     rounded,
     summarize,
 )
-from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, proposals, worker
+from traceops.memory.estimate import (
+    _NOTES,
+    _TROUBLES,
+    AskedScript,
+    EstimateRequest,
+    Worker,
+    _said,
+    error_of,
+    estimate,
+    estimate_script,
+    from_formula,
+    judge,
+    proposals,
+    worker,
+)
 from traceops.memory.model import (
     CONTEXT_BYTES,
     NCCL_BYTES,
@@ -40,7 +54,6 @@ from traceops.memory.model import (
     size_of,
     workspaces_of,
 )
-from traceops.memory.script import _NOTES, _TROUBLES, AskedScript, _said, estimate_script
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate, headline
 from traceops.report.write import json_bytes

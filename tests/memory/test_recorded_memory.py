@@ -11,7 +11,7 @@ import pytest
 from changed import replace
 
 from traceops import analyze
-from traceops.across.memory_use import growth
+from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.core.step_words import STEP

@@ -77,26 +77,21 @@ def conclude(
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     first_ms = found.manifest.get("unprofiled_step_ms")
     run = _at_pace(run, (own_ms, first_ms, None if undisturbed is None else undisturbed.step_ms))
-    verdicts = judge(
-        Inputs(
-            found,
-            run,
-            hang,
-            no_hang,
-            (),
-            seen.observed,
-            seen.whole,
-            seen.machine,
-            undisturbed,
-            seen.memory,
-            other_steps,
-            plain,
-            own_ms,
-        )
+    known = Inputs(
+        found,
+        run,
+        hang,
+        no_hang,
+        observed=seen.observed,
+        whole=seen.whole,
+        machine=seen.machine,
+        undisturbed=undisturbed,
+        memory=seen.memory,
+        other_steps=other_steps,
+        plain=plain,
+        own_ms=own_ms,
     )
-    return Analysis(
-        assemble(found, run, run_block(found, usable), verdicts, hang, seen, plain, undisturbed, own_ms), run
-    )
+    return Analysis(assemble(known, run_block(found, usable), judge(known), seen), run)
 
 
 def _at_pace(run: CrossRank, steps_ms: Sequence[float | None]) -> CrossRank:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traceops.across.memory_use import MemoryUse
+from traceops.across.run_use import MemoryUse
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
