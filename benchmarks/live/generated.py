@@ -153,8 +153,8 @@ class Files:
 
 @dataclass
 class Scene:
-    """How a generated job goes. parts: of a rank, a time in s and a step, what that step holds; noise: of a step's time,
-    as a standard deviation of its logarithm; exchange_ms: of each step, that all ranks wait for each other."""
+    """How a generated job goes. parts: of a rank, a time in s and a step, what that step holds; noise: of a step's
+    time, as a standard deviation of its logarithm; exchange_ms: of each step, that all ranks wait for each other."""
 
     parts: Callable[[int, float, int], StepParts]
     ranks: int = 3

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.live.generated import START_NS, Scene, StepParts, played
-from traceops.live.findings import MemoryGrows, Slower, Stuck
+from traceops.live.findings import Changed, MemoryGrows, Slower, Stuck
 
 COUNT = 300
 HEALTHY = ("none", "evaluation", "checkpoint", "epochs", "longer", "compiling", "jitter")
@@ -51,8 +51,8 @@ def is_held(seed: int) -> bool:
     return hashlib.sha256(f"traceops live {seed}".encode()).digest()[0] % 2 == 0
 
 
-def scene_of(seed: int) -> tuple[Scene, list[tuple[str, int, float]], str]:
-    """A job, the faults in it, and its harmless habit."""
+def scene_of(seed: int) -> tuple[Scene, list[tuple[str, int, float]]]:
+    """A job, which has a harmless habit, and the faults in it."""
     random = Random(f"live {seed}")
     ranks, seconds = random.randint(2, 8), 110
     scale = random.choice((0.7, 1.5, 3.0, 8.0))
@@ -114,12 +114,12 @@ def scene_of(seed: int) -> tuple[Scene, list[tuple[str, int, float]], str]:
 
     stops = min((since for fault, _, since in faults if fault == "hang"), default=1e9)
     scene = Scene(parts, ranks, seconds, noise, exchange, stops, resident, seed=seed)
-    return scene, faults, habit
+    return scene, faults
 
 
 def outcome(seed: int) -> Told:
     """Play one job, and hold what was found against what was planted."""
-    scene, faults, habit = scene_of(seed)
+    scene, faults = scene_of(seed)
     folder = Path(tempfile.mkdtemp(prefix="live"))
     try:
         found, _ = played(folder, scene)
@@ -131,10 +131,12 @@ def outcome(seed: int) -> Told:
         second = (one.seen_ns - START_NS) / 1e9
         told.pages.append(f"{second:.0f} s: {one.claim.headline()}")
         told.wrong += not any(second >= since for _, _, since in faults)
+    remarks = [one for one in found if isinstance(one.claim, Changed | Slower)]
     for fault, rank, since in faults:
+        noted = [s for one in remarks if (s := (one.seen_ns - START_NS) / 1e9 - since) >= 0]
         after = [(one, (one.seen_ns - START_NS) / 1e9 - since) for one in pages]
         after = [(one, s) for one, s in after if s >= 0]
-        told.seen.append(min((s for one, s in after), default=None))
+        told.seen.append(min([s for _, s in after] + noted, default=None))
         told.right.append(min((s for one, s in after if _fits(one.claim, fault, rank)), default=None))
     return told
 
