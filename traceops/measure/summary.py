@@ -19,15 +19,21 @@ from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
-from traceops.measure.held_launches import HeldLaunches, HostWork, measure_held, measure_host_work
-from traceops.measure.host import AnomalyChecks, HostTime, measure_anomaly, measure_host
-from traceops.measure.hta_agreement import HtaAgreement, compare_tables
-from traceops.measure.hta_tables import HtaTables, hta_tables
+from traceops.measure.host import (
+    AnomalyChecks,
+    HeldLaunches,
+    HostTime,
+    HostWork,
+    measure_anomaly,
+    measure_held,
+    measure_host,
+    measure_host_work,
+)
+from traceops.measure.hta_tables import HtaAgreement, HtaTables, compare_tables, hta_tables
 from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
 from traceops.measure.launched import find_launched
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
-from traceops.measure.passes import InferencePass, find_passes
-from traceops.measure.phases import BackwardSync, find_phases, measure_backward_sync
+from traceops.measure.phases import BackwardSync, InferencePass, find_passes, find_phases, measure_backward_sync
 from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
 from traceops.measure.stack_times import StackTime, stack_times
 from traceops.measure.steps import StepBounds, find_steps
@@ -175,11 +181,11 @@ def summarize(
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
         pid=_process(events),
-        stacks=stack_times(trace.frames, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
+        stacks=stack_times(trace.frames.long, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
         if len(trace.frames)
         else (),
         anomaly=measure_anomaly(activity.host, steps),
-        compute=measure_compute(find_launched(events, activity, steps), gpu or trace.meta.device)
+        compute=measure_compute(find_launched(events, activity, steps, trace.frames), gpu or trace.meta.device)
         if activity.on_gpu
         else None,
         held=measure_held(activity, steps, lane),

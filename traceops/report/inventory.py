@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.compute.model import Bound, Cause
+from traceops.compute.attainable import Source
+from traceops.compute.model import Bound, Cause, Phase
 from traceops.report.rows import Count, NotNegative
 
 
@@ -79,14 +80,24 @@ class LossRow(msgspec.Struct, frozen=True, kw_only=True):
         tuple[NotNegative, NotNegative],
         Meta(description="Least and most that the step takes after this fix alone, without the profiler."),
     ]
-    where: Annotated[tuple[str, ...], Meta(description="Operators in question, by their time.")]
+    where: Annotated[
+        tuple[str, ...], Meta(description="Operators in question, by their time; then module and line, where recorded.")
+    ]
     sizes: tuple[int, ...] = ()
 
 
-class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator on one set of inputs, per step; null where its shapes do not show its work."""
+class OperatorKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that an operator launches, per step."""
 
     name: str
+    launches: NotNegative
+    ms: NotNegative
+
+
+class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator on one set of inputs in one place, per step; null where its shapes do not show its work."""
+
+    name: Annotated[str, Meta(description="Empty for all operators of the place that have no row of their own.")]
     kind: str
     shape: str
     calls: NotNegative
@@ -95,6 +106,25 @@ class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: NotNegative | None
     attainable_ms: NotNegative | None
     cause: Cause | None
+    known_ms: Annotated[
+        NotNegative | None, Meta(description="The part of ms whose work is known, which attainable_ms is of.")
+    ] = None
+    phase: Phase = "forward"
+    module: Annotated[
+        str, Meta(description="Classes of the modules around it, as in GPT/Block/Linear; empty if not recorded.")
+    ] = ""
+    line: Annotated[str, Meta(description="file:line of the function around it, where stacks were recorded.")] = ""
+    kernels: Annotated[tuple[OperatorKernel, ...], Meta(description="Those that take most of its time.")] = ()
+
+
+class RoofRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What large operators attain on this GPU."""
+
+    half_tflops: NotNegative
+    tf32_tflops: NotNegative
+    float32_tflops: NotNegative
+    float64_tflops: NotNegative
+    memory_tbs: NotNegative
 
 
 class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,10 +138,11 @@ class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
     ]
     efficiency_pct: Annotated[NotNegative | None, Meta(description="attainable_ms in percent of their time.")]
     rates: Annotated[
-        Literal["measured", "scaled", "assumed"],
+        Source,
         Meta(
-            description="Where attainable rates are from. measured: on this kind of GPU. scaled: its data sheet, by "
-            "the share that an H200 attains. assumed: an H200's, as the GPU is unknown."
+            description="Where attainable rates are from. measured: on this kind of GPU. own: on this machine's GPU, "
+            "by traceops doctor --compute. scaled: its data sheet, by the "
+            "share that an H200 attains. assumed: an H200's, as the GPU is unknown."
         ),
     ]
     bound: Annotated[Bound, Meta(description="What limits the step without the profiler.")]
@@ -120,3 +151,5 @@ class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Largest first: by GPU time; where the host limits the step, by the launches they remove."),
     ]
     operators: tuple[OperatorRow, ...] = ()
+    gpu: Annotated[str, Meta(description="Its name; empty where neither the trace nor the user tells.")] = ""
+    roofs: RoofRows | None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import UNSET
-
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
 from traceops.core.cause_words import BUCKETS
@@ -15,7 +13,6 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, SPEED
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
 
@@ -129,41 +126,6 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "idle_sync": "Record the run on GPUs",
     "idle_input": "Record steps with traceops run or torch.profiler's schedule",
 }
-
-
-def efficiency_of(report: Report) -> float | None:
-    """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
-    if report.compute is UNSET or report.compute.rates == "assumed":
-        return None
-    return report.compute.efficiency_pct
-
-
-def why_unrated(report: Report) -> str:
-    """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
-    check = check_of(report, SPEED.id)
-    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
-    return check.reason if check is not None and unrated else ""
-
-
-def kernels_sentence(report: Report) -> str:
-    """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
-    efficiency = efficiency_of(report)
-    if efficiency is not None:
-        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
-    if why := why_unrated(report):
-        return f"Kernel efficiency is not checked: {why}."
-    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
-
-
-def _where_slow(report: Report, efficiency: float) -> str:
-    """Which operators take most of the time that slow kernels lose."""
-    if report.compute is UNSET or efficiency >= LOW_PCT:
-        return ""
-    known = [
-        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
-    ]
-    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
-    return f" (most of the rest in {', '.join(names)})" if names else ""
 
 
 def unjudged_sentence(report: Report) -> str:

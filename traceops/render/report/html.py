@@ -28,9 +28,9 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, findings_section
-from traceops.render.report import cross_sections, detail_tables, figures, parallel_sections, rank_tables
+from traceops.render.report import compute, cross_sections, detail_tables, figures, parallel_sections, rank_tables
 from traceops.render.report.card import card_of, headline
-from traceops.render.report.coverage import kernels_sentence
+from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.detail_tables import copies_table
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
@@ -244,6 +244,7 @@ _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TO-I", ("idle",)),
     ("TO-C", ("fabric", "collectives")),
     ("TO-P", ("fabric",)),
+    ("TO-K", ("compute", "kernels")),
     ("TO-H", ("hang",)),
     ("TO-E", ("hang",)),
     ("TO-V003", ("steps",)),
@@ -280,6 +281,7 @@ SECTIONS = (
     idle,
     cross_sections.collectives,
     cross_sections.fabric,
+    compute.compute,
     kernels,
     blocking_calls,
     copies,

@@ -8,13 +8,14 @@ from typing import TextIO
 
 from traceops.core.findings import Finding, count_checks
 from traceops.core.units import fixed_text, percent_text
-from traceops.measure.hta_agreement import HtaAgreement
+from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, card_of, shortened, told_first
-from traceops.render.report.coverage import kernels_sentence, least_note, unfit_note, unjudged_sentence, why_no_what_if
+from traceops.render.report.compute import kernels_sentence
+from traceops.render.report.coverage import least_note, unfit_note, unjudged_sentence, why_no_what_if
 from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
 from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
