@@ -225,7 +225,7 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float) -> Cause:
     if median(waits) < _PART * excess:
         return Cause(Why.UNKNOWN, everyone, excess)
     if any(one.on_gpu for one in ranks):
-        changed = median(abs(one.held - 1) for one in ranks) > 0.03
+        changed = min(abs(one.held - 1) for one in ranks) > 0.03  # on all of them: one alone does something of its own
         return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess)
     crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
     if crowded:
