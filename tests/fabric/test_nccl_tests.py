@@ -16,7 +16,7 @@ from traceops.fabric.measured import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Gpu, Machine, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.read import named_fabric, run_fabric
-from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
+from traceops.fabric.readers.measured import holds_nccl_tests, read_nccl_tests
 from traceops.rules.fabric.benchmarks import judge_benchmarks
 
 DATA = Path(__file__).parents[1] / "data" / "nccl_tests"
